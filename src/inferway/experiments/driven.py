@@ -227,15 +227,7 @@ def _failures(summaries: Mapping[str, Summary]) -> list[RenderableType]:
 
 
 def latencies(parts: Mapping[str, Float], *, title: str = "") -> Figure:
-    """Draw what share of answers came within which latency, a curve for each part.
-
-    Parameters
-    ----------
-    parts
-        Latencies in seconds by name; what is not finite is left out.
-    title
-        Above the figure.
-    """
+    """Draw what share of answers came within which latency in seconds, a curve for each part."""
     return panels([_distribution(parts)], columns=1, title=title)
 
 
@@ -280,21 +272,9 @@ def course(record: NetworkRecord, found: NetworkSummary, *, title: str = "") -> 
 
 
 def write(records: Mapping[str, Record], folder: Path, figure: Figure) -> list[Path]:
-    """Write every request to `requests.parquet` and a figure, PNG and SVG.
+    """Write every request of all tasks to `requests.parquet`, and a figure as PNG and SVG.
 
-    Parameters
-    ----------
-    records
-        By task; their rows follow one another in the file.
-    folder
-        Made if need be.
-    figure
-        From `latencies` or `course`.
-
-    Returns
-    -------
-    paths
-        The Parquet file and the PNG.
+    Returns the Parquet file and the PNG.
     """
     import pandas as pd
 

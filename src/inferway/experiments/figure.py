@@ -57,20 +57,7 @@ def canvas(width: float, height: float, title: str = "", font: float = 10) -> It
 
 
 def save(figure: Figure, path: Path) -> tuple[Path, Path]:
-    """Write a figure as PNG and SVG.
-
-    Parameters
-    ----------
-    figure
-        What to write.
-    path
-        Where, without its suffix or with either; the folder is made if needed.
-
-    Returns
-    -------
-    png, svg
-        The files.
-    """
+    """Write a figure as PNG and SVG, whatever suffix `path` has; its folder is made if needed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     png, svg = path.with_suffix(".png"), path.with_suffix(".svg")
     with mpl.rc_context(STYLE):
@@ -112,24 +99,8 @@ def trade_off(
 ) -> Figure:
     """Draw latency (logarithmic) against accuracy.
 
-    Parameters
-    ----------
-    points
-        Policies; those without finite numbers are left out.
-    bound
-        Pairs (accuracy target, least latency in seconds), drawn as a line that nothing can get
-        below.
-    target
-        Accuracy target, drawn as a vertical line.
-    title
-        Above the axes.
-    latency_label
-        What the vertical axis shows.
-
-    Returns
-    -------
-    figure
-        For `save`.
+    Points without finite numbers are left out. `bound` has pairs of an accuracy target and the
+    least latency in seconds, a line that nothing can get below; `target` is a vertical line.
     """
     drawn = [one for one in points if one.accuracy == one.accuracy and one.latency_s > 0]
     across = [end for one in drawn for end in one.interval] + [one for one, _ in bound]

@@ -198,24 +198,8 @@ def maps(
 def network_map(topology: Topology, share: Float, *, title: str = "") -> Figure:
     """Draw a tree tier by tier, any other graph so that distances look like round-trip times.
 
-    Parameters
-    ----------
-    topology
-        Up to `MOST_NODES` nodes.
-    share
-        (V,) share of all requests that each node serves, 0..1.
-    title
-        Above it.
-
-    Returns
-    -------
-    figure
-        For `inferway.experiments.figure.save`.
-
-    Raises
-    ------
-    ValueError
-        For a network of more nodes.
+    `share` is (V,), the share of all requests that each node serves, 0..1. ValueError above
+    `MOST_NODES` nodes.
     """
     from matplotlib.collections import LineCollection
 
@@ -345,15 +329,9 @@ class Grid(NamedTuple):
 def by_tier(network: DeliveryNetwork, presence: NDArray[np.float64], title: str = "") -> Grid:
     """Count copies of each variant, of all tasks together, on an average node of each tier.
 
-    Parameters
-    ----------
-    network
-        What the copies are on; repositories are left out. Without tiers each node that holds
-        something is a row, or all together are one where there are many.
-    presence
-        (P,) share of the time, or probability, of each useful pair.
-    title
-        Of the grid.
+    `presence` is (P,), the share of the time, or the probability, of each useful pair. Repositories
+    are left out. Without tiers each node that holds something is a row, or all together are one
+    where there are many.
     """
     pairs, models = network.pairs, network.models
     accuracy = np.zeros(len(network.variants))
@@ -389,21 +367,7 @@ def heat_maps(
 ) -> Figure:
     """Draw heat maps below each other, with one scale for all.
 
-    Parameters
-    ----------
-    grids
-        At least one.
-    label
-        What the colors mean.
-    title
-        Above them all.
-    across
-        What the columns are.
-
-    Returns
-    -------
-    figure
-        For `inferway.experiments.figure.save`.
+    `label` says what the colors mean, `across` what the columns are.
     """
     top = max(max(float(grid.values.max(initial=0.0)) for grid in grids), 1e-9)
     rows = [len(grid.rows) for grid in grids]

@@ -51,28 +51,9 @@ ul { margin: .3rem 0; padding-left: 1.2rem; }
 def report(
     studies: Sequence[Study[Any]], scale: str = "quick", *, out: Path = OUT, seed: int = 1
 ) -> str:
-    """Write one HTML page with figures, claims and settings.
+    """Write one HTML page, which needs no other file, with figures, claims and settings.
 
-    Parameters
-    ----------
-    studies
-        Those without any result are named, and left out.
-    scale
-        Whose results to show.
-    out
-        Where they are.
-    seed
-        The first of their seeds.
-
-    Returns
-    -------
-    str
-        HTML that needs no other file.
-
-    Raises
-    ------
-    RuntimeError
-        Where no study has a result.
+    Studies without any result are named, and left out; RuntimeError where none has one.
     """
     shown = list(claims_of(studies, scale, out=out, seed=seed))
     verdicts = [(one.where, one.verdict) for *_, claims in shown for one in claims]
@@ -157,26 +138,11 @@ def write(
     out: Path = OUT,
     seed: int = 1,
 ) -> list[Page]:
-    """Write the tables of studies into their pages.
+    """Write the tables of studies, whose results are in `out`, into Markdown files in `pages`.
 
-    Parameters
-    ----------
-    studies
-        Those without a result are left as they are.
-    scale, out, seed
-        Whose results, where they are, and the first of their seeds.
-    pages
-        Folder of the Markdown files; a missing file is made, a study without markers is appended.
-
-    Returns
-    -------
-    list of Page
-        One for each part, and last the index where it has markers.
-
-    Raises
-    ------
-    RuntimeError
-        Where no study has a result.
+    A missing file is made, a study without markers is appended, and one without a result is left
+    as it is. Returns a page for each part, and last the index where it has markers. RuntimeError
+    where no study has a result.
     """
     tables = {
         study.name: table(study, claims, missing=missing, total=len(results) + missing)

@@ -144,15 +144,7 @@ Floats = NDArray[np.float64]
 
 
 def with_intervals(again: Again, results: Results) -> list[Claim]:
-    """Compute claims from rows, each with its interval where chance could change the value.
-
-    Parameters
-    ----------
-    again
-        Computes the claims from whatever rows there are.
-    results
-        All rows.
-    """
+    """Compute claims from all rows, each with its interval where chance could change the value."""
     claims = list(again(results))
     trials = results.distinct("trial")
     columns = sorted({name for row in results.rows for name in row if f"{name}_se" in row})
@@ -223,26 +215,8 @@ def cluster_bootstrap(values: ArrayLike, cluster: ArrayLike, *, seed: int) -> tu
     """95 % percentile interval of a mean whose values depend on each other within clusters.
 
     Whole clusters are drawn with replacement, so that a thousand variations of one source image
-    do not pass for a thousand observations.
-
-    Parameters
-    ----------
-    values
-        Shape (N,): numbers or booleans, N > 0.
-    cluster
-        Shape (N,): which cluster each belongs to, any integers.
-    seed
-        Of the resampling.
-
-    Returns
-    -------
-    low, high
-        Quantiles of the resampled means.
-
-    Raises
-    ------
-    ValueError
-        When the arrays are empty or differ in length.
+    do not pass for a thousand observations. Of shape (N,): `values`, and `cluster`, which says by
+    integers where each belongs; ValueError where they are empty or differ in length.
 
     References
     ----------

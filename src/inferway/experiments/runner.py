@@ -129,19 +129,9 @@ def in_threads(points: Sequence[Point], workers: int, stop: threading.Event) -> 
 
 
 def in_processes(points: Sequence[Point], workers: int) -> Iterator[Computed]:
-    """Run points, yielding each as it ends; Ctrl-C ends all processes.
+    """Run points in so many processes, in order, yielding each as it ends; 0 computes here.
 
-    Parameters
-    ----------
-    points
-        In the order in which they start.
-    workers
-        How many processes; 0 computes here, one after the other.
-
-    Raises
-    ------
-    RuntimeError
-        Where a process dies without an answer.
+    Ctrl-C ends all processes; RuntimeError where one dies without an answer.
     """
     if workers == 0:
         yield from (_computed(place, point) for place, point in enumerate(points))
@@ -226,13 +216,7 @@ _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def version(places: Sequence[str | Path]) -> str:
-    """Hash of what the code at these places does, 16 hexadecimal digits.
-
-    Parameters
-    ----------
-    places
-        Files or folders, relative to the package where they are strings.
-    """
+    """Hash of what the code of files or folders does; strings are relative to the package."""
     digest = hashlib.sha256()
     for place in sorted({_PACKAGE / place for place in places}):
         for file in [place] if place.suffix == ".py" else sorted(place.rglob("*.py")):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from inferway.experiments.claim import Claim, as_frame
 from inferway.experiments.machine import cores
 from inferway.experiments.results import Results, with_intervals
-from inferway.experiments.runner import Point, ResultStore, in_processes, key, version
+from inferway.experiments.runner import Computed, Point, ResultStore, in_processes, key, version
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -202,41 +202,33 @@ def run(
             (place for place, name in enumerate(names) if name not in known),
             key=lambda place: -points[place].seconds,
         )
-        began, expected_s, finished_s = (
-            time.monotonic(),
-            sum(points[place].seconds for place in missing),
-            0.0,
-        )
-        failures: list[tuple[Point, str]] = []
+        left = [points[place] for place in missing]
+        began_s, expected_s = time.monotonic(), sum(point.seconds for point in left)
 
-        def tell(done: int) -> None:
-            if progress is None:
-                return
+        def tell(done: int, finished_s: float) -> None:
             # Time left, from how fast the points so far went against what was expected.
-            pace = 1 / max(workers, 1)
-            if finished_s > 0:
-                pace = (time.monotonic() - began) / finished_s
+            lasted_s = time.monotonic() - began_s
+            pace = lasted_s / finished_s if finished_s > 0 else 1 / max(workers, 1)
             share = finished_s / expected_s if expected_s > 0 else 1.0
             left_s = max(expected_s - finished_s, 0.0) * pace
-            progress(Progress(study.name, done, len(points), left_s, share))
+            if progress is not None:
+                done += len(points) - len(left)
+                progress(Progress(study.name, done, len(points), left_s, share))
 
-        before = len(points) - len(missing)
-        tell(before)
-        computed = in_processes([points[place] for place in missing], workers)
-        for done, outcome in enumerate(computed, before + 1):
-            place = missing[outcome.place]
-            if outcome.result is None:
-                failures.append((points[place], outcome.complaint))
-            else:
-                store.add(names[place], points[place], outcome.result, outcome.seconds)
-                known[names[place]] = outcome.result
-            finished_s += points[place].seconds
-            tell(done)
-        if failures:
-            point, complaint = failures[0]
+        tell(0, 0.0)
+        ended: list[Computed] = []
+        for computed in in_processes(left, workers):
+            ended.append(computed)
+            name, point = names[missing[computed.place]], left[computed.place]
+            if computed.result is not None:
+                store.add(name, point, computed.result, computed.seconds)
+                known[name] = computed.result
+            tell(len(ended), sum(left[one.place].seconds for one in ended))
+        if failed := [one for one in ended if one.result is None]:
             raise RuntimeError(
-                f"{len(failures)} of {len(points)} points of {study.name} failed, first "
-                f"{dict(point.label)}: {complaint.strip().splitlines()[-1]}"
+                f"{len(failed)} of {len(points)} points of {study.name} failed, first "
+                f"{dict(left[failed[0].place].label)}: "
+                f"{failed[0].complaint.strip().splitlines()[-1]}"
             )
         store.keep(names)
     return _rows(points, names, known)

@@ -255,12 +255,8 @@ def _written(chosen: Mapping[str, Setting]) -> str:
 def points_of(deployment: Deployment, axes: Sequence[Axis], node: str | None = None) -> list[Point]:
     """Every combination of the axes' values as a deployment, checked.
 
-    Raises
-    ------
-    SettingError
-        Where a key or value makes no sense.
-    ValueError
-        Where there are too many points, or the file has nothing to simulate.
+    SettingError where a key or value makes no sense; ValueError where there are too many points, or
+    the file has nothing to simulate.
     """
     keys = [one.key for one in axes]
     for i, key in enumerate(keys):
@@ -303,32 +299,12 @@ def run(
     progress: Callable[[str, int], None] | None = None,
     **settings: Any,
 ) -> Sweep:
-    """Simulate every combination of the axes' values, several at a time.
+    """Simulate points, those of `points_of`, so many at a time, as many as cores by default.
 
-    Finished points are in ``out/sweep.parquet`` from then on, also after Ctrl-C, and a later run
-    with the same file and settings goes on from there. Without `out` nothing is kept.
-
-    Parameters
-    ----------
-    deployment
-        What is varied, measured where the file leaves service times out.
-    axes
-        In which way, first to last.
-    points
-        From `points_of`.
-    out
-        Folder, made if missing; or None.
-    workers
-        Points at the same time; as many as there are cores by default.
-    progress
-        Told what has just been done, and how many more points are: 1, or those kept.
-    settings
-        `node`, `queries`, `replications`, `seed` and `warmup`, as in `inferway.simulate`.
-
-    Raises
-    ------
-    KeyboardInterrupt
-        Where it comes before any point is done.
+    Finished points are in `out`, with a frame of all in ``sweep.parquet``, from then on, also
+    after Ctrl-C, and a later run with the same file and settings goes on from there. Without `out`
+    nothing is kept. `settings` are `node`, `queries`, `replications`, `seed` and `warmup` of
+    `inferway.simulate`. KeyboardInterrupt where it comes before any point is done.
     """
     source = json.dumps(deployment.source.data, sort_keys=True, default=str)
     about = json.dumps([__version__, str(deployment.folder), source, settings], sort_keys=True)

@@ -65,19 +65,10 @@ def accuracy(value: float | None, interval: tuple[float, float] | None = None) -
     return text if interval is None else f"{text} [{interval[0]:.3f}, {interval[1]:.3f}]"
 
 
-def shares(parts: Mapping[str, float], order: Sequence[str] = ()) -> str:
-    """Write who gave which part of the answers: `tiny 61 %, large 39 %`; below 0.5 % is left out.
-
-    Parameters
-    ----------
-    parts
-        Shares in 0..1 by variant.
-    order
-        Variants in the order to write them; the rest follow.
-    """
-    names = dict.fromkeys([*order, *parts])
-    shown = {name: parts[name] for name in names if parts.get(name, 0.0) >= 0.005}
-    return ", ".join(f"{name} {part * 100:.0f} %" for name, part in shown.items()) or _ABSENT
+def shares(parts: Mapping[str, float]) -> str:
+    """Write who gave which part of the answers: `tiny 61 %`; below 0.5 % is left out."""
+    shown = [f"{name} {part * 100:.0f} %" for name, part in parts.items() if part >= 0.005]
+    return ", ".join(shown) or _ABSENT
 
 
 def table(
@@ -88,23 +79,9 @@ def table(
     caption: str | None = None,
     left: Sequence[int] = (0,),
 ) -> Table:
-    """Lay out rows of text.
+    """Lay out rows of text, those columns aligned left that `left` numbers.
 
-    Parameters
-    ----------
-    title, caption
-        Above and below.
-    columns
-        Headings.
-    rows
-        Cells in the order of the columns.
-    left
-        Which columns are text, aligned left; the others are numbers, aligned right.
-
-    Raises
-    ------
-    ValueError
-        When a row does not have a cell for each column.
+    ValueError where a row does not have a cell for each column.
     """
     from rich import box
     from rich.table import Table
