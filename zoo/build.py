@@ -156,10 +156,7 @@ def write_testset(
     images = draw(digits, source, parts.test, seed=[seed, _TEST])
     labels = digits.labels[source]
     np.savez_compressed(
-        path,
-        images=images,
-        labels=labels.astype(np.uint8),
-        source=source.astype(np.uint16),
+        path, images=images, labels=labels.astype(np.uint8), source=source.astype(np.uint16)
     )
     return zoo.TestSet((images.astype(np.float32) / np.float32(255))[:, None], labels, source)
 

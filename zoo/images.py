@@ -109,10 +109,7 @@ def draw(
 
 
 def _draw(
-    fine: Image,
-    source: NDArray[np.int64],
-    pool: NDArray[np.int64],
-    random: np.random.Generator,
+    fine: Image, source: NDArray[np.int64], pool: NDArray[np.int64], random: np.random.Generator
 ) -> NDArray[np.uint8]:
     count = len(source)
 
@@ -220,12 +217,7 @@ def _warp_points(
     return _look_up(fine, source[image], u, v)
 
 
-def _look_up(
-    fine: Image,
-    source: NDArray[np.int64],
-    u: Image,
-    v: Image,
-) -> Image:
+def _look_up(fine: Image, source: NDArray[np.int64], u: Image, v: Image) -> Image:
     """Take the nearest point of the enlarged originals; -1..1 spans an original."""
     width = fine.shape[1]
     half = np.float32(_FINE / 2)

@@ -174,9 +174,7 @@ def setting(
                 "a `batch`"
             )
         control = Control(
-            paper_site(),
-            slot_s=1.0 if slot_s is None else slot_s,
-            sees_phase=observability == "fo",
+            paper_site(), slot_s=1.0 if slot_s is None else slot_s, sees_phase=observability == "fo"
         )
     else:
         policy = f"rl-{observability}{'-b' if batching else ''}"

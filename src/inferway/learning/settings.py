@@ -3,8 +3,25 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
+
+_POSITIVE = ("learning_rate", "clip", "sigma", "critic_rate", "final_sigma", "symlog", "norm")
+_LIMITS: tuple[tuple[tuple[str, ...], Callable[[float], bool], str], ...] = (
+    (
+        ("slots", "slots_per_update", "sites", "epochs", "minibatch"),
+        lambda value: value >= 1,
+        "at least 1",
+    ),
+    (("discount", "trace"), lambda value: 0 <= value <= 1, "in 0..1"),
+    (
+        (*_POSITIVE, "kl", "actor_gain"),
+        lambda value: value > 0 and math.isfinite(value),
+        "above 0",
+    ),
+    (("final_rate", "entropy"), lambda value: value >= 0, "at least 0"),
+)
 
 
 @dataclass(frozen=True)
@@ -74,25 +91,16 @@ class Settings:
     """Bonus for the entropy of batch rules; that of routing follows from sigma."""
 
     def __post_init__(self) -> None:
-        for name in ("slots", "slots_per_update", "sites", "epochs", "minibatch"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is at least 1, not {getattr(self, name)}")
+        for names, holds, limit in _LIMITS:
+            for name in names:
+                value = getattr(self, name)
+                if value is not None and not holds(value):
+                    raise ValueError(f"{name} is {limit}, not {value:g}")
         if self.slots_per_update % self.sites:
             raise ValueError(
                 f"{self.slots_per_update} slots per update are no whole number for each of "
                 f"{self.sites} sites"
             )
-        for name in ("discount", "trace"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} is in 0..1, not {getattr(self, name):g}")
-        above = ("learning_rate", "clip", "sigma", "critic_rate", "final_sigma", "symlog", "norm")
-        for name in (*above, "kl", "actor_gain"):
-            value = getattr(self, name)
-            if value is not None and not (value > 0 and math.isfinite(value)):
-                raise ValueError(f"{name} is above 0, not {value:g}")
-        for name in ("final_rate", "entropy"):
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"{name} is at least 0, not {getattr(self, name):g}")
 
     @property
     def updates(self) -> int:

@@ -72,12 +72,7 @@ def _best(
 
 @entry
 def _climb(
-    layout: Layout,
-    horizon: Horizon,
-    rate: float,
-    seed: int,
-    iterations: int,
-    average: Float,
+    layout: Layout, horizon: Horizon, rate: float, seed: int, iterations: int, average: Float
 ) -> None:
     pairs, nodes, first = len(layout.size), len(layout.rest), layout.option_first
     y = np.empty(pairs)

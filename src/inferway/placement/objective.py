@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from inferway.network.delivery import DeliveryNetwork
+from inferway.network.options import Options
 from inferway.placement.contract import Float, Index, Offset, batch_of, fractional_of, load_of
 from inferway.site.compiled import entry, jit
 
@@ -78,9 +79,8 @@ def cost(
     ValueError
         For arrays of another shape or with impossible numbers.
     """
-    requests, capacity = batch_of(network, requests), load_of(network, capacity)
-    effective = capacity * fractional_of(network, allocation)[network.options.pair]  # z, eq. 11
-    return float(_cost(network.options.first, network.options.cost, requests, effective))
+    options, requests, capacity, y = _checked(network, requests, capacity, allocation)
+    return float(_cost(options.first, options.cost, requests, capacity * y[options.pair]))
 
 
 def gain(
@@ -90,11 +90,9 @@ def gain(
 
     Parameters and errors as for `cost`.
     """
-    requests, capacity = batch_of(network, requests), load_of(network, capacity)
-    options = network.options
-    effective = capacity * fractional_of(network, allocation)[options.pair]
+    options, requests, capacity, y = _checked(network, requests, capacity, allocation)
     least = capacity * minimal(network)[options.pair]
-    return float(_gain(options.first, options.cost, requests, effective, least))
+    return float(_gain(options.first, options.cost, requests, capacity * y[options.pair], least))
 
 
 def subgradient(
@@ -110,12 +108,18 @@ def subgradient(
         (P,) in the unit of the options' costs times requests. Where the gain has a kink it is the
         one-sided derivative towards more of the model.
     """
-    requests, capacity = batch_of(network, requests), load_of(network, capacity)
-    allocation = fractional_of(network, allocation)
-    options = network.options
-    found = np.zeros(len(allocation))
-    for_each_type(options.first, options.pair, options.cost, requests, capacity, allocation, found)
-    return found
+    options, requests, capacity, y = _checked(network, requests, capacity, allocation)
+    g = np.zeros(len(y))
+    for_each_type(options.first, options.pair, options.cost, requests, capacity, y, g)
+    return g
+
+
+def _checked(
+    network: DeliveryNetwork, requests: ArrayLike, capacity: ArrayLike, allocation: ArrayLike
+) -> tuple[Options, Float, Float, Float]:
+    """Options, requests, capacities and allocation; z of eq. 11 is capacity times allocation."""
+    options, counts = network.options, batch_of(network, requests)
+    return options, counts, load_of(network, capacity), fractional_of(network, allocation)
 
 
 @entry

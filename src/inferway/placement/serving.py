@@ -31,11 +31,7 @@ def instances(network: DeliveryNetwork, allocation: Allocation) -> Float:
 
 
 def serve(
-    network: DeliveryNetwork,
-    requests: Float,
-    allocation: Allocation,
-    *,
-    out: Float | None = None,
+    network: DeliveryNetwork, requests: Float, allocation: Allocation, *, out: Float | None = None
 ) -> Float:
     """Serve one slot's requests.
 

@@ -179,10 +179,7 @@ def fits(
             f"for {_servers(about.variants, about.counts)}, "
             f"not for {_servers(fleet.variants, fleet.count)}",
         ),
-        (
-            about.buffer == fleet.buffer,
-            f"for a buffer of {about.buffer}, and the node has {limit}",
-        ),
+        (about.buffer == fleet.buffer, f"for a buffer of {about.buffer}, and the node has {limit}"),
         (
             math.isclose(about.deadline_s, now_s, rel_tol=_SAME),
             f"for {f'a deadline of {before}' if before else 'no deadline'}, "

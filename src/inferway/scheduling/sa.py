@@ -48,8 +48,7 @@ class StationaryApproximation:
         slot: Slot = 1.0,
         event: Event = None,
         violations: Annotated[
-            Ratio,
-            Field(gt=0, lt=1, description="Largest share of requests that may be late."),
+            Ratio, Field(gt=0, lt=1, description="Largest share of requests that may be late.")
         ] = 0.02,
     ) -> StationaryApproximation:
         """Make it for a workload whose phases and rates are known, and a deadline.

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from inferway.conformance.answer import answered, compared, read, reference
+from inferway.conformance.answer import Inference, answered, compared, read, reference
 from inferway.conformance.client import expect
 from inferway.conformance.report import Check
 from inferway.conformance.target import Target
-from inferway.conformance.tensors import packed
+from inferway.conformance.tensors import Message, packed
 
 _PARAMETERS: Final = {"conformance_text": "a", "conformance_number": 1, "conformance_flag": True}
 
@@ -60,10 +60,12 @@ def _parameters(target: Target) -> str:
     return "text, number and boolean were taken at all three places"
 
 
-def _outputs(target: Target) -> str:
-    for one in target.signature.outputs:
-        answered(target, target.message().having(outputs=[{"name": one.name}]))
-    return f"{len(target.signature.outputs)} outputs, each asked for alone, came alone"
+def outputs_alone(target: Target, infer: Callable[[Target, Message], Inference] = answered) -> str:
+    """Ask for each output alone."""
+    outputs = target.signature.outputs
+    for one in outputs:
+        infer(target, target.message().having(outputs=[{"name": one.name}]))
+    return f"{len(outputs)} outputs, each asked for alone, came alone"
 
 
 def _no_content_type(target: Target) -> str:
@@ -110,7 +112,7 @@ CHECKS: Final = (
         "Parameters are any names with texts, numbers or booleans: a server may ignore those that "
         "it does not know, not refuse them.",
     ),
-    Check("infer: requested outputs", "inference_rest.md, Request Output", _outputs),
+    Check("infer: requested outputs", "inference_rest.md, Request Output", outputs_alone),
     Check(
         "infer: no Content-Type",
         "inference_rest.md, Inference; RFC 9110, 8.3",

@@ -11,14 +11,8 @@ import grpc
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from inferway.conformance.answer import (
-    Inference,
-    agree,
-    compared,
-    complete,
-    described,
-    reference,
-)
+from inferway.conformance.answer import Inference, agree, compared, complete, described, reference
+from inferway.conformance.checks.infer import outputs_alone
 from inferway.conformance.checks.metadata import NOBODY
 from inferway.conformance.client import NotOfferedError, ViolationError, expect
 from inferway.conformance.report import Check
@@ -158,14 +152,10 @@ def _typed(tensor: Tensor, shape: tuple[int, ...], contents: Any) -> Array:
     return array.reshape(shape)
 
 
-def _live(target: Target) -> str:
-    expect(_call(target, "ServerLive").live, "ServerLive says that it does not live")
-    return "live"
-
-
-def _ready(target: Target) -> str:
-    expect(_call(target, "ServerReady").ready, "ServerReady says that it is not ready")
-    return "ready"
+def _server_is(target: Target, state: str, otherwise: str) -> str:
+    method = f"Server{state.capitalize()}"
+    expect(getattr(_call(target, method), state), f"{method} says that it {otherwise}")
+    return state
 
 
 def _model_ready(target: Target) -> str:
@@ -217,12 +207,6 @@ def _contents(target: Target, *, raw: bool) -> str:
 def _identifier(target: Target) -> str:
     _infer(target, target.message().raw().having(id="42"))
     return "'42' came back"
-
-
-def _outputs(target: Target) -> str:
-    for one in target.signature.outputs:
-        _infer(target, target.message().raw().having(outputs=[{"name": one.name}]))
-    return f"{len(target.signature.outputs)} outputs, each asked for alone, came alone"
 
 
 def _versions(target: Target) -> str:
@@ -294,15 +278,27 @@ _STATUS: Final = (
 )
 
 CHECKS: Final = (
-    Check("grpc: live", f"{_CLAUSE}, ServerLive", _live),
-    Check("grpc: ready", f"{_CLAUSE}, ServerReady", _ready),
+    Check(
+        "grpc: live",
+        f"{_CLAUSE}, ServerLive",
+        partial(_server_is, state="live", otherwise="does not live"),
+    ),
+    Check(
+        "grpc: ready",
+        f"{_CLAUSE}, ServerReady",
+        partial(_server_is, state="ready", otherwise="is not ready"),
+    ),
     Check("grpc: model ready", f"{_CLAUSE}, ModelReady", _model_ready, _STATUS),
     Check("grpc: server metadata", f"{_CLAUSE}, ServerMetadata", _server),
     Check("grpc: model metadata", f"{_CLAUSE}, ModelMetadata", _model),
     Check("grpc: typed contents", f"{_CLAUSE}, ModelInfer", partial(_contents, raw=False)),
     Check("grpc: raw contents", f"{_CLAUSE}, ModelInfer", partial(_contents, raw=True)),
     Check("grpc: id comes back", f"{_CLAUSE}, ModelInfer", _identifier),
-    Check("grpc: requested outputs", f"{_CLAUSE}, ModelInfer", _outputs),
+    Check(
+        "grpc: requested outputs",
+        f"{_CLAUSE}, ModelInfer",
+        partial(outputs_alone, infer=lambda target, message: _infer(target, message.raw())),
+    ),
     Check("grpc: each version", f"{_CLAUSE}, ModelInfer", _versions),
     *(
         Check(
