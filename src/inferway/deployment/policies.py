@@ -62,11 +62,11 @@ class Row(NamedTuple):
 
 DISPATCH: Final[Mapping[str, Row]] = {
     "fastest-only": Row(
-        "dispatch.single_class:FastestOnly", "PlainDispatch", "A dispatch policy without options."
+        "dispatch.ordered:FastestOnly", "PlainDispatch", "A dispatch policy without options."
     ),
-    "most-accurate-only": Row("dispatch.single_class:MostAccurateOnly", "PlainDispatch"),
-    "jiq-fast": Row("dispatch.jiq:JiqFast", "PlainDispatch"),
-    "jiq-accurate": Row("dispatch.jiq:JiqAccurate", "PlainDispatch"),
+    "most-accurate-only": Row("dispatch.ordered:MostAccurateOnly", "PlainDispatch"),
+    "jiq-fast": Row("dispatch.ordered:JiqFast", "PlainDispatch"),
+    "jiq-accurate": Row("dispatch.ordered:JiqAccurate", "PlainDispatch"),
     "r-jiq": Row(
         "dispatch.routing:RJiq",
         "RandomizedDispatch",
@@ -100,14 +100,14 @@ DISPATCH: Final[Mapping[str, Row]] = {
         "AliasDispatch",
         "Every request to a server at random, by fixed probabilities.",
     ),
-    "steered": Row("dispatch.steered:Steered"),
+    "steered": Row("dispatch.alias:Steered"),
     "sq": Row(
-        "dispatch.single_queue:SingleQueue",
+        "dispatch.ordered:SingleQueue",
         "SingleQueueDispatch",
         "One queue for all instances of a task: an idle one takes the first that waits.",
     ),
     "hw-e": Row(
-        "dispatch.early_drop:EarlyDrop",
+        "dispatch.ordered:EarlyDrop",
         "EarlyDropDispatch",
         "All to the most accurate variant; requests that cannot be in time leave its queue.",
     ),

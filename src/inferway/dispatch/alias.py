@@ -16,7 +16,8 @@ from pydantic import AfterValidator, Field
 
 from inferway.deployment.section import Name
 from inferway.deployment.units import Ratio, refuse
-from inferway.site import REJECT, Fleet, Request, Site, uniform
+from inferway.dispatch.deadline import Deadline
+from inferway.site import REJECT, Event, Fleet, Request, Site, uniform
 from inferway.site.compiled import entry, jit
 from inferway.site.view import Floats, Ints
 
@@ -194,8 +195,51 @@ def set_routing(
     _fill_table(alias.probabilities, alias.threshold, alias.other)
 
 
-def _fill(probabilities: np.ndarray, threshold: np.ndarray, other: np.ndarray) -> None:
-    tabulate(probabilities, threshold, other)
+_fill_table: Any = entry(getattr(tabulate, "py_func", tabulate))
 
 
-_fill_table = entry(_fill)
+# Their functions find by name the fields that they know.
+_by_alias: Any = jit(Alias.choose)
+_batch: Any = jit(Alias.pull)
+_by_deadline: Any = jit(Deadline.choose)
+_learn: Any = jit(Deadline.learn)
+
+
+class Steered(NamedTuple):
+    """`alias` while a scheduler sets its routing, `deadline` while none can: the memories of both.
+
+    [Tan24], Sec. 6.3, trains a policy for each set of instances that faults may leave. Where a set
+    has none, each request goes to the most accurate server predicted to be in time.
+    """
+
+    threshold: Floats
+    other: Ints
+    probabilities: Floats
+    smallest: Ints
+    largest: Ints
+    order: Ints
+    slow_s: Floats
+    seen: Ints
+    margin: float
+    steered: Ints  # (1,) 1 while a scheduler sets the routing
+
+    @classmethod
+    def build(cls, fleet: Fleet, *, target: float | None, rate_per_s: float | None) -> Steered:
+        """Begin with `deadline`."""
+        alias = Alias.build(fleet, target=target, rate_per_s=rate_per_s)
+        deadline = Deadline.build(fleet, target=target, rate_per_s=rate_per_s)
+        return cls(*alias, *deadline, np.zeros(1, np.int64))
+
+    def choose(self, site: Site, request: Request, draw: int) -> int:
+        """As the one that decides now."""
+        if self.steered[0] != 0:
+            return _by_alias(self, site, request, draw)
+        return _by_deadline(self, site, request, draw)
+
+    def pull(self, site: Site, server: int, draw: int) -> tuple[int, int]:
+        """Batches as the scheduler says; one by one where there is none."""
+        return _batch(self, site, server, draw) if self.steered[0] != 0 else (0, 1)
+
+    def learn(self, site: Site, event: Event) -> None:
+        """Service times are learned all the time, so that `deadline` is ready."""
+        _learn(self, site, event)

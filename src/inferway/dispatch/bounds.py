@@ -23,6 +23,12 @@ _OPTIONS: Any = {
 }
 
 
+_IN_JSON = (
+    "max_rate_per_s max_rate_normalized rate_per_s least_response_time_s shares tuples "
+    "accuracy_target price_s ordered energy_budget energy_price_s"
+)
+
+
 class UnreachableError(ValueError):
     """A fleet of which no mix keeps what was promised."""
 
@@ -115,26 +121,16 @@ class Bound:
 
     def to_json(self) -> dict[str, Any]:
         """As `inferway bound FILE --json` prints it under ``tasks.NAME``."""
-        return {
-            "max_rate_per_s": self.max_rate_per_s,
-            "max_rate_normalized": self.max_rate_normalized,
-            "rate_per_s": self.rate_per_s,
-            "least_response_time_s": self.least_response_time_s,
-            "shares": self.shares,
-            "tuples": [
-                {
-                    "variants": [self.variants[k] for k in found.classes],
-                    "routing": [float(found.routing[k]) for k in found.classes],
-                    "cost_s": found.cost_s,
-                }
-                for found in self.tuples
-            ],
-            "accuracy_target": self.target,
-            "price_s": self.price_s,
-            "ordered": self.ordered,
-            "energy_budget": self.energy_budget,
-            "energy_price_s": self.energy_price_s,
-        }
+        tuples = [
+            {
+                "variants": [self.variants[k] for k in one.classes],
+                "routing": [float(one.routing[k]) for k in one.classes],
+                "cost_s": one.cost_s,
+            }
+            for one in self.tuples
+        ]
+        own = vars(self) | {"tuples": tuples, "accuracy_target": self.target}
+        return {name: own[name] for name in _IN_JSON.split()}
 
 
 def bound(
@@ -146,25 +142,27 @@ def bound(
 ) -> Bound:
     """The bound of a fleet at a rate; ValueError where no mix of its classes keeps the means."""
     greatest = max_rate(fleet, target, energy_budget)
-    optimum = None
+    best: dict[str, Any] = dict.fromkeys(
+        ("least_response_time_s", "shares", "price_s", "energy_price_s")
+    )
     if rate_per_s is not None and rate_per_s <= greatest * (1 + 1e-12):
         optimum = solve(fleet, target, rate_per_s, energy_budget)
-    shares = None
-    if optimum is not None:
-        shares = dict(zip(fleet.variants, map(float, optimum.shares), strict=True))
+        best = {
+            "least_response_time_s": optimum.response_time_s,
+            "shares": dict(zip(fleet.variants, map(float, optimum.shares), strict=True)),
+            "price_s": optimum.price_s,
+            "energy_price_s": optimum.energy_price_s,
+        }
     return Bound(
         variants=fleet.variants,
         target=target,
         max_rate_per_s=greatest,
         max_rate_normalized=greatest / fleet.servers,
         rate_per_s=rate_per_s,
-        least_response_time_s=None if optimum is None else optimum.response_time_s,
-        shares=shares,
-        price_s=None if optimum is None else optimum.price_s,
         tuples=tuple(routing_tuples(fleet, target)),
         ordered=fleet.ordered,
         energy_budget=energy_budget,
-        energy_price_s=None if optimum is None else optimum.energy_price_s,
+        **best,
     )
 
 
@@ -210,23 +208,27 @@ def max_rate(fleet: Fleet, target: float | None, energy_budget: float | None = N
 def _max_rate_by_lp(fleet: Fleet, target: float | None, energy_budget: float) -> float:
     unit = float(fleet.capacity.max())
     excess, _ = _excesses(fleet, target, energy_budget)
-    from scipy.optimize import linprog  # half a second, which most uses do not need
-
-    solution = linprog(
-        -fleet.capacity / unit,  # of each class, the part that is used
-        A_ub=excess * fleet.capacity / unit,
-        b_ub=np.zeros(len(excess)),
-        bounds=(0.0, 1.0),
-        method="highs-ds",
-        options=_OPTIONS,
-    )
+    # Of each class, the part that is used.
+    solution = _solution(-fleet.capacity / unit, excess * fleet.capacity / unit, bounds=(0.0, 1.0))
     greatest = 0.0 if solution.fun is None else -float(solution.fun)
     if greatest <= _TOLERANCE:
-        raise UnreachableError(
-            f"no mix of the variants keeps a mean accuracy of {target or 0.0:g} within "
-            f"{energy_budget:g} J per request"
-        )
+        raise _out_of_budget(target, energy_budget)
     return greatest * unit
+
+
+def _solution(cost: Floats, excess: Floats, **rest: Any) -> Any:
+    """What HiGHS finds for the least cost where no mean exceeds its limit."""
+    from scipy.optimize import linprog  # half a second, which most uses do not need
+
+    limits = np.zeros(len(excess))
+    return linprog(cost, excess, limits, method="highs-ds", options=_OPTIONS, **rest)
+
+
+def _out_of_budget(target: float | None, energy_budget: float) -> UnreachableError:
+    return UnreachableError(
+        f"no mix of the variants keeps a mean accuracy of {target or 0.0:g} within "
+        f"{energy_budget:g} J per request"
+    )
 
 
 def solve(
@@ -284,17 +286,12 @@ def _optimum(
     service_s = 1.0 / fleet.rate
     unit_s = float(service_s.min())
     excess, units = _excesses(fleet, target, energy_budget)
-    from scipy.optimize import linprog  # half a second, which most uses do not need
-
-    solution = linprog(
+    solution = _solution(
         service_s / unit_s,
-        A_ub=excess,
-        b_ub=np.zeros(len(excess)),
+        excess,
         A_eq=np.ones((1, len(room))),
         b_eq=[1.0],
         bounds=[(0.0, float(most)) for most in room],
-        method="highs-ds",
-        options=_OPTIONS,
     )
     if solution.x is None:
         return None
@@ -328,10 +325,7 @@ def relaxed(fleet: Fleet, target: float | None, energy_budget: float | None = No
     if energy_budget is not None:
         found = _optimum(fleet, target, energy_budget, np.ones(len(fleet.rate)))
         if found is None:
-            raise UnreachableError(
-                f"no mix of the variants keeps a mean accuracy of {target or 0.0:g} within "
-                f"{energy_budget:g} J per request"
-            )
+            raise _out_of_budget(target, energy_budget)
         return found
     best = next((found for found in routing_tuples(fleet, target) if found.proper), None)
     if best is None:

@@ -16,6 +16,7 @@ and never sleeps, logs, reads a clock or draws random numbers: ``uniform(draw, i
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -27,7 +28,7 @@ from inferway.policies.registry import policy_class as find
 from inferway.site.compiled import INLINE
 from inferway.site.fleet import Fleet
 from inferway.site.handle import made_of
-from inferway.site.view import Event, Request, Site
+from inferway.site.view import Request, Site
 
 
 class DispatchPolicy(Protocol):
@@ -43,42 +44,27 @@ class DispatchPolicy(Protocol):
         """A server, REJECT or HOLD."""
 
 
-def choose(policy: Any, site: Site, request: Request, draw: int) -> int:
-    """The policy's decision for one request: a server, REJECT or HOLD."""
-    return policy.choose(site, request, draw)
+def _method(name: str, otherwise: Any = None) -> Callable[..., Any]:
+    """The policy's function of this name, by its type when compiled; another where it has none."""
+
+    def call(policy: Any, *arguments: Any) -> Any:
+        own = getattr(policy, name, None)
+        return otherwise(policy, *arguments) if own is None else own(*arguments)
+
+    @overload(call, strict=False, jit_options=INLINE)
+    def _of_type(policy: Any, *arguments: Any) -> Any:
+        return getattr(made_of(policy), name, otherwise)
+
+    return call
 
 
-def learn(policy: Any, site: Site, event: Event) -> None:
-    """Tell the policy what happened, if it wants to know."""
-    if hasattr(policy, "learn"):
-        policy.learn(site, event)
-
-
-def pull(policy: Any, site: Site, server: int, draw: int) -> tuple[int, int]:
-    """How many requests a free server drops from the head of its queue, and takes as one batch."""
-    if hasattr(policy, "pull"):
-        return policy.pull(site, server, draw)
-    return 0, 1
-
-
-@overload(choose, strict=False, jit_options=INLINE)
-def _choose(policy: Any, site: Any, request: Any, draw: Any) -> Any:
-    return _method(policy, "choose")
-
-
-@overload(learn, strict=False, jit_options=INLINE)
-def _learn(policy: Any, site: Any, event: Any) -> Any:
-    return _method(policy, "learn") or (lambda policy, site, event: None)
-
-
-@overload(pull, strict=False, jit_options=INLINE)
-def _pull(policy: Any, site: Any, server: Any, draw: Any) -> Any:
-    return _method(policy, "pull") or (lambda policy, site, server, draw: (0, 1))
-
-
-def _method(policy: Any, name: str) -> Any:
-    found = made_of(policy)
-    return None if found is None else getattr(found, name, None)
+# ``choose(policy, site, request, draw)``: a server, REJECT or HOLD.
+choose = _method("choose")
+# ``learn(policy, site, event)`` tells the policy what happened, if it wants to know.
+learn = _method("learn", lambda policy, site, event: None)
+# ``pull(policy, site, server, draw)``: how many requests a free server drops from the head of its
+# queue, and takes as one batch.
+pull = _method("pull", lambda policy, site, server, draw: (0, 1))
 
 
 POLICIES = DISPATCH

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -39,16 +40,16 @@ def bound(deployment: Deployment, *, node: str | None = None) -> dict[str, Bound
     ValueError
         Where a task has no instance on the node.
     """
-    found = {}
-    for name, task in deployment.tasks.items():
-        fleet = fleet_of(deployment, name, node)
-        found[name] = bound_of_fleet(
-            fleet,
+    fleets = {name: fleet_of(deployment, name, node) for name in deployment.tasks}
+    return {
+        name: bound_of_fleet(
+            fleets[name],
             target=task.accuracy_target,
-            rate_per_s=arrival_rate(deployment, fleet, task.accuracy_target),
+            rate_per_s=arrival_rate(deployment, fleets[name], task.accuracy_target),
             energy_budget=task.energy_budget,
         )
-    return found
+        for name, task in deployment.tasks.items()
+    }
 
 
 def dispatcher_of(
@@ -101,10 +102,12 @@ def dispatcher_on(
         # The world estimates the rate and calls `retune`; until then, half of what is feasible.
         rate_per_s = 0.5 * max_rate(fleet, target, budget)
     folder = deployment.path.parent if deployment.path else None
-    if budget is not None and takes(spec.policy, "energy_budget", folder):
-        options["energy_budget"] = budget
-    if task.deadline_s is not None and takes(spec.policy, "deadline_s", folder):
-        options["deadline_s"] = task.deadline_s
+    promised = {"energy_budget": budget, "deadline_s": task.deadline_s}
+    options |= {
+        name: value
+        for name, value in promised.items()
+        if value is not None and takes(spec.policy, name, folder)
+    }
     if spec.policy == "least-cost" and deployment.cost is not None:
         options.setdefault("alpha", deployment.cost.alpha)
     make = partial(
@@ -145,17 +148,13 @@ def unreachable_rates(deployment: Deployment) -> list[Caution]:
     measured yet) are passed over, and rates that all instances together cannot serve are left to
     `inferway.deployment.check`.
     """
-    found = []
+    advice = []
     for name in deployment.workload:
         task = deployment.tasks.get(name)
-        if task is None or (task.accuracy_target is None and task.energy_budget is None):
-            continue
-        try:
-            fleet = fleet_of(deployment, name)
-            found += list(_of_workload(deployment, task, fleet))
-        except ValueError:
-            continue
-    return sorted(found, key=lambda caution: caution.line)
+        if task is not None and (task.accuracy_target, task.energy_budget) != (None, None):
+            with suppress(ValueError):
+                advice += list(_of_workload(deployment, task, fleet_of(deployment, name)))
+    return sorted(advice, key=lambda caution: caution.line)
 
 
 def _of_workload(deployment: Deployment, task: Task, fleet: Fleet) -> Iterator[Caution]:
@@ -165,14 +164,10 @@ def _of_workload(deployment: Deployment, task: Task, fleet: Fleet) -> Iterator[C
     greatest = max_rate(fleet, target, budget)
     parts = [(field, mean_rate(arrivals, greatest), target)]
     if isinstance(arrivals, PhasedArrivals):
-        parts = [
-            (
-                f"{field}.phases[{index}]",
-                phase.mean_rate_per_s(greatest),
-                target if phase.accuracy_target is None else phase.accuracy_target,
-            )
-            for index, phase in enumerate(arrivals.phases)
-        ]
+        parts = []
+        for index, phase in enumerate(arrivals.phases):
+            goal = target if phase.accuracy_target is None else phase.accuracy_target
+            parts.append((f"{field}.phases[{index}]", phase.mean_rate_per_s(greatest), goal))
     for place, rate, goal in parts:
         most = max_rate(fleet, goal, budget)
         if most * (1 + 1e-9) < rate < fleet.capacity.sum():

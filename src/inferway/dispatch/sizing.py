@@ -68,9 +68,8 @@ def cheapest(need: Need, *, load: float) -> Ints | None:
 
     The load is the arrival rate over the greatest that the instances carry with the means kept.
     """
-    program = _Program(need)
-    program.carries(need.rate_per_s / load)
-    return program.solve(program.prices - _TIE * program.room / max(1.0, program.least_room))
+    room = 1.0 / load
+    return _solve(need, need.price / _unit(need), -_TIE / max(1.0, room), room)
 
 
 def roomiest(need: Need, *, below: float, failed: Sequence[Ints]) -> Ints | None:
@@ -78,86 +77,72 @@ def roomiest(need: Need, *, below: float, failed: Sequence[Ints]) -> Ints | None
 
     An answer has more of at least one variant than each of the (V,) that have failed.
     """
-    program = _Program(need)
-    program.carries(need.rate_per_s)
-    program.costs_less(below)
-    for counts in failed:
-        program.exceeds(counts)
-    return program.solve(-program.room)
+    return _solve(need, np.zeros(len(need.rate)), -1.0, 1.0, below, failed)
 
 
-class _Program:
-    """Columns: V counts, V shares, V loads carried (of the arrival rate), then switches."""
+def _unit(need: Need) -> float:
+    """The smallest price, by which all are divided."""
+    unit = float(need.price[need.price > 0].min(initial=np.inf))
+    return unit if np.isfinite(unit) else 1.0
 
-    def __init__(self, need: Need) -> None:
-        self.need = need
-        size = len(need.rate)
-        self.low = [*map(float, need.least), *np.zeros(2 * size)]
-        self.high = [*map(float, need.most), *np.ones(size), *np.full(size, np.inf)]
-        self.rows: list[tuple[dict[int, float], float, float]] = []
-        self.least_room = 1.0
-        self.unit = float(need.price[need.price > 0].min(initial=np.inf))
-        self.unit = self.unit if np.isfinite(self.unit) else 1.0
-        self.prices = np.concatenate([need.price / self.unit, np.zeros(2 * size)])
-        self.room = np.concatenate([np.zeros(2 * size), np.ones(size)])
-        shares, carried = range(size, 2 * size), range(2 * size, 3 * size)
-        self.rows.append((dict.fromkeys(shares, 1.0), 1.0, 1.0))
-        self._at_most(dict(zip(shares, 1 / (need.rate * need.latency_s), strict=True)), 1.0)
-        self._at_most(dict(enumerate(need.size_bytes / 2**20)), need.budget_bytes / 2**20)
-        for traffic in (shares, carried):
-            for v, column in enumerate(traffic):
-                self._at_most({column: need.rate_per_s / float(need.rate[v]), v: -1.0}, 0.0)
-            if need.target is not None:
-                self._at_most(dict(zip(traffic, need.target - need.accuracy, strict=True)), 0.0)
-            if need.energy_budget is not None:
-                excess = need.energy / need.energy_budget - 1
-                self._at_most(dict(zip(traffic, excess, strict=True)), 0.0)
 
-    def _at_most(self, row: dict[int, float], limit: float) -> None:
-        if np.isfinite(limit):
-            self.rows.append((row, -np.inf, limit))
+def _solve(
+    need: Need,
+    price: Floats,
+    of_room: float,
+    least_room: float,
+    below: float = np.inf,
+    failed: Sequence[Ints] = (),
+) -> Ints | None:
+    """The counts of least cost: (V,) of an instance, and of the load that all can carry.
 
-    def carries(self, rate_per_s: float) -> None:
-        """At least this rate can be carried."""
-        self.least_room = rate_per_s / self.need.rate_per_s
-        row = {int(column): 1.0 for column in np.flatnonzero(self.room)}
-        self.rows.append((row, self.least_room, np.inf))
+    Columns: V counts, V shares, V loads carried (of the arrival rate), and for each that failed V
+    switches, one of which is on where more of its variant are taken.
+    """
+    size, ones = len(need.rate), np.ones(len(need.rate))
+    columns = (3 + len(failed)) * size
+    rows: list[Floats] = []
+    limits: list[tuple[float, float]] = []
 
-    def costs_less(self, price: float) -> None:
-        """All instances together are cheaper, by more than rounding."""
-        row = {v: one / self.unit for v, one in enumerate(map(float, self.need.price))}
-        self._at_most(row, price / self.unit - 1e-4)
+    def add(least: float, most: float, *parts: tuple[int, Sequence[float] | Floats]) -> None:
+        """One row: its coefficients from a column on."""
+        if np.isfinite(least) or np.isfinite(most):
+            row = np.zeros(columns)
+            for first, values in parts:
+                row[first : first + len(values)] = values
+            rows.append(row)
+            limits.append((least, most))
 
-    def exceeds(self, counts: Ints) -> None:
-        """More of some variant than `counts`: a switch for each, one of which is on."""
-        first = len(self.low)
-        for v, count in enumerate(map(float, counts)):
-            self.rows.append(({v: 1.0, first + v: -(count + 1)}, 0.0, np.inf))
-            self.low.append(0.0)
-            self.high.append(1.0)
-        self.rows.append((dict.fromkeys(range(first, len(self.low)), 1.0), 1.0, np.inf))
-
-    def solve(self, cost: Floats) -> Ints | None:
-        """The counts of least cost."""
-        size, columns = len(self.need.rate), len(self.low)
-        entries = [(r, c, a) for r, (row, _, _) in enumerate(self.rows) for c, a in row.items()]
-        places = [np.array([entry[axis] for entry in entries]) for axis in (0, 1)]
-        values = np.array([a for _, _, a in entries], np.float64)
-        matrix = csr_array((values, (places[0], places[1])), shape=(len(self.rows), columns))
-        whole = np.ones(columns, np.int64)
-        whole[size : 3 * size] = 0
-        with _silence():
-            solution: Any = milp(
-                np.concatenate([cost, np.zeros(columns - 3 * size)]),
-                integrality=whole,
-                bounds=Bounds(np.array(self.low), np.array(self.high)),
-                constraints=LinearConstraint(
-                    matrix,
-                    np.array([low for _, low, _ in self.rows]),
-                    np.array([high for _, _, high in self.rows]),
-                ),
-            )
-        return None if solution.x is None else np.rint(solution.x[:size]).astype(np.int64)
+    add(1.0, 1.0, (size, ones))
+    add(-np.inf, 1.0, (size, 1 / (need.rate * need.latency_s)))
+    add(-np.inf, need.budget_bytes / 2**20, (0, need.size_bytes / 2**20))
+    for traffic in (size, 2 * size):
+        for v, rate in enumerate(need.rate):
+            add(-np.inf, 0.0, (traffic + v, [need.rate_per_s / float(rate)]), (v, [-1.0]))
+        if need.target is not None:
+            add(-np.inf, 0.0, (traffic, need.target - need.accuracy))
+        if need.energy_budget is not None:
+            add(-np.inf, 0.0, (traffic, need.energy / need.energy_budget - 1))
+    add(least_room, np.inf, (2 * size, ones))
+    # Cheaper by more than rounding.
+    add(-np.inf, below / _unit(need) - 1e-4, (0, need.price / _unit(need)))
+    for number, counts in enumerate(failed, 3):
+        for v, count in enumerate(counts.tolist()):
+            add(0.0, np.inf, (v, [1.0]), (number * size + v, [-(count + 1.0)]))
+        add(1.0, np.inf, (number * size, ones))
+    switches = np.ones(len(failed) * size)
+    none = np.zeros(2 * size)
+    with _silence():
+        solution: Any = milp(
+            np.concatenate([price, 0 * ones, of_room * ones, 0 * switches]),
+            integrality=np.concatenate([ones, none, switches]),
+            bounds=Bounds(
+                np.concatenate([need.least, none, 0 * switches]),
+                np.concatenate([need.most, ones, np.inf * ones, switches]),
+            ),
+            constraints=LinearConstraint(csr_array(np.array(rows)), *np.array(limits).T),
+        )
+    return None if solution.x is None else np.rint(solution.x[:size]).astype(np.int64)
 
 
 @contextmanager
