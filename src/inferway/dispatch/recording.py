@@ -22,6 +22,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from io import FileIO
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final
 
@@ -69,48 +70,54 @@ _SPARE: Final = 1024
 ROOM: Final = 128 * 1024
 
 
+# How a call of the dispatcher's is written down: its name, the columns of its arguments, in order,
+# and the defaults of the last ones.
+CALLS: Final[dict[int, tuple[str, str, tuple[Any, ...]]]] = {
+    BEGIN: ("begin", "server rows time_s", ()),
+    FINISH: ("finish", "server time_s value rows", (0,)),
+    WITHDRAW: ("withdraw", "server rows time_s flag", (True,)),
+    MARK: ("mark", "server flag time_s", ()),
+    SHIFT: ("shift", "server rows value floor time_s", ()),
+    RETUNE: ("retune", "value", ()),
+    LASTING: ("set_lasting", "classes", ()),
+}
+
+
+def _recorded(kind: int) -> Callable[..., None]:
+    """A method that makes a call and writes it down."""
+    name, columns, defaults = CALLS[kind]
+    places = {column: place for place, column in enumerate(columns.split(), 1)}
+    row = itemgetter(
+        *(places.get(column, 0) for column in (EVENT.names or ())[1:])
+    )  # 0 for no argument
+
+    def call(self: Recording, *arguments: Any) -> None:
+        self._look()
+        getattr(self._dispatcher, name)(*arguments)
+        self._write(kind, *row((0, *arguments, *defaults)))
+
+    return call
+
+
 @dataclass(slots=True)
 class Losses:
-    """What could not be written down so far.
+    """What could not be written down so far."""
 
-    Attributes
-    ----------
-    gaps
-        Times that the disk refused.
-    decisions
-        Requests dispatched meanwhile.
-    events
-        Everything else included.
-    """
-
-    gaps: int = 0
-    decisions: int = 0
-    events: int = 0
+    gaps: int = 0  # Times that the disk refused
+    decisions: int = 0  # Requests dispatched meanwhile
+    events: int = 0  # Everything else included
 
 
 @dataclass(slots=True)
 class RecordingGap:
-    """A time of which nothing is recorded.
+    """A time of which nothing is recorded, s since 1970."""
 
-    Attributes
-    ----------
-    since, until
-        When the last event was written, and the first one again, s since 1970; `until` is None
-        while that is not known.
-    decisions, events
-        What is missing, as in `Losses`.
-    reason
-        Of the disk's refusal.
-    after
-        Name of the folder that was written to before; empty for none.
-    """
-
-    since: float
-    reason: str
-    until: float | None = None
-    decisions: int = 0
+    since: float  # When the last event was written
+    reason: str  # Of the disk's refusal
+    until: float | None = None  # When the first one was again; None while that is not known
+    decisions: int = 0  # What is missing, as in `Losses`
     events: int = 0
-    after: str = ""
+    after: str = ""  # Name of the folder that was written to before; empty for none
 
 
 class Recording:
@@ -248,35 +255,14 @@ class Recording:
         )
         return server
 
-    def begin(self, server: int, taken: int, now_s: float) -> None:
-        """As `Dispatcher.begin`."""
-        self._look()
-        self._dispatcher.begin(server, taken, now_s)
-        self._write(BEGIN, 0, 0, taken, server, 0.0, now_s, 0, 0.0, 0)
-
     def finish(self, server: int, now_s: float, service_s: float, measured: int = 0) -> None:
         """As `Dispatcher.finish`."""
         self._look()
         self._dispatcher.finish(server, now_s, service_s, measured)
         self._write(FINISH, 0, 0, measured, server, 0.0, now_s, 0, service_s, 0)
 
-    def withdraw(self, server: int, position: int, now_s: float, counted: bool = True) -> None:
-        """As `Dispatcher.withdraw`."""
-        self._look()
-        self._dispatcher.withdraw(server, position, now_s, counted)
-        self._write(WITHDRAW, counted, 0, position, server, 0.0, now_s, 0, 0.0, 0)
-
-    def mark(self, server: int, healthy: bool, now_s: float) -> None:
-        """As `Dispatcher.mark`."""
-        self._look()
-        self._dispatcher.mark(server, healthy, now_s)
-        self._write(MARK, healthy, 0, 0, server, 0.0, now_s, 0, 0.0, 0)
-
-    def shift(self, low: int, high: int, by_s: float, least_s: float, now_s: float) -> None:
-        """As `Dispatcher.shift`."""
-        self._look()
-        self._dispatcher.shift(low, high, by_s, least_s, now_s)
-        self._write(SHIFT, 0, 0, high, low, least_s, now_s, 0, by_s, 0)
+    # As the dispatcher's, which say what they take.
+    begin, withdraw, mark, shift = map(_recorded, (BEGIN, WITHDRAW, MARK, SHIFT))
 
     def set_lasting(self, lasting: int) -> None:
         """As `Dispatcher.set_lasting`."""
@@ -552,30 +538,20 @@ def _state(dispatcher: Dispatcher) -> dict[str, np.ndarray]:
 def _head(dispatcher: Dispatcher) -> dict[str, Any]:
     from inferway.version import __version__
 
-    fleet = dispatcher.fleet
-    price = fleet.price if fleet.price is not None else np.zeros(len(fleet.variants))
+    folder = dispatcher.folder
+    own = "target rate_per_s measure narrow max_wait_s lasting"
+    fleet = "task node variants rate accuracy count price energy buffer"
     return {
         "schema": SCHEMA,
         "inferway": __version__,
         "code": code_of(dispatcher.policy),
         "policy": dispatcher.policy_name,
         "options": dispatcher.options,
-        "folder": None if dispatcher.folder is None else str(dispatcher.folder.resolve()),
-        "target": dispatcher.target,
-        "rate_per_s": dispatcher.rate_per_s,
-        "measure": dispatcher.measure,
-        "narrow": dispatcher.narrow,
-        "max_wait_s": dispatcher.max_wait_s,
-        "lasting": dispatcher.lasting,
-        "fleet": {
-            "task": fleet.task,
-            "node": fleet.node,
-            "variants": list(fleet.variants),
-            "rate": fleet.rate.tolist(),
-            "accuracy": fleet.accuracy.tolist(),
-            "count": fleet.count.tolist(),
-            "price": price.tolist(),
-            "energy": fleet.energy.tolist(),
-            "buffer": fleet.buffer,
-        },
+        "folder": None if folder is None else str(folder.resolve()),
+        **{name: getattr(dispatcher, name) for name in own.split()},
+        "fleet": {name: _plain(getattr(dispatcher.fleet, name)) for name in fleet.split()},
     }
+
+
+def _plain(value: Any) -> Any:
+    return value.tolist() if isinstance(value, np.ndarray) else value

@@ -21,6 +21,7 @@ from inferway.dispatch.recording import (
     ARRIVE,
     BALANCE,
     BEGIN,
+    CALLS,
     EVENT,
     FINISH,
     HELD,
@@ -198,18 +199,6 @@ def replay(
 
 # One row of `EVENT`, whose comments say what else its numbers mean.
 EventRow = namedtuple("EventRow", "kind flag priority rows server floor time_s word value classes")
-# Events that are only repeated: what decides nothing.
-_REPEATED: Final[dict[int, Callable[[Dispatcher, EventRow], None]]] = {
-    FINISH: lambda to, row: to.finish(row.server, row.time_s, row.value, row.rows),
-    BEGIN: lambda to, row: to.begin(row.server, row.rows, row.time_s),
-    WITHDRAW: lambda to, row: to.withdraw(row.server, row.rows, row.time_s, bool(row.flag)),
-    MARK: lambda to, row: to.mark(row.server, bool(row.flag), row.time_s),
-    SHIFT: lambda to, row: to.shift(row.server, row.rows, row.value, row.floor, row.time_s),
-    RETUNE: lambda to, row: to.retune(row.value),
-    LASTING: lambda to, row: to.set_lasting(row.classes),
-    BALANCE: lambda to, row: to.site.balance.fill(row.value),
-    HELD: lambda to, row: to.site.held.fill(row.rows),
-}
 _AT_SERVER: Final = frozenset({FINISH, BEGIN, WITHDRAW, MARK, PULL})
 
 
@@ -253,8 +242,14 @@ class _Course:
             self._routing.append(row)
             if row.flag:  # the last row of a routing
                 self._route()
+        elif row.kind == BALANCE:
+            self.dispatcher.site.balance[0] = row.value
+        elif row.kind == HELD:
+            self.dispatcher.site.held[0] = row.rows
         else:
-            _REPEATED[row.kind](self.dispatcher, row)
+            name, columns, _ = CALLS[row.kind]
+            arguments = (getattr(row, column) for column in columns.split())
+            getattr(self.dispatcher, name)(*arguments)
 
     def _compare(self, request: int, row: EventRow, what: str, recorded: int, again: int) -> None:
         if again != recorded:
@@ -305,7 +300,7 @@ def _check_event(site: Site, row: EventRow) -> None:
     elif kind == RETUNE:
         sound = 0 < row.value < math.inf
     else:
-        sound = kind == ROUTE or kind in _REPEATED
+        sound = kind in (ROUTE, BALANCE, HELD, LASTING)
     if not sound:
         raise UnsoundError(f"an event of kind {kind} at server {server} could not have happened")
 

@@ -177,14 +177,16 @@ class _Settings(Flags):  # type: ignore[misc]
 
 
 class EntryCompiler(Compiler):  # type: ignore[misc]
-    """Compiles what Python calls."""
+    """Compiles what Python calls: leaves out what C would call."""
 
     lowering: Any = _EntryLowering
+    left_out: tuple[str, ...] = ("no_cfunc_wrapper",)
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self.state.flags = _Settings(self.state.flags)
-        self.settle(self.state.flags)
+        for option in self.left_out:
+            setattr(self.state.flags, option, True)
 
     def define_pipelines(self) -> list[PassManager]:
         """The usual passes but for the last."""
@@ -195,19 +197,12 @@ class EntryCompiler(Compiler):  # type: ignore[misc]
         passes.finalize()
         return [passes]
 
-    def settle(self, flags: Flags) -> None:
-        """Leave out what C would call."""
-        flags.no_cfunc_wrapper = True
-
 
 class PartCompiler(EntryCompiler):
-    """Compiles what only compiled code calls."""
+    """Compiles what only compiled code calls: leaves out all wrappers, and machine code."""
 
     lowering = _PartLowering
-
-    def settle(self, flags: Flags) -> None:
-        """Leave out what Python and C would call, and machine code."""
-        flags.no_cfunc_wrapper = flags.no_cpython_wrapper = flags.no_compile = True
+    left_out = ("no_cfunc_wrapper", "no_cpython_wrapper", "no_compile")
 
 
 # Options of what is put in its callers' place: called, a function counts references of every

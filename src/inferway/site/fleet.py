@@ -53,29 +53,33 @@ class Fleet:
 
     def __post_init__(self) -> None:
         classes = len(self.variants)
-        price = np.zeros(classes) if self.price is None else self.price
         energy = self.energy if np.size(self.energy) else np.zeros(classes)
-        columns = {
-            "rate": np.asarray(self.rate, np.float64),
-            "accuracy": np.asarray(self.accuracy, np.float64),
-            "count": np.asarray(self.count, np.int64),
-            "price": np.asarray(price, np.float64),
-            "energy": np.asarray(energy, np.float64),
-        }
+        price = np.zeros(classes) if self.price is None else self.price
+        rate, accuracy, price, energy = (
+            np.asarray(one, np.float64) for one in (self.rate, self.accuracy, price, energy)
+        )
+        count = np.asarray(self.count, np.int64)
+        columns = {"rate": rate, "accuracy": accuracy, "count": count}
+        columns |= {"price": price, "energy": energy}
         for name, column in columns.items():
             if column.shape != (classes,):
                 raise ValueError(f"{name} has shape {column.shape}, expected ({classes},)")
-        if classes == 0:
-            raise ValueError("a fleet has at least one server class")
-        if not (np.isfinite(columns["rate"]).all() and (columns["rate"] > 0).all()):
-            raise ValueError(f"service rates are above 0 per second, not {columns['rate']}")
-        if not ((columns["accuracy"] >= 0) & (columns["accuracy"] <= 1)).all():
-            raise ValueError(f"accuracies are in 0..1, not {columns['accuracy']}")
-        if not (np.isfinite(columns["energy"]).all() and (columns["energy"] >= 0).all()):
-            raise ValueError(f"energies are 0 J or more, not {columns['energy']}")
-        if (columns["count"] < 1).any():
-            raise ValueError(f"every class has at least one server, not {columns['count']}")
-        order = np.lexsort((columns["accuracy"], -columns["rate"]))
+        for sound, message in (
+            (classes > 0, "a fleet has at least one server class"),
+            (
+                np.isfinite(rate).all() and (rate > 0).all(),
+                f"service rates are above 0 per second, not {rate}",
+            ),
+            (((accuracy >= 0) & (accuracy <= 1)).all(), f"accuracies are in 0..1, not {accuracy}"),
+            (
+                np.isfinite(energy).all() and (energy >= 0).all(),
+                f"energies are 0 J or more, not {energy}",
+            ),
+            ((count >= 1).all(), f"every class has at least one server, not {count}"),
+        ):
+            if not sound:
+                raise ValueError(message)
+        order = np.lexsort((accuracy, -rate))
         object.__setattr__(self, "variants", tuple(self.variants[k] for k in order))
         for name, column in columns.items():
             object.__setattr__(self, name, column[order])

@@ -145,7 +145,10 @@ def pin(value: Any) -> Pinned:
     """
     if numba.config.DISABLE_JIT:
         return Pinned(value, None)
-    kind = _kind_of(value)
+    try:
+        kind = numba.typeof(value)
+    except ValueError as error:
+        raise TypingError(str(error)) from error
     layout = _layout(kind)
     memory = np.zeros(layout.size // _WORD + 1, np.int64)
     kept: list[object] = [value, memory]
@@ -160,13 +163,6 @@ def pin(value: Any) -> Pinned:
         else:
             _store(part, memory.ctypes.data + offset)
     return Pinned(memory.ctypes.data, Handle.to(kind), tuple(kept))
-
-
-def _kind_of(value: Any) -> Any:
-    try:
-        return numba.typeof(value)
-    except ValueError as error:
-        raise TypingError(str(error)) from error
 
 
 class _Layout(NamedTuple):
