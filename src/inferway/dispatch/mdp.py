@@ -78,9 +78,6 @@ class _Line(NamedTuple):
     response_time_s: float
     accuracy: float
 
-    def at(self, price_s: float, target: float) -> float:
-        return self.response_time_s - price_s * (self.accuracy - target)
-
 
 def mdp_bound(
     fleet: Fleet,
@@ -125,71 +122,60 @@ def mdp_bound(
             f"{fleet.servers} servers of {places} places have {states} states, more than "
             f"{MOST_STATES}: take fewer places or servers"
         )
-    optimum = solve(fleet, target, rate_per_s)
-    search = _Search(_system(fleet, rate_per_s, places), target or 0.0, states)
-    search.tolerance_s = tolerance * optimum.response_time_s
-    price_s, best, lines = search.maximize(max(optimum.price_s, 1e-3 * optimum.response_time_s))
-    primal_s, accuracy = _mixed(lines, target or 0.0)
+    optimum, goal = solve(fleet, target, rate_per_s), target or 0.0
+    search = _Search(
+        _system(fleet, rate_per_s, places), goal, states, tolerance * optimum.response_time_s
+    )
+    first_s = max(optimum.price_s, 1e-3 * optimum.response_time_s)
+    best, price_s, less, more = search.maximize(first_s)
+    mixed_s, accuracy = less  # of the mix of the two that just keeps the target
+    if less.accuracy < goal and more.accuracy != less.accuracy:
+        part = (goal - less.accuracy) / (more.accuracy - less.accuracy)
+        mixed_s += part * (more.response_time_s - less.response_time_s)
+        accuracy = goal
     # The same price, but with nobody allowed to leave as long as any server has a place.
     stricter, _ = search.evaluate(price_s, relaxed=False)
     return MdpBound(
         response_time_s=best,
         price_s=price_s,
         accuracy=accuracy,
-        gap_s=primal_s - best,
+        gap_s=mixed_s - best,
         truncation_s=max(0.0, stricter - best),
         places=places,
         states=states,
     )
 
 
-def _mixed(lines: tuple[_Line, _Line], target: float) -> tuple[float, float]:
-    """Response time and accuracy of the mix of two policies that just keeps the target."""
-    less, more = lines
-    if less.accuracy >= target or more.accuracy == less.accuracy:
-        return less
-    part = (target - less.accuracy) / (more.accuracy - less.accuracy)
-    mixed_s = less.response_time_s + part * (more.response_time_s - less.response_time_s)
-    return mixed_s, target
-
-
 class _Search:
     """The greatest g over the price; values of one price are where the next begins."""
 
-    def __init__(self, system: _System, target: float, states: int) -> None:
-        self.system, self.target = system, target
+    def __init__(self, system: _System, target: float, states: int, tolerance_s: float) -> None:
+        self.system, self.target, self.tolerance_s = system, target, tolerance_s
         self.values, self.accuracies = np.zeros(states), np.zeros(states)
         self.decision = np.zeros((states, 2), np.int32)
-        self.tolerance_s = 0.0
 
     def evaluate(self, price_s: float, *, relaxed: bool = True) -> tuple[float, _Line]:
         """Lower bound of g at a price, s, and the line of the policy that is best there."""
-        system, target = self.system, self.target
-        low, high = iterate(
-            *(system, self.values, self.decision, price_s, target),
-            *(relaxed, True, self.tolerance_s),
-        )
-        tolerance = _ACCURACY * (float(np.ptp(system.accuracy)) or 1.0)
-        least, most = iterate(
-            *(system, self.accuracies, self.decision, price_s, target),
-            *(relaxed, False, tolerance),
-        )
+        goal, tolerance = self.target, _ACCURACY * (float(np.ptp(self.system.accuracy)) or 1.0)
+        place = self.decision, price_s, goal, relaxed
+        low, high = iterate(self.system, self.values, *place, True, self.tolerance_s)
+        least, most = iterate(self.system, self.accuracies, *place, False, tolerance)
         if high - low > self.tolerance_s or most - least > tolerance:
             raise ValueError(
                 f"values have not settled in {_SWEEPS} sweeps; take a larger tolerance"
             )
         accuracy = (least + most) / 2
-        return low, _Line((low + high) / 2 + price_s * (accuracy - target), accuracy)
+        return low, _Line((low + high) / 2 + price_s * (accuracy - goal), accuracy)
 
-    def maximize(self, first_s: float) -> tuple[float, float, tuple[_Line, _Line]]:
-        """The best price, g there, and a policy on each side of the target."""
-        best, less = self.evaluate(0.0)
+    def maximize(self, first_s: float) -> tuple[float, float, _Line, _Line]:
+        """The greatest g, its price, and a policy on each side of the target."""
+        g, less = self.evaluate(0.0)
+        best, price_s = (g, 0.0), first_s
         if less.accuracy >= self.target - 1e-12:
-            return 0.0, best, (less, less)
-        at, price_s = 0.0, first_s
+            return *best, less, less
         for _ in range(_STEPS):
-            found, more = self.evaluate(price_s)
-            best, at = max((best, at), (found, price_s))
+            g, more = self.evaluate(price_s)
+            best = max(best, (g, price_s))
             if more.accuracy >= self.target:
                 break
             less, price_s = more, 2 * price_s
@@ -198,19 +184,18 @@ class _Search:
         for _ in range(_STEPS):
             if more.accuracy <= less.accuracy:
                 break
-            price_s = (more.response_time_s - less.response_time_s) / (
-                more.accuracy - less.accuracy
-            )
-            meet = less.at(price_s, self.target)
-            if meet - best <= 2 * self.tolerance_s:
+            slower_s = more.response_time_s - less.response_time_s
+            price_s = slower_s / (more.accuracy - less.accuracy)
+            meet_s = less.response_time_s - price_s * (less.accuracy - self.target)
+            if meet_s - best[0] <= 2 * self.tolerance_s:
                 break
-            found, line = self.evaluate(price_s)
-            best, at = max((best, at), (found, price_s))
+            g, line = self.evaluate(price_s)
+            best = max(best, (g, price_s))
             if line.accuracy >= self.target:
                 more = line
             else:
                 less = line
-        return at, best, (less, more)
+        return *best, less, more
 
 
 def _system(fleet: Fleet, rate_per_s: float, places: int) -> _System:
