@@ -6,6 +6,8 @@ batches also `pull` and `begin`.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -36,6 +38,28 @@ _TRIED: set[tuple[object, ...]] = set()
 
 class PolicyError(RuntimeError):
     """A policy that does not keep its contract."""
+
+
+def no_server(policy: str, fleet: Fleet) -> PolicyError:
+    """Say that the policy's decision is none."""
+    return PolicyError(
+        f"policy {policy} returned a number that is neither a server of "
+        f"0..{fleet.servers - 1} nor REJECT nor HOLD"
+    )
+
+
+@contextmanager
+def faults_of(name: str, policy: Any, *, error: type[Exception] = PolicyError) -> Iterator[None]:
+    """Say of a policy that it does not compile, a ValueError, or has divided by zero."""
+    try:
+        yield
+    except COMPILE_ERRORS as wrong:
+        reason = compile_reason(wrong, type(policy))
+        raise ValueError(f"policy {name} does not compile: {reason}") from wrong
+    except ZeroDivisionError as wrong:
+        if (where := division(wrong, type(policy))) is None:
+            raise
+        raise error(f"policy {name} {where}") from wrong
 
 
 class RetunedPolicy(NamedTuple):
@@ -104,7 +128,7 @@ class Dispatcher:
             policy, fleet, target=target, rate_per_s=rate_per_s, folder=folder, **options
         )
         self.site = empty_site(fleet, target, fleet.buffer or UNBOUNDED_PLACES)
-        try:
+        with faults_of(policy, self.policy, error=ValueError):
             self._bind()
             self._arrive = compiled(steps.arrive, self._handles.whole)
             self._finish = compiled(steps.finish, self._handles.learning)
@@ -114,14 +138,6 @@ class Dispatcher:
             if kind not in _TRIED:
                 self._try()
                 _TRIED.add(kind)
-        except COMPILE_ERRORS as error:
-            reason = compile_reason(error, type(self.policy))
-            raise ValueError(f"policy {policy} does not compile: {reason}") from error
-        except ZeroDivisionError as error:
-            where = division(error, type(self.policy))
-            if where is None:
-                raise
-            raise ValueError(f"policy {policy} {where}") from error
         self.prepare(batches=self.pulls)
 
     # Steps that not every world takes are compiled when they are first asked for.
@@ -149,11 +165,6 @@ class Dispatcher:
     def pulls(self) -> bool:
         """Whether the policy forms its own batches."""
         return hasattr(self.policy, "pull")
-
-    def _fault(self, error: ZeroDivisionError) -> Exception:
-        """Say that the policy has divided by zero, where that is a user's."""
-        where = division(error, type(self.policy))
-        return error if where is None else PolicyError(f"policy {self.policy_name} {where}")
 
     def _try(self) -> None:
         """Make every call once, on a copy of the site: a first request must not find a fault."""
@@ -247,13 +258,11 @@ class Dispatcher:
                 counted,
                 AS_DECIDED,
             )
-        except ZeroDivisionError as error:
-            raise self._fault(error) from error
+        except ZeroDivisionError:
+            with faults_of(self.policy_name, self.policy):
+                raise
         if server == NO_SERVER:
-            raise PolicyError(
-                f"policy {self.policy_name} returned a number that is neither a server of "
-                f"0..{self.fleet.servers - 1} nor REJECT nor HOLD"
-            )
+            raise no_server(self.policy_name, self.fleet)
         return server
 
     def follow(
@@ -291,8 +300,9 @@ class Dispatcher:
         """
         try:
             self._finish(self._learning, server, now_s, service_s, measured)
-        except ZeroDivisionError as error:
-            raise self._fault(error) from error
+        except ZeroDivisionError:
+            with faults_of(self.policy_name, self.policy):
+                raise
 
     def withdraw(self, server: int, position: int, now_s: float, counted: bool = True) -> None:
         """A request leaves without an answer; position 0 is in service, 1 the next in the queue."""

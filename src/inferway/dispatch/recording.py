@@ -22,6 +22,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from io import FileIO
+from itertools import zip_longest
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final
@@ -175,9 +176,9 @@ class Recording:
     ) -> None:
         self._dispatcher = dispatcher
         self.folder = folder
-        self._rows, self._keep, self._told = rows, keep, told
-        self._following = following
-        self.losses = Losses() if losses is None else losses
+        self._rows, self._keep, self._following = rows, keep, following
+        self._told = told or (lambda: None)
+        self.losses = losses or Losses()
         self.gap: RecordingGap | None = None
         # The gap that this section's head names, until something of the section is certain.
         self._named: RecordingGap | None = None
@@ -186,10 +187,9 @@ class Recording:
         self._used, self._in_file, self._number = 0, 0, 0
         self._file: FileIO | None = None
         self._packing: Future[None] | None = None
-        held: Any = dispatcher.site.held
-        self._held, self._seen_held = memoryview(held), 0
-        balance: Any = dispatcher.site.balance
-        self._balance, self._seen_balance = memoryview(balance), 0.0
+        site: Any = dispatcher.site
+        self._held, self._seen_held = memoryview(site.held), 0
+        self._balance, self._seen_balance = memoryview(site.balance), 0.0
         if (folder / _HEAD).exists():
             raise ValueError(f"{folder} already holds a recording; name another folder")
         try:
@@ -230,8 +230,7 @@ class Recording:
         except OSError as error:
             self._give_up(error)
             return False
-        if self._told is not None:
-            self._told()
+        self._told()
         return True
 
     def arrive(
@@ -301,13 +300,10 @@ class Recording:
             self._write(ROUTE, 1, 0, 0, -1, 0.0, 0.0, 0, 0.0, 0)
             return
         policy = self._dispatcher.policy
-        sizes = list(zip(policy.smallest.tolist(), policy.largest.tolist(), strict=True))
-        shares = np.asarray(probabilities, np.float64).tolist()
-        last = max(len(shares), len(sizes)) - 1
-        for i in range(last + 1):
-            least, most = sizes[i] if i < len(sizes) else (0, 0)
-            share = shares[i] if i < len(shares) else 0.0
-            self._write(ROUTE, i == last, 0, least, i, 0.0, 0.0, 0, share, most)
+        columns = np.asarray(probabilities, np.float64), policy.smallest, policy.largest
+        rows = list(zip_longest(*(column.tolist() for column in columns), fillvalue=0))
+        for i, (share, least, most) in enumerate(rows, 1):
+            self._write(ROUTE, i == len(rows), 0, least, i - 1, 0.0, 0.0, 0, share, most)
 
     def flush(self) -> None:
         """Hand what is buffered to the operating system."""
@@ -332,8 +328,7 @@ class Recording:
             self.gap.until = time.time()
             self._say_ended(self.gap)
             self.gap = None
-        if self._told is not None:
-            self._told()
+        self._told()
 
     def _begin(self) -> None:
         """Begin a section in the folder."""
@@ -353,9 +348,7 @@ class Recording:
         if error is not None:
             self._give_up(error, stateless=True)
         file, self._file = self._file, None
-        if file is not None:
-            with suppress(OSError):
-                file.close()
+        _close(file)
 
     def _packed(self) -> OSError | ValueError | None:
         """Wait until the state is packed, and say why it could not be."""
@@ -389,8 +382,7 @@ class Recording:
                 self._remove()
         self.gap = gap
         self._miss(len(lost), int(np.count_nonzero(lost["kind"] == ARRIVE)))
-        if self._told is not None:
-            self._told()
+        self._told()
 
     def _lost(self, stateless: bool) -> tuple[np.ndarray, int]:
         """Let the file go; events that are not in it, or not worth anything, and how many are."""
@@ -406,18 +398,14 @@ class Recording:
             whole = name.with_suffix(".events").stat().st_size // EVENT.itemsize
             if file is not None:
                 file.truncate(whole * EVENT.itemsize)
-        if file is not None:
-            with suppress(OSError):
-                file.close()
+        _close(file)
         if not stateless:
             return buffered[whole - before :], whole
         first = np.zeros(before, EVENT)
         with suppress(OSError), name.with_suffix(".events").open("rb") as written:
             content = written.read(before * EVENT.itemsize)
             first = np.frombuffer(content, EVENT, len(content) // EVENT.itemsize)
-        for ending in (".events", ".state.npz"):
-            with suppress(OSError):
-                name.with_suffix(ending).unlink()
+        _unlink(name.with_suffix(".events"), name.with_suffix(".state.npz"))
         return np.concatenate((first, buffered)), 0
 
     def _miss(self, events: int, decisions: int) -> None:
@@ -440,9 +428,8 @@ class Recording:
 
     def _remove(self) -> None:
         """Remove a section that has come to nothing."""
-        for name in ("recording.part", _HEAD, "000001.events", "000001.state.npz"):
-            with suppress(OSError):
-                (self.folder / name).unlink()
+        names = "recording.part", _HEAD, "000001.events", "000001.state.npz"
+        _unlink(*(self.folder / name for name in names))
         with suppress(OSError):
             self.folder.rmdir()
 
@@ -475,8 +462,7 @@ class Recording:
                 self._next_file()
             except OSError as error:
                 self._give_up(error)
-            if self._told is not None:
-                self._told()
+            self._told()
 
     def _pack(self, *row: float) -> None:
         _ROW.pack_into(self._buffer, self._used * _ROW.size, *row)
@@ -501,9 +487,21 @@ class Recording:
         self._file = (self.folder / f"{name}.events").open("wb", buffering=0)
         file = self.folder / f"{name}.state.npz"
         self._packing = _PACKING.submit(np.savez_compressed, file, **state)
-        old = f"{self._number - self._keep:06d}"
+        old = self.folder / f"{self._number - self._keep:06d}"
         for ending in (".state.npz", ".events"):
-            (self.folder / f"{old}{ending}").unlink(missing_ok=True)
+            old.with_suffix(ending).unlink(missing_ok=True)
+
+
+def _close(file: FileIO | None) -> None:
+    with suppress(OSError):
+        if file is not None:
+            file.close()
+
+
+def _unlink(*files: Path) -> None:
+    for file in files:
+        with suppress(OSError):
+            file.unlink()
 
 
 def has_room(folder: Path) -> bool:

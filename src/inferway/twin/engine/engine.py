@@ -13,8 +13,7 @@ from numba.core.types import float64, int64
 
 from inferway.deployment.workloads import PhasedArrivals, PoissonArrivals
 from inferway.dispatch.contract import build_policy, policy_class
-from inferway.dispatch.dispatcher import PolicyError
-from inferway.policies.fault import COMPILE_ERRORS, compile_reason, division
+from inferway.dispatch.dispatcher import faults_of, no_server
 from inferway.site.compiled import call_of, entry
 from inferway.site.draw import streams
 from inferway.site.handle import Pinned, pin
@@ -180,22 +179,14 @@ class SiteEngine:
         ValueError where the policy does not compile, PolicyError where it divides by zero.
         """
         start_s = time.thread_time()
-        try:
+        with faults_of(self.scenario.policy, self.policy):
             if content is not self._content:
                 self._pinned, self._content = pin(content), content
                 compiled, kinds = _LOOPS[loop]
                 self._compiled = call_of(compiled, self._pinned.kind, *kinds)
-            return self._compiled(self._pinned.handle, *arguments)
-        except COMPILE_ERRORS as error:
-            reason = compile_reason(error, type(self.policy))
-            raise ValueError(f"policy {self.scenario.policy} does not compile: {reason}") from error
-        except ZeroDivisionError as error:
-            where = division(error, type(self.policy))
-            if where is None:
-                raise
-            raise PolicyError(f"policy {self.scenario.policy} {where}") from error
-        finally:
-            self.cpu_s += time.thread_time() - start_s
+            ended = self._compiled(self._pinned.handle, *arguments)
+        self.cpu_s += time.thread_time() - start_s
+        return ended
 
     def go_on(self, ended: int, since_s: float) -> bool:
         """Whether a call that ended so has to be made again, with more room.
@@ -209,10 +200,7 @@ class SiteEngine:
         at = (site.server_class, np.minimum(site.queue, lengths.shape[1] - 1))
         np.add.at(lengths, at, self.now_s - since_s)
         if ended == BROKEN:
-            raise PolicyError(
-                f"policy {self.scenario.policy} returned a number that is neither a server of "
-                f"0..{self.scenario.fleet.servers - 1} nor REJECT nor HOLD"
-            )
+            raise no_server(self.scenario.policy, self.scenario.fleet)
         if ended == ROOM:
             entries = len(self.world.waiting.next)
             if entries >= MOST_PRESENT:
