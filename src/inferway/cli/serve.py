@@ -7,12 +7,11 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from enum import StrEnum
 from functools import partial
 from importlib.util import find_spec
 from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
@@ -25,15 +24,6 @@ if TYPE_CHECKING:
 
 _EVERYWHERE: Final = {"0.0.0.0", "::", ""}
 _HERE: Final = ("127.0.0.1", "localhost", "::1")
-
-
-class LogLevel(StrEnum):
-    """How much the server writes to standard error."""
-
-    debug = "debug"
-    info = "info"
-    warning = "warning"
-    error = "error"
 
 
 Port = Annotated[int, typer.Option(min=0, max=65535, help="Metrics and admin; 0: any free.")]
@@ -64,7 +54,7 @@ MaxJson = Annotated[
 Record = Annotated[Path | None, options.folder("Record every event and decision, for `replay`.")]
 TlsCert = Annotated[Path | None, options.file("Certificate chain for clients, PEM.")]
 TlsKey = Annotated[Path | None, options.file("Its key, PEM.")]
-Log = Annotated[LogLevel, typer.Option(help="What to log.")]
+Log = Annotated[Literal["debug", "info", "warning", "error"], typer.Option(help="What to log.")]
 
 
 def serve(
@@ -131,7 +121,7 @@ def serve(
     forget: Annotated[
         bool, typer.Option("--forget", help="Neither recall nor keep measured service times.")
     ] = False,
-    log_level: Log = LogLevel.info,
+    log_level: Log = "info",
     json: terminal.Json = False,
 ) -> None:
     """Serve the file's tasks until Ctrl-C or SIGTERM; then finish what is in flight and go.
@@ -277,7 +267,7 @@ def node(
     drain_delay: DrainDelay = 2.0,
     grace: Grace = 10.0,
     policy: options.Policy = None,
-    log_level: Log = LogLevel.info,
+    log_level: Log = "info",
 ) -> None:
     """Run one node: serve its clients, forward upstream, and load what placement decides.
 

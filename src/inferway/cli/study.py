@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -72,8 +71,13 @@ def run(
     writable(out)
     documents: dict[str, Any] = {}
     for one in chosen:
-        with terminal.progress() as progress:
-            found = one.run(scale, out=out, seed=seed, workers=workers, progress=_telling(progress))
+        with terminal.progress() as show:
+
+            def tell(now: Progress, show: Callable[[str, float], None] = show) -> None:
+                left = "" if now.done == 0 else f", {_minutes(now.seconds_left)} left"
+                show(f"{now.study}: {now.done} of {now.total} points{left}", now.share)
+
+            found = one.run(scale, out=out, seed=seed, workers=workers, progress=tell)
         claims = found.claims
         image, _ = save(found.figure, out / one.name / place(scale, seed) / one.name)
         if json:
@@ -147,14 +151,6 @@ def tables(
         terminal.show(f"{page.file}: {len(page.studies)} tables{left}. {page.counts}")
 
 
-def _telling(progress: Callable[[str, float], None]) -> Callable[[Progress], None]:
-    def tell(now: Progress) -> None:
-        left = "" if now.done == 0 else f", {_minutes(now.seconds_left)} left"
-        progress(f"{now.study}: {now.done} of {now.total} points{left}", now.share)
-
-    return tell
-
-
 def _named(names: list[str] | None) -> list[Study[Any]]:
     from inferway.studies import named
 
@@ -207,22 +203,14 @@ def _minutes(seconds: float) -> str:
     return f"{seconds / 3600:.1f} h" if seconds < 172_800 else f"{seconds / 86_400:.0f} d"
 
 
-class Demo(StrEnum):
-    """The policies that are compared."""
-
-    POLICIES = "policies"
-    BURST = "burst"
-    NETWORK = "network"
-
-
 def demo(
     what: Annotated[
-        Demo,
+        Literal["policies", "burst", "network"],
         typer.Argument(
             help="Dispatch policies, schedulers under bursts with a deadline, or placement "
             "policies on a network of five nodes."
         ),
-    ] = Demo.POLICIES,
+    ] = "policies",
     out: Annotated[Path, typer.Option(help="Folder for figures and files.")] = Path("out"),
     seed: Annotated[int, typer.Option(min=0, help="Seed of arrivals and images.")] = 1,
     checkpoint: Annotated[
@@ -234,16 +222,16 @@ def demo(
     """Serve real models here and compare policies on one stream of real images."""
     from inferway.studies.live import compare_placements, compare_policies, compare_schedulers
 
-    if checkpoint is not None and what is not Demo.BURST:
+    if checkpoint is not None and what != "burst":
         raise CommandError("--checkpoint is for `inferway demo burst`", REFUSED)
     writable(out)
     # Told to end, it takes its servers with it, as after Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    options: dict[str, Any] = {"checkpoint": checkpoint} if what is Demo.BURST else {}
-    comparisons: dict[Demo, Callable[..., Any]] = {
-        Demo.POLICIES: compare_policies,
-        Demo.BURST: compare_schedulers,
-        Demo.NETWORK: compare_placements,
+    options: dict[str, Any] = {"checkpoint": checkpoint} if what == "burst" else {}
+    comparisons: dict[str, Callable[..., Any]] = {
+        "policies": compare_policies,
+        "burst": compare_schedulers,
+        "network": compare_placements,
     }
     with terminal.progress() as progress:
         result = comparisons[what](out=out, seed=seed, progress=progress, **options)

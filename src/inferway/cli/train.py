@@ -16,8 +16,6 @@ from inferway.cli.failure import REFUSED, CommandError
 from inferway.extras import installing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from inferway.learning.settings import Settings
     from inferway.learning.training import TrainingProgress
 
@@ -112,7 +110,16 @@ def train(
     options.writable(folder)
     for sentence in warnings:
         terminal.complain(f"warning: {sentence}")
-    with terminal.progress() as told:
+    with terminal.progress() as show:
+
+        def tell(now: TrainingProgress) -> None:
+            left = timedelta(seconds=round(now.seconds_left))
+            show(
+                f"{now.slots:,} of {now.total:,} slots, {now.slots_per_s:,.0f}/s, "
+                f"goodput {now.goodput:.2%}, violations {now.violations:.2%}, {left} left",
+                now.share,
+            )
+
         trained = training.train(
             control,
             wanted,
@@ -132,7 +139,7 @@ def train(
                 ]
             ),
             start=start,
-            progress=_telling(told),
+            progress=tell,
         )
     if json:
         tasks = {name: {**trained.to_json(), "warnings": warnings}}
@@ -181,15 +188,3 @@ def _accuracies(written: list[str]) -> dict[str, float]:
         if not name or not 0 <= found[name] <= 1:
             raise ValueError(f"--accuracy {one}: expected VARIANT=VALUE, an accuracy in 0..1")
     return found
-
-
-def _telling(told: Callable[[str, float], None]) -> Callable[[TrainingProgress], None]:
-    def tell(now: TrainingProgress) -> None:
-        left = timedelta(seconds=round(now.seconds_left))
-        told(
-            f"{now.slots:,} of {now.total:,} slots, {now.slots_per_s:,.0f}/s, "
-            f"goodput {now.goodput:.2%}, violations {now.violations:.2%}, {left} left",
-            now.share,
-        )
-
-    return tell

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -228,6 +228,11 @@ def _table(nodes: LocalCluster, glances: list[NodeStatus]) -> Table:
             f"{per_s[key]:,.1f}" if key in per_s else ""
             for key in ("arrived", "forwarded", "served")
         ]
+        memory = [
+            f"{told[key] / 2**20:,.1f}"
+            for key in ("used_bytes", "budget_bytes")
+            if told.get(key) is not None
+        ]
         # The variants that run, over all tasks, with their copies.
         copies: Counter[str] = Counter()
         for key, count in told.get("running", {}).items():
@@ -239,19 +244,11 @@ def _table(nodes: LocalCluster, glances: list[NodeStatus]) -> Table:
             *rates,
             f"{per_s['cpu_s']:.0%}" if "cpu_s" in per_s else "",
             f"{len(told['alive'])} of {links.count(index)}" if "alive" in told else "",
-            _memory(told),
+            f"{' of '.join(memory)} MiB" if memory else "",
             ", ".join(f"{count} {variant}" for variant, count in sorted(copies.items())),
             told.get("degraded", ""),
         )
     return table
-
-
-def _memory(told: dict[str, Any]) -> str:
-    if "used_bytes" not in told:
-        return ""
-    used = f"{told['used_bytes'] / 2**20:,.1f}"
-    budget = told.get("budget_bytes")
-    return f"{used} MiB" if budget is None else f"{used} of {budget / 2**20:,.1f} MiB"
 
 
 def certs(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -215,11 +215,11 @@ class Deployment(Section):
 
     def unserved(self) -> list[str]:
         """Say, in a sentence each, what of this file `inferway serve` cannot run."""
-        return _unserved_alone(self)
+        return list(_unserved_alone(self))
 
     def unserved_at_node(self) -> list[str]:
         """Say, in a sentence each, what of this file the nodes of a network cannot run."""
-        return _unserved_at_node(self)
+        return list(_unserved_at_node(self))
 
 
 KEYS: Final = tuple(one.name for one in fields(Deployment) if one.name != "source")
@@ -341,127 +341,114 @@ def _as_measured(deployment: Deployment, before: Deployment) -> Deployment:
     return replace(deployment, tasks=tasks)
 
 
-def _unserved_alone(deployment: Deployment) -> list[str]:
+def _unserved_alone(deployment: Deployment) -> Iterator[str]:
     """List why `inferway serve` cannot run `deployment`, each reason with the field it is about."""
-    reasons: list[str] = []
     if deployment.network is not None:
-        reasons.append(
+        yield (
             "network: `serve` runs one node alone; `inferway up` runs the network, and "
             "`inferway node` one of its nodes"
         )
     elif len(deployment.nodes) > 1:
         names = ", ".join(deployment.nodes)
-        reasons.append(f"nodes: {names} are several nodes; one node is served, without a network")
-    if deployment.scheduling is not None:
-        name = deployment.scheduling.policy
-        if name in _SIGHTED:
-            reasons.append(
-                f"scheduling: {name} goes by the workload's state, which a live server cannot see"
-            )
-    if deployment.placement is not None:
-        name = deployment.placement.policy
-        reasons.append(
-            f"placement: {name} moves models between the nodes of a network; for `serve`, list "
-            "`instances` under the node"
+        yield f"nodes: {names} are several nodes; one node is served, without a network"
+    if deployment.scheduling is not None and deployment.scheduling.policy in _SIGHTED:
+        yield (
+            f"scheduling: {deployment.scheduling.policy} goes by the workload's state, which a "
+            "live server cannot see"
         )
+    if deployment.placement is not None:
+        yield (
+            f"placement: {deployment.placement.policy} moves models between the nodes of a "
+            "network; for `serve`, list `instances` under the node"
+        )
+    nodes = {f"node {node.name}": node for node in deployment.nodes.values()}
     for task in deployment.tasks.values():
-        running = deployment.running(task)
-        reasons += _of_catalog(task)
+        field, running = f"tasks.{task.name}", deployment.running(task)
+        yield from _of_catalog(task)
         if task.count > 1:
-            reasons.append(
-                f"tasks.{task.name}.count: {task.count} identical tasks are served by the nodes "
+            yield (
+                f"{field}.count: {task.count} identical tasks are served by the nodes "
                 "of a network; `serve` takes one"
             )
         if not running and task.catalog is None and deployment.nodes:
-            reasons.append(f"tasks.{task.name}: no node has an instance of any of its variants")
-        nodes = {f"node {node.name}": node for node in deployment.nodes.values()}
-        reasons += _of_variants(nodes, task, running)
-        reasons += [
-            f"tasks.{task.name}.variants.{variant.name}.model: {variant.model.uri} is on another "
-            "host, from where the nodes of a network fetch it; `serve` takes a file that is here"
-            for variant in running
-            if variant.model is not None and variant.model.path is None
-        ]
-        reasons += _of_policy(deployment, task)
-    return reasons
+            yield f"{field}: no node has an instance of any of its variants"
+        yield from _of_variants(nodes, task, running)
+        for variant in running:
+            if variant.model is not None and variant.model.path is None:
+                yield (
+                    f"{field}.variants.{variant.name}.model: {variant.model.uri} is on another "
+                    "host, from where the nodes of a network fetch it; `serve` takes a file that "
+                    "is here"
+                )
+        yield from _of_policy(deployment, task)
 
 
-def _unserved_at_node(deployment: Deployment) -> list[str]:
+def _unserved_at_node(deployment: Deployment) -> Iterator[str]:
     """List why the nodes of `deployment` cannot be run, each reason with the field it is about."""
-    reasons: list[str] = []
-    if deployment.network is None:
-        reasons.append(
-            "network: there is none, so there is one node alone; `inferway serve` runs it"
-        )
+    network = deployment.network
+    if network is None:
+        yield "network: there is none, so there is one node alone; `inferway serve` runs it"
     if deployment.scheduling is not None:
-        reasons.append(
+        yield (
             f"scheduling: {deployment.scheduling.policy} routes among a node's own instances, and "
             "the nodes of a network forward as well; give a `dispatch` policy instead"
         )
-    network = deployment.network
-    described: dict[str, Node] = {f"nodes.{node.name}": node for node in deployment.nodes.values()}
+    members: dict[str, Node] = {f"nodes.{name}": node for name, node in deployment.nodes.items()}
     if network is not None:
-        for k, tier in enumerate(network.tree or ()):
-            described[f"network.tree[{k}]"] = tier
-        if network.others is not None:
-            described["network.others"] = network.others
-    reasons += [
-        f"{field}.queue: requests wait at the instances of a network's nodes, not in one queue; "
-        "leave it out"
-        for field, node in described.items()
-        if node.queue == "central"
-    ]
+        members |= {f"network.tree[{k}]": tier for k, tier in enumerate(network.tree or ())}
+        members |= {} if network.others is None else {"network.others": network.others}
+    for where in [where for where, node in members.items() if node.queue == "central"]:
+        del members[where]
+        yield (
+            f"{where}.queue: requests wait at the instances of a network's nodes, not in one "
+            "queue; leave it out"
+        )
     for task in deployment.tasks.values():
-        reasons += _of_catalog(task)
+        yield from _of_catalog(task)
         # Placement may bring any variant to any node, and a repository holds them all.
-        members = {field: node for field, node in described.items() if node.queue != "central"}
-        reasons += _of_variants(members, task, task.variants.values())
-        reasons += _of_policy(deployment, task)
-    return reasons
+        yield from _of_variants(members, task, task.variants.values())
+        yield from _of_policy(deployment, task)
 
 
-def _of_catalog(task: Task) -> list[str]:
-    if task.catalog is None:
-        return []
-    return [f"tasks.{task.name}.catalog: catalogs have no models to serve; list `variants`"]
+def _of_catalog(task: Task) -> Iterator[str]:
+    if task.catalog is not None:
+        yield f"tasks.{task.name}.catalog: catalogs have no models to serve; list `variants`"
 
 
-def _of_variants(nodes: Mapping[str, Node], task: Task, needed: Collection[Variant]) -> list[str]:
+def _of_policy(deployment: Deployment, task: Task) -> Iterator[str]:
+    policy = deployment.policy_of(task).policy
+    if policy in _STEERED and task.accuracy_target is None:
+        yield f"tasks.{task.name}.accuracy_target: {policy} needs one to steer to"
+
+
+def _of_variants(
+    nodes: Mapping[str, Node], task: Task, needed: Collection[Variant]
+) -> Iterator[str]:
     """Say which variants cannot run, or not as they are described."""
-    field, reasons = f"tasks.{task.name}.variants", []
+    field = f"tasks.{task.name}.variants"
     bare = [variant.name for variant in needed if not variant.runnable]
     if bare and task.catalog is None:
-        names = ", ".join(bare)
         has = "have" if len(bare) > 1 else "has"
-        reasons.append(f"{field}: {names} {has} no `model`, so nothing can answer requests")
-    unfilled = [
+        yield f"{field}: {', '.join(bare)} {has} no `model`, so nothing can answer requests"
+    yield from dict.fromkeys(
         f"{field}.{variant.name}.batch: {reason}"
         for name, node in nodes.items()
         for variant in needed
         if (reason := _unfilled(name, node, variant))
-    ]
-    return reasons + list(dict.fromkeys(unfilled))
-
-
-def _of_policy(deployment: Deployment, task: Task) -> list[str]:
-    policy = deployment.policy_of(task).policy
-    if policy in _STEERED and task.accuracy_target is None:
-        return [f"tasks.{task.name}.accuracy_target: {policy} needs one to steer to"]
-    return []
+    )
 
 
 def _unfilled(name: str, node: Node, variant: Variant) -> str:
     """Why the batches of a variant would never come about at a node; empty where they would."""
-    if variant.batch is None:
-        return ""
-    if node.queue == "central":
+    batch = variant.batch
+    if batch is not None and node.queue == "central":
         return (
             f"{name} has a central queue, so that each instance holds one request and "
             "forms no batches; leave out the one or the other"
         )
-    if node.buffer is not None and variant.batch.min > node.buffer:
+    if batch is not None and node.buffer is not None and batch.min > node.buffer:
         return (
-            f"instances wait for {variant.batch.min} requests and have room for {node.buffer}; "
+            f"instances wait for {batch.min} requests and have room for {node.buffer}; "
             "lower its `min` or raise the node's `buffer`"
         )
     return ""

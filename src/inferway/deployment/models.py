@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from pydantic import AfterValidator, Discriminator, Field, Tag, WithJsonSchema
 
@@ -211,11 +211,7 @@ def _inspected(path: Path, digest: str | None, version: tuple[int, ...]) -> Sign
 
 def _check_elsewhere(uri: str, digest: str | None) -> None:
     """Refuse what no node could fetch."""
-    try:
-        parts = urlsplit(uri)
-        parts.port  # noqa: B018 - raises for what is no port
-    except ValueError as error:
-        raise ModelError(f"{uri} is not a URI: {error}") from None
+    parts = _parts(uri)
     if not parts.hostname or not parts.path.strip("/"):
         raise ModelError(f"{uri} names no file; write https://HOST/PATH")
     if parts.username is not None or parts.password is not None:
@@ -231,10 +227,7 @@ def _path(uri: str, folder: Path) -> Path:
         raise ModelError("a path cannot hold a null character")
     if not _SCHEME.match(uri):
         return folder / uri
-    try:
-        parts = urlsplit(uri)
-    except ValueError as error:
-        raise ModelError(f"{uri} is not a URI: {error}") from None
+    parts = _parts(uri)
     if parts.scheme != "file":
         raise ModelError(
             f"models come from zoo://ZOO/VARIANT, file:///PATH, https://HOST/PATH or a path "
@@ -246,3 +239,13 @@ def _path(uri: str, folder: Path) -> Path:
             f"{uri} names the host {parts.netloc}; write file:/// and an absolute path"
         )
     return folder / unquote(parts.path)
+
+
+def _parts(uri: str) -> SplitResult:
+    try:
+        parts = urlsplit(uri)
+        if parts.scheme == "https":
+            parts.port  # noqa: B018 - raises for what is no port
+    except ValueError as error:
+        raise ModelError(f"{uri} is not a URI: {error}") from None
+    return parts

@@ -15,13 +15,14 @@ import linecache
 import os
 import sys
 import textwrap
-from collections.abc import Iterator
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
 _CALLS = ("choose", "act", "step")
 _PLAIN = (bool, int, float, str, bytes, type(None))
+_HOMES = ("inferway.site", "inferway.dispatch.contract", "typing", "numpy", "math")
+"""Modules that objects may be imported from under the very name that they have."""
 
 
 def policy_name(policy: str | type) -> str:
@@ -55,9 +56,10 @@ def policy_name(policy: str | type) -> str:
     at_top = getattr(module, policy.__qualname__, None) is policy
     if file and spec is not None and module is not None and at_top and file.endswith(".py"):
         return f"{Path(file).resolve()}:{policy.__qualname__}"
-    text = _Writing(policy).text()
+    text = _Writing(policy).text
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     mark = hashlib.sha256(text.encode()).hexdigest()[:16]
-    path = _folder() / mark / f"{policy.__name__}.py"
+    path = home / "inferway" / "policies" / mark / f"{policy.__name__}.py"
     if not path.is_file():
         path.parent.mkdir(parents=True, exist_ok=True)
         beside = path.with_suffix(f".{os.getpid()}.tmp")
@@ -66,25 +68,19 @@ def policy_name(policy: str | type) -> str:
     return f"{path}:{policy.__name__}"
 
 
-def _folder() -> Path:
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(home) / "inferway" / "policies"
-
-
 class _Writing:
     """Collects a class and what it refers to, each before what refers to it."""
 
     def __init__(self, policy: type) -> None:
-        self._policy = policy
         self._globals = vars(sys.modules[policy.__module__])
-        self._known: set[str] = set()
+        self._known = {policy.__name__}
         self._imports: list[str] = []
         self._parts: list[str] = []
+        self._define(policy)
 
+    @property
     def text(self) -> str:
         """The file."""
-        self._known.add(self._policy.__name__)
-        self._define(self._policy)
         return "\n\n".join(["\n".join(sorted(set(self._imports))), *self._parts]) + "\n"
 
     def _define(self, found: Any) -> None:
@@ -94,11 +90,10 @@ class _Writing:
                 f"the source of {found.__name__} is not known: put the policy into a file and name "
                 "it as FILE.py:CLASS"
             )
-        tree = ast.parse(source)
-        inner = found.__closure__ if isinstance(found, FunctionType) else None
-        if inner:
+        if isinstance(found, FunctionType) and found.__closure__:
             raise ValueError(f"{found.__name__} uses variables of a function around it")
-        for name in _read_names(tree):
+        reads = (one for one in ast.walk(ast.parse(source)) if isinstance(one, ast.Name))
+        for name in dict.fromkeys(one.id for one in reads if isinstance(one.ctx, ast.Load)):
             self._refer(name, found.__name__)
         self._parts.append(source.rstrip())
 
@@ -108,18 +103,20 @@ class _Writing:
         self._known.add(name)
         value = self._globals[name]
         here = self._globals["__name__"]
+        module, own_name = getattr(value, "__module__", here), getattr(value, "__name__", "")
+        homes = [one for one in _HOMES if getattr(sys.modules.get(one), name, None) is value]
         if isinstance(value, ModuleType):
             self._imports.append(f"import {value.__name__} as {name}")
         elif _is_plain(value):
             self._parts.append(f"{name} = {value!r}")
-        elif getattr(value, "__module__", here) != here and _importable(value):
-            self._imports.append(f"from {value.__module__} import {value.__name__} as {name}")
+        elif module != here and getattr(sys.modules.get(module), own_name, None) is value:
+            self._imports.append(f"from {module} import {own_name} as {name}")
         elif isinstance(value, type | FunctionType):
             self._define(value)
         elif isinstance(compiled := getattr(value, "py_func", None), FunctionType):
             self._define(compiled)  # its decorator stands in its source
-        elif (home := _home_of(value, name)) is not None:
-            self._imports.append(f"from {home} import {name}")
+        elif homes:
+            self._imports.append(f"from {homes[0]} import {name}")
         else:
             raise ValueError(
                 f"{by} refers to {name}, a {type(value).__name__}, which a policy's file cannot "
@@ -134,11 +131,8 @@ def _source_of(found: Any) -> str | None:
             return textwrap.dedent(inspect.getsource(found))
         except OSError:
             return None
-    inside: list[Any] = [one for one in vars(found).values() if isinstance(one, FunctionType)]
-    inside += [
-        one.__func__ for one in vars(found).values() if isinstance(one, classmethod | staticmethod)
-    ]
-    for code in (one.__code__ for one in inside):
+    members = [getattr(one, "__func__", one) for one in vars(found).values()]
+    for code in (one.__code__ for one in members if isinstance(one, FunctionType)):
         lines = linecache.getlines(code.co_filename)
         try:
             tree = ast.parse("".join(lines))
@@ -157,24 +151,3 @@ def _is_plain(value: Any) -> bool:
     if isinstance(value, tuple):
         return all(map(_is_plain, value))
     return isinstance(value, _PLAIN)
-
-
-def _importable(value: Any) -> bool:
-    module = sys.modules.get(value.__module__)
-    return getattr(module, getattr(value, "__name__", ""), None) is value
-
-
-def _home_of(value: Any, name: str) -> str | None:
-    """A module of Inferway or NumPy that has this very object under this name."""
-    for module in ("inferway.site", "inferway.dispatch.contract", "typing", "numpy", "math"):
-        if getattr(sys.modules.get(module), name, None) is value:
-            return module
-    return None
-
-
-def _read_names(tree: ast.AST) -> Iterator[str]:
-    seen = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id not in seen:
-            seen.add(node.id)
-            yield node.id
