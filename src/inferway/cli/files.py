@@ -16,10 +16,12 @@ if TYPE_CHECKING:
 _SHOWN = 200
 """Lines of one kind; whoever mends these sees others the next time."""
 
-Strict = Annotated[bool, typer.Option("--strict", help="Fail on warnings as well.")]
 
-
-def check(file: options.File, strict: Strict = False, json: terminal.Json = False) -> None:
+def check(
+    file: options.File,
+    strict: Annotated[bool, typer.Option("--strict", help="Fail on warnings as well.")] = False,
+    json: terminal.Json = False,
+) -> None:
     """Check a deployment file: errors, warnings, and what cannot be run live."""
     import inferway
 
@@ -64,7 +66,17 @@ def check(file: options.File, strict: Strict = False, json: terminal.Json = Fals
         terminal.document(
             {
                 "schema": 1,
-                "tasks": {} if deployment is None else _tasks(deployment),
+                "tasks": {
+                    name: {
+                        "variants": list(task.variants),
+                        "accuracy_target": task.accuracy_target,
+                        "deadline_s": task.deadline_s,
+                        "policy": deployment.policy_of(task).policy,
+                    }
+                    for name, task in deployment.tasks.items()
+                }
+                if deployment is not None
+                else {},
                 "network": network,
                 "errors": errors,
                 "warnings": warnings,
@@ -87,18 +99,6 @@ def check(file: options.File, strict: Strict = False, json: terminal.Json = Fals
         raise typer.Exit(code)
     if strict and warnings:
         raise typer.Exit(1)
-
-
-def _tasks(deployment: Deployment) -> dict[str, Any]:
-    return {
-        name: {
-            "variants": list(task.variants),
-            "accuracy_target": task.accuracy_target,
-            "deadline_s": task.deadline_s,
-            "policy": deployment.policy_of(task).policy,
-        }
-        for name, task in deployment.tasks.items()
-    }
 
 
 def _count(entries: list[dict[str, Any]], noun: str) -> str:

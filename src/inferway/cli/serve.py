@@ -160,6 +160,7 @@ def serve(
         check_host("http", host, http_port)
         check_host("admin", admin_host, admin_port)
 
+    @terminal.unheard()
     def say(server: Server) -> None:
         ports = {
             "http_port": server.http_port,
@@ -179,10 +180,6 @@ def serve(
         metrics = f"{scheme}://{admin_host}:{server.admin_port}/metrics"
         print(f"metrics on {metrics}; Ctrl-C stops", flush=True)
 
-    def ready(server: Server) -> None:
-        with terminal.unheard():
-            say(server)
-
     deployment = options.opened(file, policy)
     # Of several nodes, which are refused below, any will do.
     written = next((node.limits for node in deployment.nodes.values()), NodeLimits())
@@ -190,7 +187,7 @@ def serve(
         live.serve(
             deployment,
             keys,
-            ready=ready,
+            ready=say,
             host=host,
             http_port=http_port,
             grpc_port=grpc_port,
@@ -336,16 +333,16 @@ def node(
     _leave()
 
 
+@terminal.unheard()
 def _tell(one: Node) -> None:
     from inferway.protocol.address import joined
 
     server = one.server
     grpc = "" if server.grpc_port is None else f"grpc={joined(server.host, server.grpc_port)} "
-    with terminal.unheard():
-        print(
-            f"ready {one.name} http={joined(server.host, server.http_port)} {grpc}peer={one.peer} "
-            f"admin={joined(server.admin_host, server.admin_port)}"
-        )
+    print(
+        f"ready {one.name} http={joined(server.host, server.http_port)} {grpc}peer={one.peer} "
+        f"admin={joined(server.admin_host, server.admin_port)}"
+    )
 
 
 def _certificate(tls_cert: Path | None, tls_key: Path | None) -> Certificate | None:

@@ -246,6 +246,7 @@ def _sweep(
 ) -> None:
     from inferway.deployment.setting import SettingError
     from inferway.experiments import sweep
+    from inferway.experiments.figure import save
     from inferway.experiments.sweep import axis
 
     deployment = options.opened(file)
@@ -268,9 +269,12 @@ def _sweep(
             workers=workers,
             progress=told,
         )
-    drawn, failed = options.saved(
-        folder, lambda: _figures(found, folder, f"{file.name}: simulated")
-    )
+
+    def draw() -> list[Path]:
+        drawn = sweep.draw(found.axes, found.frame, f"{file.name}: simulated")
+        return [] if drawn is None else [save(drawn, folder / "sweep")[0]]
+
+    drawn, failed = options.saved(folder, draw)
     _say(found, drawn[0] if drawn else None, json)
     if found.failure is not None:
         raise CommandError(f"{found.file} could not be written: {reason(found.failure)}")
@@ -283,14 +287,6 @@ def _sweep(
         raise typer.Exit(failure.INTERRUPTED)
     if "error" in found.frame and found.frame["error"].notna().all():
         raise CommandError(f"no point could be simulated: {found.frame['error'].iloc[0]}")
-
-
-def _figures(found: Sweep, folder: Path, title: str) -> list[Path]:
-    from inferway.experiments.figure import save
-    from inferway.experiments.sweep import draw
-
-    drawn = draw(found.axes, found.frame, title)
-    return [] if drawn is None else [save(drawn, folder / "sweep")[0]]
 
 
 def _say(found: Sweep, png: Path | None, json: bool) -> None:

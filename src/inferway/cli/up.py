@@ -7,7 +7,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Final
@@ -96,8 +96,7 @@ def up(
                     ready=lambda names: progress(f"{names[-1]} is ready", len(names) / total)
                 )
             try:
-                with terminal.unheard():
-                    (_document if json else _say)(nodes)
+                (_document if json else _say)(nodes)
                 _watch(nodes, board, for_, interrupted)
             except KeyboardInterrupt:
                 if not json:
@@ -137,6 +136,7 @@ def _interrupted() -> Iterator[Callable[[], bool]]:
             signal.signal(one, handler)
 
 
+@terminal.unheard()
 def _document(nodes: LocalCluster) -> None:
     """Print where everything is, in one line: who reads it need not wait for the end."""
     reached = {
@@ -165,6 +165,7 @@ def _document(nodes: LocalCluster) -> None:
     )
 
 
+@terminal.unheard()
 def _say(nodes: LocalCluster) -> None:
     """Tell how to reach what runs."""
     entries = dict.fromkeys(name for names in nodes.entries.values() for name in names)
@@ -203,14 +204,10 @@ def _watch(
         while not ended():
             pass
         return
-    poller = StatusPoller(nodes)
-    try:
-        with Live(console=board, auto_refresh=False) as live:
+    with closing(StatusPoller(nodes)) as poller, Live(console=board, auto_refresh=False) as live:
+        live.update(_table(nodes, poller.poll()), refresh=True)
+        while not ended():
             live.update(_table(nodes, poller.poll()), refresh=True)
-            while not ended():
-                live.update(_table(nodes, poller.poll()), refresh=True)
-    finally:
-        poller.close()
 
 
 def _table(nodes: LocalCluster, glances: list[NodeStatus]) -> Table:
