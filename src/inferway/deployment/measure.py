@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,29 +32,23 @@ def measured(deployment: Deployment, *, seconds: float = 0.3) -> Deployment:
     ValueError
         If a model does not run, or a server does not answer.
     """
-    tasks = {}
     known: dict[tuple[Path | None, str | None], float] = {}
-    for name, task in deployment.tasks.items():
-        variants = {
-            key: _with_service(variant, seconds, known) for key, variant in task.variants.items()
-        }
-        tasks[name] = dataclasses.replace(task, variants=variants)
-    return deployment if tasks == deployment.tasks else dataclasses.replace(deployment, tasks=tasks)
 
+    def filled(variant: Variant) -> Variant:
+        if variant.service or not variant.runnable:
+            return variant
+        model = variant.model
+        file = (None, variant.name) if model is None else (model.path, model.digest)
+        if model is None or file not in known:
+            known[file] = _mean_s(variant, seconds)
+        service = ServiceTime("deterministic", known[file])
+        return replace(variant, service={ANY_HARDWARE: service})
 
-def _with_service(
-    variant: Variant, seconds: float, known: dict[tuple[Path | None, str | None], float]
-) -> Variant:
-    if variant.service or not variant.runnable:
-        return variant
-    if variant.model is None:
-        mean_s = _mean_s(variant, seconds)
-    else:
-        file = variant.model.path, variant.model.digest
-        mean_s = known[file] if file in known else _mean_s(variant, seconds)
-        known[file] = mean_s
-    service = ServiceTime("deterministic", mean_s)
-    return dataclasses.replace(variant, service={ANY_HARDWARE: service})
+    tasks = {
+        name: replace(task, variants={key: filled(one) for key, one in task.variants.items()})
+        for name, task in deployment.tasks.items()
+    }
+    return deployment if tasks == deployment.tasks else replace(deployment, tasks=tasks)
 
 
 def _mean_s(variant: Variant, seconds: float) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -156,15 +157,15 @@ def _dominated(deployment: Deployment, task: Task) -> Iterator[Found]:
     if not hardware:
         hardware = {name for variant in task.variants.values() for name in variant.service}
     for one in task.variants.values():
-        beaten = [
-            (name, other)
+        better = {
+            name: next(
+                (other for other in task.variants.values() if _beats(other, one, name)), None
+            )
             for name in sorted(hardware)
             if one.runs_on(name)
-            for other in _beats(one, task.variants.values(), name)
-        ]
-        places = {name for name in hardware if one.runs_on(name)}
-        if beaten and {name for name, _ in beaten} == places:
-            name, other = beaten[0]
+        }
+        name, other = next(iter(better.items()), ("", None))
+        if other is not None and all(better.values()):
             yield (
                 "dominated",
                 f"tasks.{task.name}.variants.{one.name}",
@@ -174,23 +175,22 @@ def _dominated(deployment: Deployment, task: Task) -> Iterator[Found]:
             )
 
 
-def _beats(one: Variant, others: Iterable[Variant], hardware: str) -> Iterator[Variant]:
-    mean = one.service_on(hardware).mean_s
-    for other in others:
-        if other is one or not other.runs_on(hardware):
-            continue
-        gain = mean - other.service_on(hardware).mean_s
-        equal = (gain, other.accuracy) == (0, one.accuracy)
-        if gain >= 0 and other.accuracy >= one.accuracy and not equal:
-            yield other
+def _beats(other: Variant, one: Variant, hardware: str) -> bool:
+    if other is one or not other.runs_on(hardware):
+        return False
+    gain = one.service_on(hardware).mean_s - other.service_on(hardware).mean_s
+    equal = (gain, other.accuracy) == (0, one.accuracy)
+    return gain >= 0 and other.accuracy >= one.accuracy and not equal
 
 
 def _of_node(deployment: Deployment, node: Node) -> Iterator[Found]:
     # A variant without a model runs in the twin alone, which has as many cores as it is told.
+    # detection-3 is one of the tasks that `detection` counts.
+    tasks = deployment.tasks
     instances = sum(
         count
-        for (task, variant), count in node.instances.items()
-        if _variant(deployment, task, variant).model is not None
+        for (name, variant), count in node.instances.items()
+        if tasks[name if name in tasks else name.rpartition("-")[0]].variants[variant].model
     )
     if node.hardware == "cpu" and instances > cores():
         yield (
@@ -199,12 +199,6 @@ def _of_node(deployment: Deployment, node: Node) -> Iterator[Found]:
             f"{instances} CPU instances share {cores()} cores of this machine, so service times "
             "will be longer than their profiles when all are busy",
         )
-
-
-def _variant(deployment: Deployment, task: str, variant: str) -> Variant:
-    # detection-3 is one of the tasks that `detection` counts.
-    base = task if task in deployment.tasks else task.rpartition("-")[0]
-    return deployment.tasks[base].variants[variant]
 
 
 def _of_workload(deployment: Deployment, name: str) -> Iterator[Found]:
@@ -221,11 +215,13 @@ def _of_workload(deployment: Deployment, name: str) -> Iterator[Found]:
                 most += count * _rate(variant, node)
     if not capacity:
         return
-    parts = arrivals.phases if isinstance(arrivals, PhasedArrivals) else (arrivals,)
-    for index, part in enumerate(parts):
-        field = f"workload.{name}.arrivals"
-        if isinstance(arrivals, PhasedArrivals):
-            field += f".phases[{index}]"
+    field = f"workload.{name}.arrivals"
+    parts = (
+        {f"{field}.phases[{index}]": phase for index, phase in enumerate(arrivals.phases)}
+        if isinstance(arrivals, PhasedArrivals)
+        else {field: arrivals}
+    )
+    for field, part in parts.items():
         rate = part.mean_rate_per_s(capacity)
         if rate >= most:
             yield (
@@ -295,18 +291,14 @@ def _of_remotes(task: Task) -> Iterator[Found]:
     for name, remote in remotes.items():
         field = f"tasks.{task.name}.variants.{name}.remote"
         try:
-            runtime = remote.runtime(signature=signature, timeout_s=_WAIT_S)
-        except ValueError as error:
-            yield "unreachable", field, str(error)
-            continue
-        try:
-            runtime.learn()
-            signature = runtime.signature
+            with closing(remote.runtime(signature=signature, timeout_s=_WAIT_S)) as runtime:
+                runtime.learn()
+                signature = runtime.signature
         except RemoteError as error:
             kind = "remote-unfit" if error.fault is Fault.UNFIT else "unreachable"
             yield kind, field, str(error)
-        finally:
-            runtime.close()
+        except ValueError as error:
+            yield "unreachable", field, str(error)
 
 
 def _local_signature(task: Task) -> Signature | None:
