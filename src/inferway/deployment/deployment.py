@@ -21,6 +21,7 @@ from inferway.deployment.policies import (
     PlacementPolicy,
     PolicySpec,
     SchedulingPolicy,
+    row_of,
     scheduled_dispatch,
     spec_of,
 )
@@ -33,11 +34,6 @@ from inferway.deployment.workloads import Workload
 
 MOST_TASKS: Final = 100_000
 """Of all kinds together: each has a name, and entries of its own."""
-
-
-_SIGHTED = {"rl-fo", "rl-fo-b", "sa"}
-# Policies that steer by the accuracy balance: without a target there is nothing to steer to.
-_STEERED = {"r-jiq", "r-jsq", "r-jsq-d", "tad", "tad-op", "priced"}
 
 
 @dataclass(frozen=True)
@@ -351,9 +347,10 @@ def _unserved_alone(deployment: Deployment) -> Iterator[str]:
     elif len(deployment.nodes) > 1:
         names = ", ".join(deployment.nodes)
         yield f"nodes: {names} are several nodes; one node is served, without a network"
-    if deployment.scheduling is not None and deployment.scheduling.policy in _SIGHTED:
+    scheduling = deployment.scheduling
+    if scheduling is not None and row_of("scheduling", scheduling.policy).sighted:
         yield (
-            f"scheduling: {deployment.scheduling.policy} goes by the workload's state, which a "
+            f"scheduling: {scheduling.policy} goes by the workload's state, which a "
             "live server cannot see"
         )
     if deployment.placement is not None:
@@ -417,7 +414,7 @@ def _of_catalog(task: Task) -> Iterator[str]:
 
 def _of_policy(deployment: Deployment, task: Task) -> Iterator[str]:
     policy = deployment.policy_of(task).policy
-    if policy in _STEERED and task.accuracy_target is None:
+    if row_of("dispatch", policy).steered and task.accuracy_target is None:
         yield f"tasks.{task.name}.accuracy_target: {policy} needs one to steer to"
 
 

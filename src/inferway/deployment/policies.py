@@ -58,6 +58,12 @@ class Row(NamedTuple):
     """Of a scheduler: the dispatch policy that routes as it says."""
     hindsight: bool = False
     """Of a placement policy: whether it must be given the requests of all slots."""
+    steered: bool = False
+    """Of a dispatch policy: whether it goes by the accuracy balance, and so needs a target."""
+    thrifty: bool = False
+    """Of a dispatch policy: whether it keeps an energy budget."""
+    sighted: bool = False
+    """Of a scheduler: whether it goes by the workload's state, which a live server cannot see."""
 
 
 DISPATCH: Final[Mapping[str, Row]] = {
@@ -71,19 +77,25 @@ DISPATCH: Final[Mapping[str, Row]] = {
         "dispatch.routing:RJiq",
         "RandomizedDispatch",
         "A policy that draws the server class from the bound's probabilities for the arrival rate.",
+        steered=True,
+        thrifty=True,
     ),
-    "r-jsq": Row("dispatch.routing:RJsq", "RandomizedDispatch"),
+    "r-jsq": Row("dispatch.routing:RJsq", "RandomizedDispatch", steered=True, thrifty=True),
     "r-jsq-d": Row(
         "dispatch.routing:RJsqD",
         "RandomizedDispatchD",
         "As r-jsq, looking at `d` servers of the class drawn.",
+        steered=True,
+        thrifty=True,
     ),
-    "tad": Row("dispatch.tad_op:Tad", "PlainDispatch"),
-    "tad-op": Row("dispatch.tad_op:TadOp", "PlainDispatch"),
+    "tad": Row("dispatch.tad_op:Tad", "PlainDispatch", steered=True),
+    "tad-op": Row("dispatch.tad_op:TadOp", "PlainDispatch", steered=True),
     "priced": Row(
         "dispatch.priced:Priced",
         "PricedDispatch",
         "The priced idle queue: least response time less the price of the accuracy delivered.",
+        steered=True,
+        thrifty=True,
     ),
     "deadline": Row(
         "dispatch.deadline:Deadline",
@@ -125,7 +137,10 @@ _FIXED: Final = Row(
     "Routing that never changes: all to the least (lw) or most accurate variant (hw, hw-e).",
 )
 SCHEDULING: Final[Mapping[str, Row]] = {
-    **dict.fromkeys(("rl-po", "rl-fo", "rl-po-b", "rl-fo-b"), _LEARNED),
+    "rl-po": _LEARNED,
+    "rl-fo": _LEARNED._replace(sighted=True),
+    "rl-po-b": _LEARNED,
+    "rl-fo-b": _LEARNED._replace(sighted=True),
     **dict.fromkeys(("lw", "hw"), _FIXED),
     "hw-e": DISPATCH["hw-e"]._replace(section="FixedScheduling", implies="hw-e"),
     "sq": DISPATCH["sq"]._replace(
@@ -137,6 +152,7 @@ SCHEDULING: Final[Mapping[str, Row]] = {
         "scheduling.sa:StationaryApproximation",
         "StationaryScheduling",
         "The greatest share of the accurate variant that keeps the deadline, by phase.",
+        sighted=True,
     ),
     "infaas": Row(
         "scheduling.infaas:Infaas",
@@ -173,6 +189,7 @@ PLACEMENT: Final[Mapping[str, Row]] = {
 
 HINDSIGHT: Final = frozenset(name for name, row in PLACEMENT.items() if row.hindsight)
 """Placement policies that must be given the requests of all slots."""
+_NONE: Final = Row("")
 
 ROWS: Final[Mapping[Kind, Mapping[str, Row]]] = {
     "dispatch": DISPATCH,
@@ -257,6 +274,11 @@ def _names_bound_in(path: Path) -> list[str]:
     return names
 
 
+def row_of(kind: Kind, name: str) -> Row:
+    """Return the row of a policy; an empty one for a class in a file of the user's own."""
+    return ROWS[kind].get(name, _NONE)
+
+
 def builtin_class(kind: Kind, name: str) -> Any:
     """Import the class of a policy of ours; KeyError for another name."""
     module, _, attribute = ROWS[kind][name].place.partition(":")
@@ -306,9 +328,8 @@ def _section_of(kind: Kind, value: Any) -> type[PolicySection] | None:
     name = value.get("policy") if isinstance(value, dict) else None
     if not isinstance(name, str):
         return None
-    row = ROWS[kind].get(name)
-    if row is not None and row.section:
-        return _section(kind, row.section)
+    if title := row_of(kind, name).section:
+        return _section(kind, title)
     return _section(kind, "") if FILE_POLICY.fullmatch(name) else None
 
 
@@ -372,6 +393,5 @@ def spec_of(kind: Kind, policy: str, **options: Any) -> PolicySpec:
 
 def scheduled_dispatch(scheduling: PolicySpec) -> PolicySpec:
     """Return the dispatch policy that a scheduling policy implies."""
-    row = SCHEDULING.get(scheduling.policy)
-    name = "alias" if row is None else row.implies
+    name = row_of("scheduling", scheduling.policy).implies
     return PolicySpec(name, dict(scheduling.options) if name == scheduling.policy else {})

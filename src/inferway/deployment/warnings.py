@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from inferway.deployment.deployment import Deployment
 from inferway.deployment.models import ModelError, signature_of
 from inferway.deployment.nodes import Node
+from inferway.deployment.policies import DISPATCH
 from inferway.deployment.tasks import Task, Variant
 from inferway.deployment.units import TIME
 from inferway.deployment.workloads import PhasedArrivals, TraceArrivals
@@ -20,8 +21,7 @@ from inferway.spelling import closest
 if TYPE_CHECKING:
     from inferway.protocol import Signature
 
-# Dispatch policies that keep an energy budget.
-_WITHIN_ENERGY = ("priced", "r-jiq", "r-jsq", "r-jsq-d")
+_WITHIN_ENERGY = sorted(name for name, row in DISPATCH.items() if row.thrifty)
 
 
 @dataclass(frozen=True, slots=True)
