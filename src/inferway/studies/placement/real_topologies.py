@@ -119,8 +119,7 @@ def simulated(
         copies=3,
         per_task=max(2, len(places) // 5),
     )
-    made = POLICIES[policy].build(built, slots, seed)
-    row = summary(run(built, made, policy, slots))
+    row = summary(run(built, POLICIES[policy].build(built, slots, seed), policy, slots))
     return {
         **{name: value for name, value in row.items() if not name.startswith("served by")},
         "nodes": len(topology.nodes),
@@ -137,8 +136,7 @@ def equipped(plain: Topology, budget: float) -> Topology:
     count = len(plain.nodes)
     one, other = plain.links.T
     graph = csr_array((plain.rtt_s + 1e-9, (one, other)), shape=(count, count))
-    center = int(np.argmin(dijkstra(graph, directed=False).sum(axis=1)))
-    repository = np.arange(count) == center
+    repository = np.arange(count) == int(np.argmin(dijkstra(graph, directed=False).sum(axis=1)))
     return Topology(
         plain.nodes,
         plain.links,

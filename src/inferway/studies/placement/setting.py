@@ -149,8 +149,7 @@ def demanded(
         Popularity.read({"zipf": ZIPF, **({"sliding": moving} if moving else {})}),
         np.arange(TASKS * per_task).reshape(TASKS, per_task),
     )
-    entries = assign(TASKS, places, per_task, seed=seed)
-    entry, path = np.unique(entries.ravel(), return_inverse=True)
+    entry, path = np.unique(assign(TASKS, places, per_task, seed=seed).ravel(), return_inverse=True)
     types = TASKS * per_task
     requests = Requests(
         task=np.repeat(np.arange(TASKS), per_task).astype(np.int32),

@@ -62,12 +62,11 @@ class PaperPolicy(NamedTuple):
         self, built: Scenario, slots: int, seed: int, options: Mapping[str, Any] | None = None
     ) -> PlacementPolicy:
         """Make it for a network; in hindsight, for the requests of these slots."""
-        hindsight = self.policy in HINDSIGHT
         return build_policy(
             self.policy,
             built.network,
             seed=seed,
-            batches=expected_batches(built.demand, slots) if hindsight else None,
+            batches=expected_batches(built.demand, slots) if self.policy in HINDSIGHT else None,
             **{**self.options, **(options or {})},
         )
 
@@ -229,7 +228,9 @@ def summary(result: NetworkResult, *, series: bool = False) -> dict[str, Any]:
     ``moved`` list every slot.
     """
     late = slice(-max(1, result.slots // _LATE), None)
-    row: dict[str, Any] = {
+    per_request = result.gain / result.requests
+    every_slot = {"gain": per_request.tolist(), "moved": (result.moved / 2**20).tolist()}
+    return {
         "ntag_ms": result.ntag_ms,
         "late_ms": float(result.gain[late].sum() / result.requests[late].sum()),
         "mu_mib": result.mu_bytes_per_slot / 2**20,
@@ -237,11 +238,8 @@ def summary(result: NetworkResult, *, series: bool = False) -> dict[str, Any]:
         "inaccuracy": 100 * result.inaccuracy,
         "cpu_ms": 1000 * result.cpu_s_per_slot,
         **{f"served by {name}": part.share for name, part in result.tiers.items()},
+        **(every_slot if series else {}),
     }
-    if series:
-        row["gain"] = (result.gain / result.requests).tolist()
-        row["moved"] = (result.moved / 2**20).tolist()
-    return row
 
 
 def allocated(
@@ -260,43 +258,35 @@ def allocated(
         system, alpha=alpha, rate_per_s=rate_per_s, sliding=False, seed=seed, copies=copies
     )
     policy = POLICIES["infida"].build(built, slots, seed)
-    result = run(built, policy, "infida", slots)
-    return {**summary(result), **_popular(built, policy, copies)}
+    return {**summary(run(built, policy, "infida", slots)), **_popular(built, policy, copies)}
 
 
 def _popular(built: Scenario, policy: PlacementPolicy, copies: int) -> dict[str, Any]:
-    network = built.network
-    fractional = policy.fractional
-    assert fractional is not None  # INFIDA has one
+    network, pairs, models = built.network, built.network.pairs, built.network.models
+    assert policy.fractional is not None  # INFIDA has one
     spread: NDArray[np.float64] = policy.state.spread  # type: ignore[attr-defined]
-    options, pairs, models = network.options, network.pairs, network.models
-    types = np.flatnonzero(network.requests.task == 0)
-    first = network.paths.first
+    types, first = np.flatnonzero(network.requests.task == 0), network.paths.first
     nodes = np.unique(
         np.concatenate(
             [network.paths.node[first[q] : first[q + 1]] for q in network.requests.path[types]]
         )
     )
-    ids = {
-        (entry.name, copy): copies * rank + copy
-        for rank, entry in enumerate(MODELS)
-        for copy in range(copies)
+    rank = {entry.name: rank for rank, entry in enumerate(MODELS)}
+    ranks = np.array([rank[name] for name in network.variants])
+    places = copies * ranks[models.variant] + models.copy
+    own = np.flatnonzero(models.task[pairs.model] == 0)
+    y = np.repeat(spread[:, None], copies * len(MODELS), axis=1)
+    holders = np.repeat(np.arange(len(network.tier)), np.diff(pairs.first))
+    y[holders[own], places[pairs.model[own]]] = policy.fractional[own]
+    tiers = {
+        tier: nodes[(network.tier[nodes] == k) & ~network.repository[nodes]]
+        for k, tier in enumerate(network.tiers)
     }
-    row: dict[str, Any] = {}
-    for k, tier in enumerate(network.tiers):
-        here = nodes[(network.tier[nodes] == k) & ~network.repository[nodes]]
-        if not here.size:
-            continue
-        y = np.repeat(spread[here][:, None], len(ids), axis=1)
-        for place, node in enumerate(here):
-            for p in range(pairs.first[node], pairs.first[node + 1]):
-                model = pairs.model[p]
-                if models.task[model] == 0:
-                    name = network.variants[models.variant[model]]
-                    y[place, ids[name, int(models.copy[model])]] = fractional[p]
-        row[f"y of {tier}"] = y.mean(axis=0).tolist()
-    last = options.model[options.first[types[0] + 1] - 1]
-    return {**row, "repository": network.variants[models.variant[last]]}
+    last = network.options.model[network.options.first[types[0] + 1] - 1]
+    return {
+        **{f"y of {tier}": y[at].mean(axis=0).tolist() for tier, at in tiers.items() if at.size},
+        "repository": network.variants[models.variant[last]],
+    }
 
 
 def long_run(
@@ -332,12 +322,13 @@ def long_run(
     if few < slots:
         each = np.full(slots, each.mean())
     ends = np.unique(np.linspace(0, slots, min(_BINS, slots) + 1).astype(int))
-    row = summary(result)
-    row["windows_ms"] = [float(each[start:end].mean()) for start, end in windows(slots)]
-    row["series_ms"] = [float(each[start:end].mean()) for start, end in pairwise(ends)]
-    row["until_ms"] = [float(each[:end].mean()) for end in ends[1:]]
-    row["climbed_ms"] = [] if watched.fractional is None else watched.means(windows(slots))
-    return row
+    return {
+        **summary(result),
+        "windows_ms": [float(each[start:end].mean()) for start, end in windows(slots)],
+        "series_ms": [float(each[start:end].mean()) for start, end in pairwise(ends)],
+        "until_ms": [float(each[:end].mean()) for end in ends[1:]],
+        "climbed_ms": [] if watched.fractional is None else watched.means(windows(slots)),
+    }
 
 
 class _Watched:
@@ -349,12 +340,10 @@ class _Watched:
 
     @property
     def allocation(self) -> Allocation:
-        """As the policy has it."""
         return self._policy.allocation
 
     @property
     def fractional(self) -> Float | None:
-        """As the policy has it."""
         return self._policy.fractional
 
     def step(self, observation: Observation) -> Allocation:

@@ -8,10 +8,10 @@ from typing import Any
 
 from inferway.experiments.curves import Drawing, Look, panels
 from inferway.experiments.results import most
-from inferway.studies import Claim, Point, Results, Study, claim, scales
+from inferway.studies import Claim, Results, Study, claim, scales
 from inferway.studies.queueing.ablated import NAME
 from inferway.studies.queueing.system import CODE as SYSTEM_CODE
-from inferway.studies.queueing.system import Settings, response_panel, simulated
+from inferway.studies.queueing.system import Settings, every, response_panel, simulated
 
 CODE = (*SYSTEM_CODE, "studies/queueing/ablated.py")
 WHOLE = "nothing"  # without which tuples TAD-OP is whole
@@ -36,11 +36,6 @@ def slower(results: Results, without: str) -> float:
     if not whole.trials or not less.trials or not whole.stable:
         return math.nan
     return less.mean / whole.mean if less.stable else math.inf
-
-
-def _points(settings: Settings) -> list[Point]:
-    axes = {"without": tuple(_LOOKS), "target": settings.targets, "load": settings.loads}
-    return settings.points(ablated, "servers", **axes)
 
 
 def _figure(settings: Settings, results: Results) -> Drawing:
@@ -108,7 +103,7 @@ STUDY = Study(
             "precision": 0.0015,
         },
     ),
-    points=_points,
+    points=every(ablated, "servers", without=tuple(_LOOKS), target="targets", load="loads"),
     figure=_figure,
     claims=_claims,
     departures=("The paper has no figure of this: system, targets and loads are ours.",),

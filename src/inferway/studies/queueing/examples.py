@@ -28,6 +28,7 @@ from inferway.studies.queueing.system import (
     THREE_CLASSES,
     Settings,
     System,
+    every,
     greatest,
     lp_optimum,
     response_panel,
@@ -43,11 +44,6 @@ _PAIR_LOOKS = {
     WHOLE: Look("TAD-OP", 3, "--"),
     "shuffles": Look("TAD-OP without pairs that shuffle", 4, "--"),
 }
-
-
-def _trade_off_points(settings: Settings) -> list[Point]:
-    names, trials = ("servers", "target", "load", "warmup"), range(settings.trials)
-    return settings.points(simulated, *names, policy=settings.policies, trial=trials)
 
 
 def _trade_off_figure(settings: Settings, results: Results) -> Drawing:
@@ -90,8 +86,7 @@ def _trade_off_claims(settings: Settings, results: Results) -> list[Claim]:
     balanced_s, bound_s = own.value("response_s"), own.value("bound_s")
     slowest = accurate.measure("response_s")
     slowest_s = slowest.mean if slowest.stable else math.inf
-    where = "Sec. 1, Fig. 1"
-    paper = partial(claim, where)
+    paper = partial(claim, "Sec. 1, Fig. 1")
     return [
         paper(
             "Prioritizing faster servers does not reach the desired accuracy.",
@@ -210,11 +205,6 @@ def _told_claims(settings: Settings, results: Results) -> list[Claim]:
     ]
 
 
-def _wrong_points(settings: Settings) -> list[Point]:
-    axes = {"policy": settings.policies, "load": settings.loads}
-    return settings.points(simulated, "servers", "target", **axes)
-
-
 def _wrong_figure(settings: Settings, results: Results) -> Drawing:
     loads = settings.loads
 
@@ -262,11 +252,6 @@ def _wrong_claims(settings: Settings, results: Results) -> list[Claim]:
             "16.17 to 17.17 %",
         ),
     ]
-
-
-def _pair_points(settings: Settings) -> list[Point]:
-    axes = {"without": tuple(_PAIR_LOOKS), "load": settings.loads}
-    return settings.points(ablated, "servers", "target", **axes)
 
 
 def _pair_figure(settings: Settings, results: Results) -> Drawing:
@@ -371,7 +356,9 @@ TRADE_OFF = Study(
         smoke={"queries": 20_000, "trials": 1, "warmup": None},
         quick={"queries": 1_000_000, "trials": 1, "warmup": None, "precision": 0.0015},
     ),
-    points=_trade_off_points,
+    points=every(
+        simulated, "servers", "target", "load", "warmup", policy="policies", trial="trials"
+    ),
     figure=_trade_off_figure,
     claims=_trade_off_claims,
     departures=(
@@ -420,7 +407,7 @@ WRONG_PAIR = Study(
         smoke={"loads": (0.02, 0.5), "queries": 40_000},
         quick={"queries": 2_000_000, "precision": 0.0015},
     ),
-    points=_wrong_points,
+    points=every(simulated, "servers", "target", policy="policies", load="loads"),
     figure=_wrong_figure,
     claims=_wrong_claims,
     departures=(
@@ -441,7 +428,7 @@ SHUFFLE_PAIR = Study(
         smoke={"loads": (0.9,), "queries": 60_000},
         quick={"queries": 2_000_000, "precision": 0.0015},
     ),
-    points=_pair_points,
+    points=every(ablated, "servers", "target", without=tuple(_PAIR_LOOKS), load="loads"),
     figure=_pair_figure,
     claims=_pair_claims,
     departures=("The example names no size: 400 servers are ours.",),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -111,14 +111,13 @@ def _figure(settings: LoadSettings, results: Results, number: int) -> Drawing:
     looks, loads, accuracy, response = settings.looks, settings.along, [], []
     for target in settings.targets:
         here = results.where(servers=settings.servers, target=target)
-        bound = line(here, "bound_accuracy", BOUND, scale=100, load=loads)
         curves = lines(here, "accuracy", looks, scale=100, load=loads)
         accuracy.append(
             Panel(
                 f"target {100 * target:g} %",
                 "load",
                 "accuracy, %",
-                [bound, *curves],
+                [line(here, "bound_accuracy", BOUND, scale=100, load=loads), *curves],
                 levels=[("target", 100 * target)],
                 limits_up=around(100 * target, [value for curve in curves for value in curve.y]),
             )
@@ -140,137 +139,126 @@ def _at(place: Place) -> str:
     return f"target {place[0]:g}, load {place[1]:g}"
 
 
-def _stable(
-    settings: LoadSettings, results: Results, policy: str, servers: int | None = None
-) -> dict[Place, tuple[float, float]]:
-    """Response time and bound, s, at every stable point of a policy."""
-    here = results.where(policy=policy, servers=servers or settings.servers)
-    pairs = {}
-    for target, load in settings.places:
-        response_s, bound_s = (
-            here.value(column, target=target, load=load) for column in ("response_s", "bound_s")
-        )
-        if not math.isnan(response_s) and not math.isnan(bound_s):
-            pairs[target, load] = (response_s, bound_s)
-    return pairs
+class _Site:
+    """Response times of a site's policies, and the claims that Sec. 7.1 makes of every site."""
 
+    def __init__(self, settings: LoadSettings, results: Results, where: str) -> None:
+        self.settings, self.where, self.all = settings, where, results
+        self.rows = results.where(servers=settings.servers)
 
-def _gaps(
-    settings: LoadSettings, results: Results, policy: str, servers: int | None = None
-) -> dict[Place, float]:
-    """Response time over the bound, less 1, at every stable point."""
-    known = _stable(settings, results, policy, servers)
-    return {place: mine / bound - 1 for place, (mine, bound) in known.items()}
-
-
-def _against(
-    settings: LoadSettings, results: Results, policy: str, rivals: Sequence[str]
-) -> dict[tuple[Place, str], tuple[float, float]]:
-    """A policy's response time and a rival's, s, at every stable point of the policy."""
-    here = results.where(servers=settings.servers)
-    return {
-        (place, rival): (
-            mine_s,
-            here.value("response_s", policy=rival, target=place[0], load=place[1]),
-        )
-        for place, (mine_s, _) in _stable(settings, results, policy).items()
-        for rival in rivals
-    }
-
-
-def _slowest_share(settings: LoadSettings, results: Results, policy: str, place: Place) -> str:
-    """The part of the requests that the slowest class gets at a point, and the bound's part."""
-    target, load = place
-    here = results.where(servers=settings.servers, target=target, load=load)
-    if (shares := here.one("shares", policy=policy)) is None:
-        return "nothing known of the slowest class"
-    bound = lp_optimum(settings.system, settings.servers, target, load).shares
-    return (
-        f"{100 * shares[-1]:.2f} % of the requests go to the slowest class, "
-        f"{100 * bound[-1]:.2f} % in the bound"
-    )
-
-
-def _keeps_target(settings: LoadSettings, results: Results, where: str) -> list[Claim]:
-    """Every policy of the paper meets the benchmark accuracy at every load."""
-    made = []
-    for policy in PAPERS:
-        here = results.where(servers=settings.servers, policy=policy)
-        short = {
-            (target, load): target - here.measure("accuracy", target=target, load=load).mean
-            for target, load in settings.places
+    def stable(self, policy: str, servers: int | None = None) -> dict[Place, tuple[float, float]]:
+        """Response time and bound, s, at every stable point of a policy."""
+        here = self.all.where(policy=policy, servers=servers or self.settings.servers)
+        pairs = {
+            (target, load): (
+                here.value("response_s", target=target, load=load),
+                here.value("bound_s", target=target, load=load),
+            )
+            for target, load in self.settings.places
         }
-        worst, place = most(short, _NOWHERE)
-        known = f"least margin at {_at(place)}: {place[0] - worst:.5f}"
-        why = "no point is known" if math.isnan(worst) else known
-        says = f"{LOOKS[policy].label} meets the benchmark accuracy at all loads."
-        made.append(keeps_target(where, says, short, why))
-    return made
+        return {place: both for place, both in pairs.items() if not math.isnan(sum(both))}
 
+    def gaps(self, policy: str, servers: int | None = None) -> dict[Place, float]:
+        """Response time over the bound, less 1, at every stable point."""
+        known = self.stable(policy, servers)
+        return {place: own / bound - 1 for place, (own, bound) in known.items()}
 
-def _most_efficient(settings: LoadSettings, results: Results, where: str) -> Claim:
-    """TAD-OP has the least response time of the paper's three policies."""
-    both = _against(settings, results, "tad-op", ("r-jiq", "tad"))
-    ratios = {
-        f"{_at(place)}: TAD-OP {mine_s:.4f} s, {other} {theirs_s:.4f} s": mine_s / theirs_s - 1
-        for (place, other), (mine_s, theirs_s) in both.items()
-    }
-    worst, said = most(ratios, "no point is known")
-    compared = [ratio for ratio in ratios.values() if not math.isnan(ratio)]
-    slower = sum(ratio > 0.005 for ratio in compared)
-    return claim(
-        where,
-        "Of R-JIQ, TAD and TAD-OP, TAD-OP has the least response time, whatever the target.",
-        "largest response time of TAD-OP over another's, less 1",
-        worst,
-        "at most 0.5 %",
-        f"at {said}; slower by more than 0.5 % in {slower} of {len(compared)} comparisons",
-    )
+    def over(self, policy: str, rivals: Mapping[str, str]) -> dict[tuple[Place, str], float]:
+        """Response time over that of rivals, less 1, by place and the times in words."""
+        ratios = {}
+        for (target, load), (own_s, _) in self.stable(policy).items():
+            for rival, name in rivals.items():
+                there_s = self.rows.value("response_s", policy=rival, target=target, load=load)
+                said = f"{_at((target, load))}: {LOOKS[policy].label} {own_s:.4f} s, {name} "
+                ratios[(target, load), f"{said}{there_s:.4f} s"] = own_s / there_s - 1
+        return ratios
 
+    def slowest_share(self, policy: str, place: Place) -> str:
+        """The part of the requests that the slowest class gets at a point, and the bound's part."""
+        target, load = place
+        shares = self.rows.one("shares", policy=policy, target=target, load=load)
+        if shares is None:
+            return "nothing known of the slowest class"
+        bound = lp_optimum(self.settings.system, self.settings.servers, target, load).shares
+        return (
+            f"{100 * shares[-1]:.2f} % of the requests go to the slowest class, "
+            f"{100 * bound[-1]:.2f} % in the bound"
+        )
 
-def _unstable(settings: LoadSettings, results: Results, where: str) -> list[Claim]:
-    """TAD becomes unstable at some load, R-JIQ at none."""
-    made = []
-    for policy, says, limit in (
-        ("tad", "TAD becomes unstable in some setting with high load.", "at least 1"),
-        ("r-jiq", "R-JIQ has no instability.", "at most 0"),
-    ):
-        here = results.where(servers=settings.servers, policy=policy, stable=False)
-        places = sorted({(row["target"], row["load"]) for row in here.rows})
-        count = float(len(places)) if len(results) else math.nan
-        said = "; ".join(map(_at, places)) or "none"
-        measure = f"unstable points of {LOOKS[policy].label}"
-        made.append(claim(where, says, measure, count, limit, said))
-    return made
+    def keep_target(self) -> list[Claim]:
+        """Every policy of the paper meets the benchmark accuracy at every load."""
+        made = []
+        for policy in PAPERS:
+            accuracy = {
+                place: self.rows.measure(
+                    "accuracy", policy=policy, target=place[0], load=place[1]
+                ).mean
+                for place in self.settings.places
+            }
+            short = {place: place[0] - mean for place, mean in accuracy.items()}
+            worst, place = most(short, _NOWHERE)
+            known = f"least margin at {_at(place)}: {place[0] - worst:.5f}"
+            why = "no point is known" if math.isnan(worst) else known
+            says = f"{LOOKS[policy].label} meets the benchmark accuracy at all loads."
+            made.append(keeps_target(self.where, says, short, why))
+        return made
 
-
-def _priced_against(settings: LoadSettings, results: Results) -> list[Claim]:
-    """Our own policy beside TAD-OP: as fast, and as accurate."""
-    here = results.where(servers=settings.servers, policy="priced")
-    theirs = _stable(settings, results, "tad-op")
-    ratios, short = {}, {}
-    for (target, load), (tad_op_s, _) in theirs.items():
-        own = here.where(target=target, load=load)
-        if not math.isnan(own_s := own.value("response_s")):
-            ratios[target, load] = own_s / tad_op_s - 1
-            short[target, load] = target - own.value("accuracy")
-    worst, place = most(ratios, _NOWHERE)
-    at_s, _ = theirs.get(place, _NOWHERE)
-    slowest = " and ".join(
-        f"with {policy} {_slowest_share(settings, results, policy, place)}"
-        for policy in ("priced", "tad-op")
-    )
-    return [
-        ours(
-            "The priced idle queue is never slower than TAD-OP.",
-            "largest response time over TAD-OP's, less 1",
+    def most_efficient(self) -> Claim:
+        """TAD-OP has the least response time of the paper's three policies."""
+        ratios = self.over("tad-op", {"r-jiq": "r-jiq", "tad": "tad"})
+        worst, (_, said) = most(ratios, (_NOWHERE, "no point is known"))
+        compared = [ratio for ratio in ratios.values() if not math.isnan(ratio)]
+        return claim(
+            self.where,
+            "Of R-JIQ, TAD and TAD-OP, TAD-OP has the least response time, whatever the target.",
+            "largest response time of TAD-OP over another's, less 1",
             worst,
             "at most 0.5 %",
-            f"worst at {_at(place)}: {(1 + worst) * at_s:.4f} s against {at_s:.4f} s, where "
-            f"{slowest}; at best {100 * min(ratios.values(), default=math.nan):.1f} %",
-        ),
-        keeps_target("ours", "The priced idle queue keeps the target.", short),
-    ]
+            f"at {said}; slower by more than 0.5 % in {sum(one > 0.005 for one in compared)} of "
+            f"{len(compared)} comparisons",
+        )
+
+    def unstable(self) -> list[Claim]:
+        """TAD becomes unstable at some load, R-JIQ at none."""
+        tad = "TAD becomes unstable in some setting with high load."
+        made = []
+        for policy, says, limit in (
+            ("tad", tad, "at least 1"),
+            ("r-jiq", "R-JIQ has no instability.", "at most 0"),
+        ):
+            rows = self.rows.where(policy=policy, stable=False).rows
+            places = sorted({(row["target"], row["load"]) for row in rows})
+            count = float(len(places)) if len(self.all) else math.nan
+            measure = f"unstable points of {LOOKS[policy].label}"
+            said = "; ".join(map(_at, places)) or "none"
+            made.append(claim(self.where, says, measure, count, limit, said))
+        return made
+
+    def priced_against(self) -> list[Claim]:
+        """Our own policy beside TAD-OP: as fast, and as accurate."""
+        here, theirs = self.rows.where(policy="priced"), self.stable("tad-op")
+        ratios, short = {}, {}
+        for (target, load), (tad_op_s, _) in theirs.items():
+            own = here.where(target=target, load=load)
+            if not math.isnan(own_s := own.value("response_s")):
+                ratios[target, load] = own_s / tad_op_s - 1
+                short[target, load] = target - own.value("accuracy")
+        worst, place = most(ratios, _NOWHERE)
+        at_s, _ = theirs.get(place, _NOWHERE)
+        slowest = " and ".join(
+            f"with {policy} {self.slowest_share(policy, place)}" for policy in ("priced", "tad-op")
+        )
+        return [
+            ours(
+                "The priced idle queue is never slower than TAD-OP.",
+                "largest response time over TAD-OP's, less 1",
+                worst,
+                "at most 0.5 %",
+                f"worst at {_at(place)}: {(1 + worst) * at_s:.4f} s against {at_s:.4f} s, where "
+                f"{slowest}; at best {100 * min(ratios.values(), default=math.nan):.1f} %",
+            ),
+            keeps_target("ours", "The priced idle queue keeps the target.", short),
+        ]
 
 
 def _deviation(settings: LoadSettings, results: Results) -> list[Claim]:
@@ -304,26 +292,26 @@ def _deviation(settings: LoadSettings, results: Results) -> list[Claim]:
 
 
 def _small_claims(settings: LoadSettings, results: Results) -> list[Claim]:
-    """Sentences of Sec. 7.1 and the caption on small systems."""
     where, top, target = "Sec. 7.1, Fig. 6", max(settings.along), max(settings.targets)
+    site = _Site(settings, results, where)
     near, goal, policy = min(
         (
             (gap, goal, policy)
             for policy in PAPERS
-            for (goal, load), gap in _gaps(settings, results, policy).items()
+            for (goal, load), gap in site.gaps(policy).items()
             if load == top
         ),
         default=(math.nan, math.nan, "none"),
     )
     ratios = {
-        f"{_at(place)}: TAD {mine_s:.4f} s, R-JIQ {theirs_s:.4f} s": mine_s / theirs_s - 1
-        for (place, _), (mine_s, theirs_s) in _against(settings, results, "tad", ("r-jiq",)).items()
-        if place[0] == target and place[1] <= 0.5
+        said: ratio
+        for ((goal_, load), said), ratio in site.over("tad", {"r-jiq": "R-JIQ"}).items()
+        if goal_ == target and load <= 0.5
     }
     worst, said = most(ratios, "no point is known")
     return [
-        *_keeps_target(settings, results, where),
-        _most_efficient(settings, results, where),
+        *site.keep_target(),
+        site.most_efficient(),
         claim(
             where,
             "At this size no policy reaches the optimal response time at high load.",
@@ -340,46 +328,40 @@ def _small_claims(settings: LoadSettings, results: Results) -> list[Claim]:
             "at most 0 %",
             said,
         ),
-        *_unstable(settings, results, where),
+        *site.unstable(),
         *_deviation(settings, results),
-        *_priced_against(settings, results),
+        *site.priced_against(),
     ]
 
 
 def _large_claims(settings: LoadSettings, results: Results) -> list[Claim]:
-    """Sentences of Sec. 7.1, of the caption and of Sec. 8 on large systems."""
-    where, gaps = "Sec. 7.1, Fig. 7", _gaps(settings, results, "tad-op")
+    where = "Sec. 7.1, Fig. 7"
+    site = _Site(settings, results, where)
+    gaps = site.gaps("tad-op")
     worst, place = most(gaps, _NOWHERE)
     by_target = ", ".join(
         f"{100 * max((gap for (of, _), gap in gaps.items() if of == target), default=math.nan):.2g}"
         f" % at target {target:g}"
         for target in settings.targets
     )
-    within = sum(gap <= 0.002 for gap in gaps.values())
     said = (
-        f"at most {by_target}; within 0.2 % at {within} of {len(gaps)} points. At the worst, "
-        f"{_at(place)}, {_slowest_share(settings, results, 'tad-op', place)}: an idle server is "
-        "taken before any queue, however slow it is"
+        f"at most {by_target}; within 0.2 % at {sum(gap <= 0.002 for gap in gaps.values())} of "
+        f"{len(gaps)} points. At the worst, {_at(place)}, {site.slowest_share('tad-op', place)}: "
+        "an idle server is taken before any queue, however slow it is"
     )
     over = "largest response time over the bound, less 1"
     smaller = settings.smaller or settings.servers
-    here, there = (_gaps(settings, results, "r-jiq", n) for n in (settings.servers, smaller))
+    here, there = (site.gaps("r-jiq", n) for n in (settings.servers, smaller))
     both = sorted(set(here) & set(there))
     better = sum(here[place] < there[place] for place in both)
     mean = [sum(gap[place] for place in both) / max(len(both), 1) for gap in (here, there)]
+    exact = "TAD-OP always matches the lower bound."
     near = "TAD-OP is near-optimal in large systems."
     return [
-        *_keeps_target(settings, results, where),
-        claim(
-            where,
-            "TAD-OP always matches the lower bound.",
-            over,
-            worst,
-            "at most 0.2 %",
-            said,
-        ),
+        *site.keep_target(),
+        claim(where, exact, over, worst, "at most 0.2 %", said),
         claim("Sec. 8", near, over, worst, "at most 3 %", said),
-        _most_efficient(settings, results, where),
+        site.most_efficient(),
         claim(
             where,
             "R-JIQ is noticeably better than in the small system.",
@@ -389,19 +371,18 @@ def _large_claims(settings: LoadSettings, results: Results) -> list[Claim]:
             f"mean gap {100 * mean[0]:.1f} % at n = {settings.servers}, "
             f"{100 * mean[1]:.1f} % at n = {smaller}",
         ),
-        *_unstable(settings, results, where),
-        *_priced_against(settings, results),
+        *site.unstable(),
+        *site.priced_against(),
     ]
 
 
 def _deterministic_claims(settings: LoadSettings, results: Results) -> list[Claim]:
-    """Sentences of Sec. 7.1 on this system: the same as of the small one."""
-    where = "Sec. 7.1, Fig. 8"
+    site = _Site(settings, results, "Sec. 7.1, Fig. 8")
     return [
-        *_keeps_target(settings, results, where),
-        _most_efficient(settings, results, where),
-        *_unstable(settings, results, where),
-        *_priced_against(settings, results),
+        *site.keep_target(),
+        site.most_efficient(),
+        *site.unstable(),
+        *site.priced_against(),
     ]
 
 

@@ -59,9 +59,8 @@ class OptimumSettings(Settings):
 def _optimum_points(settings: OptimumSettings) -> list[Point]:
     shared = settings.common("servers", "target", "places")
     optima = grid(optimum, shared, 12.0, label={"kind": "optimum"}, load=settings.loads)
-    label = {"kind": "policy"}
-    axes = {"policy": settings.policies, "load": settings.loads}
-    return optima + settings.points(simulated, "servers", "target", label=label, **axes)
+    axes = {"label": {"kind": "policy"}, "policy": "policies", "load": "loads"}
+    return optima + settings.points(simulated, "servers", "target", **axes)
 
 
 def optimum(
@@ -162,7 +161,7 @@ class LimitsSettings(Settings):
 
 
 def _limits_points(settings: LimitsSettings) -> list[Point]:
-    axes = {"policy": settings.policies, "load": settings.loads, "trial": range(settings.trials)}
+    axes = {"policy": "policies", "load": "loads", "trial": "trials"}
     return [
         point
         for servers, target in settings.sites
@@ -191,10 +190,9 @@ def _limits_claims(settings: LimitsSettings, results: Results) -> list[Claim]:
         for n, target in settings.sites
         for load in settings.loads
     }
-    says = "The priced idle queue keeps the target even there."
     return [
         *(_slower(settings, results, *site) for site in settings.marked),
-        keeps_target("ours", says, short, "{}", ""),
+        keeps_target("ours", "The priced idle queue keeps the target even there.", short, "{}", ""),
     ]
 
 
@@ -235,9 +233,7 @@ def _energy_points(settings: EnergySettings) -> list[Point]:
     return [
         point
         for policy, budgets in (("priced", settings.budgets), (_FREE, (None,)))
-        for point in settings.points(
-            kept, *names, policy=[policy], budget=budgets, trial=range(settings.trials)
-        )
+        for point in settings.points(kept, *names, policy=[policy], budget=budgets, trial="trials")
     ]
 
 
@@ -277,10 +273,9 @@ def kept(
     asked = scenario(fleet, poisson(rate_per_s), "exponential", target, policy, {})
     asked = replace(asked, energy_budget=budget)
     result = precise(asked, queries=queries, seed=seed, warmup=None, precision=precision, most=most)
-    shares = np.array([result.shares[name] for name in fleet.variants])
     return {
         **measured(result),
-        "energy": float(shares @ fleet.energy),
+        "energy": float(np.array([result.shares[name] for name in fleet.variants]) @ fleet.energy),
         "bound_s": best.response_time_s,
         "bound_energy": float(best.shares @ fleet.energy),
     }
@@ -301,12 +296,11 @@ def _energy_figure(settings: EnergySettings, results: Results) -> Drawing:
     energy.append(series(Look("budget", 6, ":"), budgets, budgets))
     accuracy = [line(here, "accuracy", look, scale=100, budget=budgets)]
     across, limits = "energy budget, J", (goal - 0.5, goal + 0.5)
-    levels = [("target", goal)]
     return panels(
         [
             Panel("", across, "mean response time, s", response),
             Panel("", across, "mean energy of a request, J", energy),
-            Panel("", across, "accuracy, %", accuracy, levels=levels, limits_up=limits),
+            Panel("", across, "accuracy, %", accuracy, levels=[("target", goal)], limits_up=limits),
         ],
         columns=3,
         title="Accuracy and energy at once (ours; left open by [Anonymous], Sec. 8.1)",

@@ -93,8 +93,7 @@ def _limit_figure(settings: LimitSettings, results: Results) -> Drawing:
                 ticks_across=sizes[::2],
             )
         )
-    title = f"R-JIQ at load {settings.load:g} ([Anonymous], Fig. 4)"
-    return panels(shown, columns=2, title=title)
+    return panels(shown, columns=2, title=f"R-JIQ at load {settings.load:g} ([Anonymous], Fig. 4)")
 
 
 def _limit_claims(settings: LimitSettings, results: Results) -> list[Claim]:
@@ -218,8 +217,7 @@ class BlockingSettings(Settings):
 
     def bound_s(self, servers: int) -> float:
         """The LP's response time at a size."""
-        load = self.load_of(servers)
-        return lp_optimum(self.system, servers, self.target, load).response_time_s
+        return lp_optimum(self.system, servers, self.target, self.load_of(servers)).response_time_s
 
 
 def _blocking_points(settings: BlockingSettings) -> list[Point]:

@@ -96,8 +96,7 @@ def _well(
 ) -> bool:
     """Whether no class gets more than a capacity where the rate is told too low by this part."""
     rate_per_s = load * greatest(system, servers, target)
-    told = (1 - error) * rate_per_s
-    shares = routing(system.fleet(servers), target=target, rate_per_s=told)
+    shares = routing(system.fleet(servers), target=target, rate_per_s=(1 - error) * rate_per_s)
     return bool((rate_per_s * shares <= capacity * (1 + 1e-9)).all())
 
 
@@ -165,8 +164,7 @@ def _wrong_claims(settings: WrongSettings, results: Results) -> list[Claim]:
         known = zip(loads, errors(column, servers, target), strict=True)
         for (load, error), (next_load, next_error) in pairwise(known):
             if error >= settings.error > next_error:
-                part = (error - settings.error) / (error - next_error)
-                return load + part * (next_load - load)
+                return load + ((error - settings.error) / (error - next_error)) * (next_load - load)
         return math.nan
 
     steps = {

@@ -187,8 +187,7 @@ def precise(
         if precision is None or not result.stable or queries >= most or error <= precision:
             return result
         # The error is an estimate too: a fifth more than it asks for, and no leap in the dark.
-        factor = min(1.2 * (error / precision) ** 2, 20.0)
-        queries = min(int(queries * max(factor, 1.5)), most)
+        queries = min(int(queries * max(min(1.2 * (error / precision) ** 2, 20.0), 1.5)), most)
 
 
 def phased(
@@ -288,10 +287,23 @@ class Settings:
         return {"system": self.system.arguments(), **listed}
 
     def points(self, call: Callable[..., Any], *names: str, **axes: Any) -> list[Point]:
-        """Points of as many queries and as precise as is set; where no axis is a trial, once."""
+        """Points of as many queries and as precise as is set; where no axis is a trial, once.
+
+        An axis is its values, or the name of the settings that has them.
+        """
+        named = {
+            axis: getattr(self, of) if isinstance(of, str) else of for axis, of in axes.items()
+        }
+        if "trial" in named:
+            named["trial"] = range(self.trials)
         shared = self.common(*names, "queries", "precision")
-        seed = {} if "trial" in axes else {"seed": 1}
-        return grid(call, {**shared, **seed}, seconds(self.queries, self.precision), **axes)
+        seed = {} if "trial" in named else {"seed": 1}
+        return grid(call, {**shared, **seed}, seconds(self.queries, self.precision), **named)
+
+
+def every(call: Callable[..., Any], *names: str, **axes: Any) -> Callable[[Settings], list[Point]]:
+    """The points of a study's settings, as `Settings.points` makes them."""
+    return lambda settings: settings.points(call, *names, **axes)
 
 
 def seconds(queries: float, precision: float | None = None) -> float:

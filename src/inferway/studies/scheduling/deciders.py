@@ -119,5 +119,4 @@ def _by(routings: Sequence[Routing], chosen: Callable[[Observation], Any]) -> De
 def _high(rule: HandRule, queue: NDArray[np.int64]) -> NDArray[np.int64]:
     """1 where load is high."""
     waiting = np.maximum(queue[:, rule.heavy] - 1, 0).sum(axis=1)
-    high = queue[:, rule.light].any(axis=1) | (waiting >= rule.waiting)
-    return np.asarray(high, np.int64)
+    return np.asarray(queue[:, rule.light].any(axis=1) | (waiting >= rule.waiting), np.int64)

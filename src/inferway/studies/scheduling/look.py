@@ -91,11 +91,10 @@ def dots(rows: Sequence[str], columns: Sequence[Dots], *, title: str) -> Drawing
             axes = figure.add_subplot(1, len(columns), number + 1)
             axes.grid(axis="both", color="#DDDDDD", linewidth=0.6)
             axes.set_axisbelow(True)
-            error = np.nan_to_num(np.asarray(column.error, float))
             axes.errorbar(
                 column.measured,
                 places,
-                xerr=error,
+                xerr=np.nan_to_num(np.asarray(column.error, float)),
                 fmt="o",
                 color=COLORS[0],
                 markersize=4.5,

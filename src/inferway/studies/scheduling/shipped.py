@@ -84,8 +84,7 @@ def shipped(name: str) -> Shipped:
 
 def at_deadline(policy: str, deadline_s: float) -> str:
     """The name of a policy for this deadline."""
-    own = deadline_s == DEADLINE_S
-    return policy if own else f"deadline-{round(1000 * deadline_s)}ms-{policy}"
+    return policy if deadline_s == DEADLINE_S else f"deadline-{round(1000 * deadline_s)}ms-{policy}"
 
 
 def folder() -> Path:
