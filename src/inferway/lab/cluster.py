@@ -372,13 +372,10 @@ class LocalCluster:
 
     def _get(self, node: str, address: str, path: str, timeout_s: float) -> tuple[int, bytes]:
         """Get a page of a node, its status and content; a timeout is for each step."""
-        host, port = split(address)
-        wire = socket.socket() if self.emulation is None else self.emulation.open_socket(node)
-        connection = HTTPConnection(host, port)
-        wire.settimeout(timeout_s)
+        connection = HTTPConnection(*split(address), timeout=timeout_s)
         try:
-            wire.connect((host, port))
-            connection.sock = wire
+            if self.emulation is not None:  # a socket belongs where it was made
+                self.emulation.within(node, connection.connect)
             connection.request("GET", path, headers=_key())
             answer = connection.getresponse()
             return answer.status, answer.read()
@@ -386,7 +383,6 @@ class LocalCluster:
             reason = getattr(error, "strerror", None) or error
             raise ClusterError(f"node {node} does not answer at {address}: {reason}") from None
         finally:
-            wire.close()
             connection.close()
 
     def _wait_ready(

@@ -17,10 +17,9 @@ from inferway.deployment.units import Count, PositiveNumber
 from inferway.network.delivery import DeliveryNetwork
 from inferway.placement.ascent import RATE, ascend, initial, steepness
 from inferway.placement.contract import Allocation, Float, Observation, batch_of, load_of
-from inferway.placement.coupling import couple_node, scratch_for
 from inferway.placement.layout import Layout, layout_of
 from inferway.placement.objective import contribution
-from inferway.placement.rounding import fill_node, round_node, word
+from inferway.placement.rounding import couple_node, fill_node, round_node, scratch_for, word
 from inferway.site.compiled import entry, jit
 
 

@@ -1,7 +1,7 @@
 """What one node runs of a placement policy, from what it measures itself.
 
 INFIDA is an `inferway.placement.agent.Agent`, which exchanges letters with its neighbors. OLAG and
-greedy count what reaches the node (`inferway.placement.counted`), and need nobody. The policies in
+greedy count what reaches the node (`inferway.placement.counters`), and need nobody. The policies in
 hindsight, what a file lists and the repositories alone never change: there a node keeps its part of
 the network's allocation.
 """
@@ -16,8 +16,7 @@ import numpy as np
 from inferway.network.delivery import DeliveryNetwork
 from inferway.placement.agent import Agent
 from inferway.placement.contract import Allocation, Float
-from inferway.placement.counted import Counted, Counters, without_fractions
-from inferway.placement.counters import Counting
+from inferway.placement.counters import Counted, Counters, Counting, without_fractions
 from inferway.placement.crossing import NodeData, data_of
 from inferway.placement.infida import Infida, InfidaState, room_at
 from inferway.placement.messages import Letter

@@ -12,7 +12,7 @@ from agent_exchange import Exchange
 from inferway.network.delivery import DeliveryNetwork
 from inferway.placement import Observation, build_policy, minimal, serve
 from inferway.placement.agent import Agent
-from inferway.placement.counted import Counters
+from inferway.placement.counters import Counters
 from inferway.placement.crossing import data_of
 from inferway.placement.infida import InfidaState
 from inferway.placement.local import LocalPolicy, loads_of, local_policy, variants_of

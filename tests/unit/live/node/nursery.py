@@ -30,7 +30,7 @@ from inferway.live.node.slots import Slot
 from inferway.live.node.state import NodeState, Saved, fingerprint
 from inferway.live.site import Balance, Site, balances_of, take_up
 from inferway.live.store import Allowed, ModelStore
-from inferway.placement.counted import Counters
+from inferway.placement.counters import Counters
 from inferway.placement.infida import InfidaState
 from inferway.placement.local import LocalPolicy, local_policy
 
