@@ -100,11 +100,10 @@ class TaskSchema:
             raise RefusalError(400, f"there is no output {name!r}; there is {names}")
         if name in before:
             raise RefusalError(400, f"output {name!r} is requested twice")
-        if parameters is not None:
-            if parameters.classification:
-                raise RefusalError(501, "the classification extension is not offered")
-            if parameters.shared_memory_region is not None:
-                raise RefusalError(501, "shared memory is not offered")
+        if parameters is not None and parameters.classification:
+            raise RefusalError(501, "the classification extension is not offered")
+        if parameters is not None and parameters.shared_memory_region is not None:
+            raise RefusalError(501, "shared memory is not offered")
         return tensor
 
     def _expected(self) -> str:

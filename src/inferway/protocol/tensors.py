@@ -6,6 +6,7 @@ Source: Open Inference Protocol v2 and its binary tensor extension.
 from __future__ import annotations
 
 import math
+import re
 import struct
 import threading
 from collections.abc import Callable, Generator
@@ -76,18 +77,12 @@ LARGE: Final = 128 * 1024
 _PIECE: Final = 64 * 1024
 _PART: Final = 8 * 1024
 """Elements that are written in one step: a millisecond."""
+_OPENING: Final = re.compile(rb"[\[ \t\r\n]*")
 _CONTENT: Final = bytes(set(range(256)) - set(b'[],"'))
 
 
-class _Parser(threading.local):
-    """A thread's own: what it has read is lost when it reads on."""
-
-    def __init__(self) -> None:
-        # It keeps room for the longest text that it has read; longer ones take the other way.
-        self.parse = simdjson.Parser(max_capacity=1024**2).parse
-
-
-_parser: Final = _Parser()
+_parser: Final = threading.local()
+"""A thread's own: what it has read is lost when it reads on."""
 
 
 def from_json(
@@ -116,9 +111,7 @@ def long_from_json(
 ) -> Generator[int, None, NDArray[Any]]:
     """Decode a long valid list of any but BYTES as `from_json` does, in steps; yields zeros."""
     size = math.prod(shape)
-    _check_count(name, shape, text)
-    depth = _depth(text)
-    _check_depth(name, shape, depth)
+    depth = _check_form(name, datatype, shape, text)
     # Brackets and commas are compared with those of the shape, and the rest is one flat list.
     frame = _frame(shape if depth > 1 else (size,))
     array = np.empty(size, _WIRE[datatype])
@@ -154,9 +147,7 @@ def _from_json(
     depth = _depth(text)
     element: Any = _ELEMENT.get(datatype, int)
     if not wording.lenient:
-        if datatype != "BYTES":
-            _check_count(name, shape, text)
-        _check_depth(name, shape, depth)
+        _check_form(name, datatype, shape, text)
     elif element is float:
         element = float | None  # JSON has no NaN and no infinities; servers write null
     told = {"name": name, "datatype": datatype, "shape": [*shape], "size": size}
@@ -306,23 +297,19 @@ def raw(value: Any) -> bytes:
     return value.encode() if isinstance(value, str) else bytes(value)
 
 
-def _check_count(name: str, shape: tuple[int, ...], text: bytes) -> None:
-    # Counted before anything is built: a small shape with a huge list stays cheap to refuse.
-    size, commas = math.prod(shape), text.count(b",")
-    if commas != size - 1:
+def _check_form(name: str, datatype: str, shape: tuple[int, ...], text: bytes) -> int:
+    """Check a list before anything is built, so that a huge one is cheap to refuse; its depth."""
+    size, commas, depth = math.prod(shape), text.count(b","), _depth(text)
+    if datatype != "BYTES" and commas != size - 1:
         given = commas + 1 if text.strip(b"[] \t\r\n") else 0
-        raise RefusalError(
-            400, f"input {name!r} has {given} elements, its shape {list(shape)} says {size}"
-        )
-
-
-def _check_depth(name: str, shape: tuple[int, ...], depth: int) -> None:
+        raise _INPUT.error(_INPUT.count.format(name=name, given=given, shape=[*shape], size=size))
     if depth not in (1, len(shape)):
         raise RefusalError(
             400,
             f"the data of input {name!r} is nested {depth} deep; "
             f"expected a flat list or the shape {list(shape)}",
         )
+    return depth
 
 
 def _misshapen(name: str, shape: tuple[int, ...]) -> RefusalError:
@@ -347,6 +334,9 @@ def _flat_numbers(datatype: str, text: bytes) -> NDArray[Any] | None:
         return None
     kind, wide = _NUMBERS[datatype]
     try:
+        if not hasattr(_parser, "parse"):
+            # It keeps room for the longest text that it has read; longer ones take the other way.
+            _parser.parse = simdjson.Parser(max_capacity=1024**2).parse
         numbers: Any = _parser.parse(text)
         values = np.frombuffer(numbers.as_buffer(of_type=kind), wide)
         if kind == "d":
@@ -359,13 +349,8 @@ def _flat_numbers(datatype: str, text: bytes) -> NDArray[Any] | None:
 
 
 def _depth(text: bytes) -> int:
-    depth = 0
-    for byte in text[:1024]:
-        if byte == 0x5B:
-            depth += 1
-        elif byte not in b" \t\r\n":
-            break
-    return depth
+    opening = _OPENING.match(text, 0, 1024)
+    return opening[0].count(b"[") if opening else 0
 
 
 @lru_cache(maxsize=256)

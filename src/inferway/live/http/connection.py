@@ -38,22 +38,23 @@ _METHODS: Final = b"Allow: GET, HEAD, POST\r\n"
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _UNSERVED: Final = b"Inferway-Unserved: 1\r\n"
 _FIELDS: Final = {
-    b"host": "host",
-    b"content-length": "",
     b"content-type": "content_type",
     b"accept-encoding": "accept_encoding",
     b"x-request-id": "given_id",
     b"traceparent": "traceparent",
-    b"authorization": "authorization",
-    b"expect": "expects",
+}
+"""Headers that an exchange keeps as they are, by its fields."""
+_LISTS: Final = {
     b"inference-header-content-length": "header_length",
     b"content-encoding": "encoding",
     b"transfer-encoding": "transfer",
     b"tracestate": "tracestate",
 }
-"""The few headers that matter, and the fields of an exchange that keep them."""
-_LISTS: Final = frozenset({"header_length", "encoding", "transfer", "tracestate"})
-"""Fields of which several lines are joined by commas."""
+"""Headers of which several lines are joined by commas."""
+
+
+class _RefusedError(Exception):
+    """Ends the reading of a request: status, reason, and header lines of the refusal."""
 
 
 class Connection(asyncio.Protocol):
@@ -116,6 +117,7 @@ class Connection(asyncio.Protocol):
         # Between two requests the parser keeps nothing, so that it need not see them all.
         if self._whole and self._current is None and self._take_whole(data):
             return
+        rest = b""
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
@@ -126,13 +128,17 @@ class Connection(asyncio.Protocol):
             if self._upgrade:
                 framing, self._upgrade, self._resumed = self._upgrade, b"", True
                 rest = b"POST / HTTP/1.1\r\n%s\r\n%s" % (framing, rest)
-            if rest:
-                self.data_received(rest)
         except httptools.HttpParserCallbackError as error:
-            self.listener.broken(error.__context__ or error)
-            self._refuse_and_close(500, "the server failed on this request")
+            cause = error.__context__
+            if isinstance(cause, _RefusedError):
+                self._refuse_and_close(*cause.args)
+            else:
+                self.listener.broken(cause or error)
+                self._refuse_and_close(500, "the server failed on this request")
         except httptools.HttpParserError as error:
             self._refuse_and_close(400, f"malformed HTTP: {error}")
+        if rest:
+            self.data_received(rest)
 
     def pause_writing(self) -> None:
         """Read no more from a client that does not read its answers."""
@@ -170,38 +176,37 @@ class Connection(asyncio.Protocol):
         self._url += url
         self._head_bytes += len(url)
         if self._head_bytes > self.listener.limits.head_bytes:
-            self._refuse_and_close(414, "the request target is too long")
+            raise _RefusedError(414, "the request target is too long")
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Keep the few headers that matter."""
         self._head_bytes += len(name) + len(value)
-        if self._head_bytes > self.listener.limits.head_bytes:
-            limit = self.listener.limits.head_bytes
-            self._refuse_and_close(431, f"the headers are longer than {limit} bytes")
-            return
+        limit = self.listener.limits.head_bytes
+        if self._head_bytes > limit:
+            raise _RefusedError(431, f"the headers are longer than {limit} bytes")
         exchange = self._head
         if exchange is None:
             return  # a trailer, say: whoever looked at the headers before us has not seen it
         if exchange.hop is not None and name[:9].lower() == b"inferway-":
             exchange.hop[name.lower()] = value
             return
-        field = _FIELDS.get(name.lower())
-        if field is None:
-            return
-        if field == "":
+        lower = name.lower()
+        if lower == b"content-length":
             # llhttp has checked that these are digits, and that others before them are zeros.
             self._received = -int(value[-20:])
-        elif field == "expects":
-            exchange.expects = value.lower() == b"100-continue"
-        elif field == "authorization":
-            # Two of them are as good as none: whoever stands in front may check the other one.
-            exchange.authorization = b"" if exchange.authorization is not None else value
-        elif field in _LISTS:
+        elif lower == b"host":
+            exchange.host = value
+            exchange.hosts += 1
+        elif (field := _FIELDS.get(lower)) is not None:
+            setattr(exchange, field, value)
+        elif (field := _LISTS.get(lower)) is not None:
             before = getattr(exchange, field)
             setattr(exchange, field, value if before is None else b"%s,%s" % (before, value))
-        else:
-            exchange.hosts += field == "host"
-            setattr(exchange, field, value)
+        elif lower == b"authorization":
+            # Two of them are as good as none: whoever stands in front may check the other one.
+            exchange.authorization = b"" if exchange.authorization is not None else value
+        elif lower == b"expect":
+            exchange.expects = value.lower() == b"100-continue"
 
     def on_headers_complete(self) -> None:
         """Decide who handles the request, and whether its body may come."""
@@ -216,10 +221,7 @@ class Connection(asyncio.Protocol):
         exchange.keep_alive = parser.should_keep_alive() and not listener.draining
         plain = version == "1.1" and exchange.hosts == 1 and exchange.host == self._host
         if not plain or exchange.transfer is not None:
-            refusal = _wrong_head(exchange, version)
-            if refusal is not None:
-                self._refuse_and_close(*refusal)
-                return
+            _check_head(exchange, version)
             self._host = exchange.host
         guard = listener.guard
         if guard is not None:
@@ -229,8 +231,7 @@ class Connection(asyncio.Protocol):
             if isinstance(roles, Denied):
                 extra = b"Retry-After: %d\r\n" % roles.retry_s if roles.retry_s else b""
                 extra = _CHALLENGE if roles.status == 401 else extra
-                self._refuse_and_close(roles.status, roles.reason, extra)
-                return
+                raise _RefusedError(roles.status, roles.reason, extra)
             exchange.roles = roles
         # Without raw tensors all of a body is JSON.
         text = exchange.header_length is None
@@ -238,19 +239,14 @@ class Connection(asyncio.Protocol):
         announced = -self._received
         if announced:
             self._received = 0
-            if announced > self._cap:
-                self._too_large()
-                return
             # It counts as it comes, for who announces much and sends nothing takes nothing.
             bodies = listener.bodies
-            if bodies.held + announced > bodies.limit:
-                bodies.refused += 1
-                self._no_room(announced)
-                return
+            if announced > self._cap or bodies.held + announced > bodies.limit:
+                bodies.refused += announced <= self._cap
+                raise self._too_large(announced)
         if parser.should_upgrade():
             if exchange.method == b"CONNECT":
-                self._refuse_and_close(405, "CONNECT is not answered: this is no proxy", _METHODS)
-                return
+                raise _RefusedError(405, "CONNECT is not answered: this is no proxy", _METHODS)
             if announced or exchange.transfer is not None:
                 self._upgrade = b"Transfer-Encoding: chunked\r\n"
                 if announced:
@@ -268,11 +264,9 @@ class Connection(asyncio.Protocol):
             return
         size = len(chunk)
         self._received += size
-        if self._received > self._cap:
-            self._too_large()
-        elif not self.listener.bodies.reserve(size):
-            self._no_room(self._received)
-        elif exchange.size:
+        if self._received > self._cap or not self.listener.bodies.reserve(size):
+            raise self._too_large(self._received)
+        if exchange.size:
             exchange.size += size
             if self._buffer is None:
                 # One buffer, for a list of small chunks takes many times what it holds.
@@ -394,10 +388,15 @@ class Connection(asyncio.Protocol):
             hop[DEADLINE] = left
         if predicted is not None:
             hop[PREDICTED] = predicted
-        exchange.given_id, exchange.traceparent, exchange.tracestate, exchange.content_type = given[
-            :4
-        ]
-        exchange.encoding, exchange.header_length, exchange.accept_encoding = given[4:]
+        (
+            exchange.given_id,
+            exchange.traceparent,
+            exchange.tracestate,
+            exchange.content_type,
+            exchange.encoding,
+            exchange.header_length,
+            exchange.accept_encoding,
+        ) = given
         exchange.headed, exchange.keep_alive = True, not listener.draining
         self._handle(exchange, target)
         return True
@@ -435,20 +434,17 @@ class Connection(asyncio.Protocol):
         peer = self._transport.get_extra_info("peername")
         return str(peer[0]) if peer else ""
 
-    def _too_large(self) -> None:
-        limit = self.listener.limits.body_bytes
-        reason = f"the body is larger than the limit of {limit} bytes"
-        self._refuse_and_close(413, long_json(self._cap) if self._cap < limit else reason)
-
-    def _no_room(self, size: int) -> None:
-        bodies = self.listener.bodies
+    def _too_large(self, size: int) -> _RefusedError:
+        bodies, limit = self.listener.bodies, self.listener.limits.body_bytes
+        if size > self._cap:
+            reason = f"the body is larger than the limit of {limit} bytes"
+            return _RefusedError(413, long_json(self._cap) if self._cap < limit else reason)
         if size > bodies.limit:
             reason = f"the body is larger than all bodies together may be, {bodies.limit} bytes"
-            self._refuse_and_close(413, reason)
-        else:
-            # Whoever forwards it gives it to another node.
-            extra = _UNSERVED if self.listener.hops else b""
-            self._refuse_and_close(503, bodies.reason, RETRY + extra)
+            return _RefusedError(413, reason)
+        # Whoever forwards it gives it to another node.
+        extra = _UNSERVED if self.listener.hops else b""
+        return _RefusedError(503, bodies.reason, RETRY + extra)
 
     def _refuse_and_close(self, status: int, reason: str, extra: bytes = b"") -> None:
         if self._deaf:
@@ -563,25 +559,26 @@ class Connection(asyncio.Protocol):
             self._transport.resume_reading()
 
 
-def _wrong_head(exchange: Exchange, version: str) -> tuple[int, str] | None:
-    """Say what is wrong with a head (RFC 9112, 3.2, 6.1 and 6.3); None where nothing is."""
+def _check_head(exchange: Exchange, version: str) -> None:
+    """Refuse a head that is wrong (RFC 9112, 3.2, 6.1 and 6.3)."""
     if version not in ("1.0", "1.1"):
-        return 400, f"malformed HTTP: version {version} is not spoken here; 1.1 is"
+        raise _RefusedError(400, f"malformed HTTP: version {version} is not spoken here; 1.1 is")
     if exchange.hosts > 1:
-        return 400, f"the request has {exchange.hosts} Host headers, expected one"
+        raise _RefusedError(400, f"the request has {exchange.hosts} Host headers, expected one")
     if not exchange.hosts and version == "1.1":
-        return 400, "the request has no Host header"
+        raise _RefusedError(400, "the request has no Host header")
     if _HOST.fullmatch(exchange.host) is None:
         shown = exchange.host[:64].decode("latin-1")
-        return 400, f"the Host header is {shown!r}, expected a host and perhaps a port"
+        raise _RefusedError(
+            400, f"the Host header is {shown!r}, expected a host and perhaps a port"
+        )
     if exchange.transfer is None:
-        return None
+        return
     if exchange.old:
-        return 400, "a request of HTTP/1.0 has no Transfer-Encoding"
+        raise _RefusedError(400, "a request of HTTP/1.0 has no Transfer-Encoding")
     codings = [c for part in exchange.transfer.lower().split(b",") if (c := part.strip())]
     if codings[-1:] != [b"chunked"]:
-        return 400, "the last Transfer-Encoding of a request must be chunked"
+        raise _RefusedError(400, "the last Transfer-Encoding of a request must be chunked")
     if len(codings) > 1:
         shown = codings[0][:32].decode("latin-1")
-        return 501, f"transfer encoding {shown!r} is not offered; chunked alone is"
-    return None
+        raise _RefusedError(501, f"transfer encoding {shown!r} is not offered; chunked alone is")

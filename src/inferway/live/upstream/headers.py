@@ -332,32 +332,36 @@ class ResponseHeaders:
         The path is that of the nodes before this one, empty at the entry. The time is counted from
         the whole request's arrival. No variant is named where none answered.
         """
-        whole = b"%s,%s" % (path, self.node) if path else self.node
-        return self._lines(self.node, whole, b"%.2f" % (took_s * 1e3), encoded(variant), unserved)
+        lines = b"Inferway-Node: %s\r\nInferway-Path: %s\r\nInferway-Time-Ms: %.2f\r\n" % (
+            self.node,
+            b"%s,%s" % (path, self.node) if path else self.node,
+            took_s * 1e3,
+        )
+        if variant:
+            lines += b"Inferway-Variant: %s\r\n" % encoded(variant)
+        if unserved:
+            lines += b"Inferway-Unserved: 1\r\n"
+        return lines + self._degraded(b"")
 
     def passed(self, answer: Response, path: bytes, took_s: float) -> bytes:
         """Lines of an answer that another node made; `path` and `took_s` as `own` has them."""
         if not answer.path:  # it was refused before anybody had read whose it is
             return answer.lines + self.own(path, took_s, "", answer.unserved)
-        times = b"%.2f,%s" % (took_s * 1e3, answer.times)
-        whom = (answer.node, answer.path, times, answer.variant, answer.unserved, answer.degraded)
-        return self._lines(*whom) + answer.lines
-
-    def _lines(
-        self,
-        node: bytes,
-        path: bytes,
-        times: bytes,
-        variant: bytes,
-        unserved: bool,
-        degraded: bytes = b"",
-    ) -> bytes:
-        lines = b"Inferway-Node: %s\r\nInferway-Path: %s\r\nInferway-Time-Ms: %s\r\n"
-        lines %= node, path, times
-        if variant:
-            lines += b"Inferway-Variant: %s\r\n" % variant
-        if unserved:
+        lines = b"Inferway-Node: %s\r\nInferway-Path: %s\r\nInferway-Time-Ms: %.2f,%s\r\n" % (
+            answer.node,
+            answer.path,
+            took_s * 1e3,
+            answer.times,
+        )
+        if answer.variant:
+            lines += b"Inferway-Variant: %s\r\n" % answer.variant
+        if answer.unserved:
             lines += b"Inferway-Unserved: 1\r\n"
-        if self.degraded:  # of several nodes' sentences the nearest to the client's is told
-            degraded = quote(self.degraded, safe=" !'()*,/:;=").encode()
-        return lines + b"Inferway-Degraded: %s\r\n" % degraded if degraded else lines
+        if self.degraded or answer.degraded:
+            lines += self._degraded(answer.degraded)
+        return lines + answer.lines
+
+    def _degraded(self, others: bytes) -> bytes:
+        # Of several nodes' sentences the nearest to the client's is told.
+        said = quote(self.degraded, safe=" !'()*,/:;=").encode() if self.degraded else others
+        return b"Inferway-Degraded: %s\r\n" % said if said else b""

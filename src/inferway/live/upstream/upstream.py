@@ -107,7 +107,7 @@ class Upstream(ConnectionPool):
         self._looks: set[tuple[str, ...]] = set()
         self._sent_before = 0
         self._watchers: list[Watcher] = []
-        self._timers: dict[Callable[[], None], asyncio.TimerHandle] = {}
+        self._timers: dict[str, asyncio.TimerHandle] = {}
         """What is to be done later, each once at a time."""
         self._suspicion = Suspicion()
         self._inquiry: asyncio.Task[None] | None = None
@@ -182,7 +182,7 @@ class Upstream(ConnectionPool):
         """
         self._me = encoded(me)
         self._trips.follow(path, changed)
-        if self._look_at_ways not in self._timers:
+        if "_look_at_ways" not in self._timers:
             self._look_at_ways_later()
 
     def unfollow(self, path: tuple[str, ...], changed: OnChange) -> None:
@@ -251,16 +251,17 @@ class Upstream(ConnectionPool):
             task.cancel()
         self.drop(f"the connections to node {self.name} have been closed")
 
-    def _later(self, wait_s: float, act: Callable[[], None]) -> None:
+    def _later(self, act: Callable[[], None], wait_s: float) -> None:
         """Do something after a time, unless that is to be done already."""
-        if act in self._timers or self._closed:
+        name = act.__name__
+        if name in self._timers or self._closed:
             return
 
         def now() -> None:
-            del self._timers[act]
+            del self._timers[name]
             act()
 
-        self._timers[act] = self._loop.call_later(wait_s, now)
+        self._timers[name] = self._loop.call_later(wait_s, now)
 
     # Requests on their way.
 
@@ -290,14 +291,14 @@ class Upstream(ConnectionPool):
     def write(self, connection: ClientConnection, call: UpstreamCall) -> None:
         """Write a request."""
         call.connection = connection
-        if self._look not in self._timers:
-            self._later(SUSPECT_LEAST_S, self._look)
+        if "_look" not in self._timers:
+            self._later(self._look, SUSPECT_LEAST_S)
         connection.send(call.head, call.body)
 
     def queued(self, call: UpstreamCall) -> None:
         """Note since when a request waits for a connection."""
         call.since_s = monotonic()
-        self._later(SUSPECT_LEAST_S, self._look)
+        self._later(self._look, SUSPECT_LEAST_S)
 
     def broken(self, connection: ClientConnection, call: UpstreamCall, wrong: str) -> None:
         """Fail a request whose connection has ended."""
@@ -439,7 +440,7 @@ class Upstream(ConnectionPool):
             self._inquiry = self._loop.create_task(self._inquire())
         if self._busy or self._waiting:
             wait_s = TICK_S if begun else min(SUSPECT_LEAST_S, max(TICK_S, overdue_s - now_s))
-            self._later(wait_s, self._look)
+            self._later(self._look, wait_s)
 
     # The breaker, and who is told of it.
 
@@ -474,7 +475,7 @@ class Upstream(ConnectionPool):
     # Questions whether it lives.
 
     def _probe_later(self) -> None:
-        self._later(max(0.0, self.breaker.due_s - self.breaker.now()), self._probe)
+        self._later(self._probe, max(0.0, self.breaker.due_s - self.breaker.now()))
 
     def _probe(self) -> None:
         if self.works or self._closed:
@@ -485,7 +486,7 @@ class Upstream(ConnectionPool):
             self._probe_later()
 
     def _stop_asking(self) -> None:
-        timer = self._timers.pop(self._probe, None)
+        timer = self._timers.pop("_probe", None)
         if timer is not None:
             timer.cancel()
         if self._inquiry is not None:
@@ -527,7 +528,7 @@ class Upstream(ConnectionPool):
 
     def _look_at_ways_later(self) -> None:
         due_s = self._trips.due_s - monotonic() if self.breaker.closed else LONGEST_LOOK_S
-        self._later(min(LONGEST_LOOK_S, max(LOOK_S, due_s)), self._look_at_ways)
+        self._later(self._look_at_ways, min(LONGEST_LOOK_S, max(LOOK_S, due_s)))
 
     def _look_at_ways(self) -> None:
         if not self._trips.followed:
@@ -544,7 +545,7 @@ class Upstream(ConnectionPool):
 
     def _looked(self, path: tuple[str, ...], _: Response | ConnectError) -> None:
         self._looks.remove(path)
-        timer = self._timers.pop(self._look_at_ways, None)
+        timer = self._timers.pop("_look_at_ways", None)
         if timer is not None:
             timer.cancel()
             self._look_at_ways_later()
