@@ -221,8 +221,8 @@ def _rank(key: Line2D) -> int:
 def _draw(axes: Axes, panel: Panel, keys: dict[str, Line2D]) -> None:
     from matplotlib.ticker import FuncFormatter, NullFormatter, ScalarFormatter
 
-    axes.set_xscale(panel.scale_across)
-    axes.set_yscale(panel.scale_up)
+    axes.set(xscale=panel.scale_across, yscale=panel.scale_up, xlabel=panel.across, ylabel=panel.up)
+    axes.set_title(panel.title, loc="left", fontsize=10)
     axes.grid(axis="y", which="major", color="#DDDDDD", linewidth=0.8)
     axes.set_axisbelow(True)
     top = math.inf if panel.limits_up is None else panel.limits_up[1]
@@ -240,13 +240,8 @@ def _draw(axes: Axes, panel: Panel, keys: dict[str, Line2D]) -> None:
             color=_QUIET,
             fontsize=9,
         )
-    axes.set_title(panel.title, loc="left", fontsize=10)
-    axes.set_xlabel(panel.across)
-    axes.set_ylabel(panel.up)
-    if panel.limits_up is not None:
-        axes.set_ylim(*panel.limits_up)
-    if panel.limits_across is not None:
-        axes.set_xlim(*panel.limits_across)
+    limits = {"ylim": panel.limits_up, "xlim": panel.limits_across}
+    axes.set(**{name: ends for name, ends in limits.items() if ends is not None})
     plain = FuncFormatter(lambda value, _: f"{value:g}")
     for scale, axis in ((panel.scale_across, axes.xaxis), (panel.scale_up, axes.yaxis)):
         if scale == "linear":

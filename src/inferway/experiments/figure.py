@@ -109,7 +109,7 @@ def trade_off(
     up += [latency_s for _, latency_s in bound]
     with canvas(7.2, 4.6, font=STYLE["font.size"]) as figure:
         axes = figure.add_subplot()
-        axes.set_yscale("log")
+        axes.set(yscale="log", xlabel="measured accuracy (95 % interval)", ylabel=latency_label)
         axes.grid(axis="y", which="major", color="#DDDDDD", linewidth=0.8)
         axes.set_axisbelow(True)
         for index, one in enumerate(drawn):
@@ -154,8 +154,6 @@ def trade_off(
                 va="bottom",
                 color=_QUIET,
             )
-        axes.set_xlabel("measured accuracy (95 % interval)")
-        axes.set_ylabel(latency_label)
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axes.yaxis.set_major_formatter(FuncFormatter(_time))
         if title:

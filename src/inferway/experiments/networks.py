@@ -265,22 +265,18 @@ def network_map(topology: Topology, share: Float, *, title: str = "") -> Figure:
 
 def _tiered(topology: Topology) -> Float:
     """Leaves side by side, every other node above the middle of its children."""
-    count = len(topology.nodes)
-    children: list[list[int]] = [[] for _ in range(count)]
-    for link in topology.links.tolist():
-        parent, child = sorted(link, key=lambda node: topology.tier[node])
-        children[parent].append(child)
-    at = np.zeros((count, 2))
+    import networkx
+
+    tree = networkx.Graph(topology.links.tolist())
+    root = int(np.argmin(topology.tier))
+    children = networkx.dfs_successors(tree, root)
+    order = list(networkx.dfs_preorder_nodes(tree, root))
+    leaves = [node for node in order if node not in children]
+    at = np.zeros((len(topology.nodes), 2))
     at[:, 1] = -topology.tier
-    order, walk = [], [int(np.argmin(topology.tier))]
-    while walk:
-        node = walk.pop()
-        order.append(node)
-        walk += children[node][::-1]
-    leaves = [node for node in order if not children[node]]
     at[leaves, 0] = np.arange(len(leaves))
     for node in reversed(order):
-        if children[node]:
+        if node in children:
             at[node, 0] = at[children[node], 0].mean()
     return at
 

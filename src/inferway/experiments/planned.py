@@ -147,11 +147,7 @@ class Plan:
             {
                 "task": name,
                 **{f"instances.{variant}": tried.instances.get(variant, 0) for variant in variants},
-                "response_time_s": tried.response_time_s,
-                "accuracy": tried.accuracy,
-                "utilization": tried.utilization,
-                "lost": tried.lost,
-                "holds": tried.holds,
+                **{what: value for what, value in vars(tried).items() if what != "instances"},
                 "chosen": tried is task.simulated,
             }
             for name, task in self.tasks.items()

@@ -15,8 +15,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor
-from concurrent.futures import wait as wait_for
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -24,11 +23,9 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from inferway.unreadable import UNREADABLE
-
-_POLL_S: Final = 0.1
 
 
 @dataclass(frozen=True)
@@ -115,16 +112,12 @@ def in_threads(points: Sequence[Point], workers: int, stop: threading.Event) -> 
     """
     with ThreadPoolExecutor(max_workers=workers) as pool:
         places = {pool.submit(one.call, **one.arguments): i for i, one in enumerate(points)}
-        left = set(places)
         try:
-            while left:
-                done, left = wait_for(left, timeout=_POLL_S, return_when=FIRST_COMPLETED)
-                for future in done:
-                    yield Computed(places[future], future.result())
+            for future in as_completed(places):
+                yield Computed(places[future], future.result())
         except BaseException:
             stop.set()
-            for future in left:
-                future.cancel()
+            pool.shutdown(wait=False, cancel_futures=True)
             raise
 
 

@@ -203,8 +203,8 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
             found.append(claim(says, f"{mine:.2%} against {other:.2%}", mine - other, above=0.0))
     if heavy := by_name.get("hw"):
         late = heavy["phases"]["burst"]["violation_ratio"]
-        said = f"violation ratio {late:.2%} there"
-        found.append(claim("hw fails most requests of a burst", said, late, above=0.5))
+        says = "hw fails most requests of a burst"
+        found.append(claim(says, f"violation ratio {late:.2%} there", late, above=0.5))
     return found
 
 
@@ -333,8 +333,8 @@ def scheduled(
         section["slot"] = f"{SLOT_S:g} s"
     if scheduler == LEARNED:
         section["checkpoint"] = str(Path(checkpoint or "").resolve())
-    changed = deployment.with_(scheduling=section)
-    return {name: part for name, part in changed.source.data.items() if name != "dispatch"}
+    data = deployment.with_(scheduling=section).source.data
+    return {name: part for name, part in data.items() if name != "dispatch"}
 
 
 def measured(
