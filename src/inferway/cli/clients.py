@@ -78,19 +78,18 @@ def drive(
             )
     except AddressError as error:
         raise CommandError(str(error), REFUSED) from error
-    from inferway.experiments.driven import network_tables, task_tables, write
+    from inferway.experiments.driven import tables, write
 
     network, records = driven.network, driven.records
     titled = replace(driven, title=deployment.path.name)
-    files, failure = options.saved(out, lambda: write(records, out or Path(), titled.plot()))
+    files, failure = options.saved(out, lambda: write(titled, out or Path()))
     if json:
         tasks = {name: one.to_dict() for name, one in driven.tasks.items()}
         kept = {"parquet": str(files[0]), "figures": list(map(str, files[1:]))} if files else {}
         whole = None if network is None else network.to_json()
         terminal.document({"schema": 1, "tasks": tasks, "network": whole, **kept})
     else:
-        tables = task_tables(driven.title, driven.tasks) if not network else network_tables(network)
-        terminal.show(*tables, *map(str, files))
+        terminal.show(*tables(driven), *map(str, files))
     summaries = driven.tasks if network is None else {"": network.whole}
     for name, one in summaries.items():
         for sentence in one.warnings:

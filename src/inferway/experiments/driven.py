@@ -59,17 +59,15 @@ class Driven:
         """Draw what share of answers came within which latency; of a network, its course."""
         if self.network is not None:
             (record,) = self.records.values()
-            return course(record, self.network, title=self.title)  # type: ignore[arg-type]
+            return _course(record, self.network, self.title)  # type: ignore[arg-type]
         parts = {name: record.latency_s for name, record in self.records.items()}
-        return latencies(parts, title=self.title)
+        return panels([_distribution(parts)], columns=1, title=self.title)
 
     def _repr_html_(self) -> str:
         return str(self.to_frame().T.to_html(header=False))
 
     def __str__(self) -> str:
-        if self.network is not None:
-            return text(*network_tables(self.network))
-        return text(*task_tables(self.title, self.tasks))
+        return text(*tables(self))
 
 
 def drive(
@@ -140,12 +138,19 @@ def drive(
     return Driven(url or loadgen.URL, summaries, records)
 
 
+def tables(driven: Driven) -> list[RenderableType]:
+    """Numbers of a server's tasks, or of a network as a whole, by task and by entry."""
+    if driven.network is not None:
+        return _network_tables(driven.network)
+    return _task_tables(driven.title, driven.tasks)
+
+
 _COUNTS: Final = ("offered", "answered", "rejected", "failed")
 _ACCURACIES: Final = ("accuracy", "profile_accuracy")
 _TIMES: Final = {"mean": "mean_s", "p50": "p50_s", "p95": "p95_s", "p99": "p99_s"}
 
 
-def task_tables(url: str, summaries: Mapping[str, Summary]) -> list[RenderableType]:
+def _task_tables(url: str, summaries: Mapping[str, Summary]) -> list[RenderableType]:
     """One server's answers: a column per task, as there are few tasks and many numbers."""
     lines: dict[str, Callable[[Summary], str]] = {
         "requests": lambda one: str(one.offered),
@@ -166,7 +171,7 @@ def task_tables(url: str, summaries: Mapping[str, Summary]) -> list[RenderableTy
     return laid + _failures(summaries)
 
 
-def network_tables(found: NetworkSummary) -> list[RenderableType]:
+def _network_tables(found: NetworkSummary) -> list[RenderableType]:
     """A network's answers: percentiles by task and entry, and who answered."""
     gain = found.gain
     parts = {"all": found.whole, **found.tasks}
@@ -226,11 +231,6 @@ def _failures(summaries: Mapping[str, Summary]) -> list[RenderableType]:
     return [Text(), laid] if rows else []
 
 
-def latencies(parts: Mapping[str, Float], *, title: str = "") -> Figure:
-    """Draw what share of answers came within which latency in seconds, a curve for each part."""
-    return panels([_distribution(parts)], columns=1, title=title)
-
-
 def _distribution(parts: Mapping[str, Float]) -> Panel:
     curves = []
     for color, (name, latency_s) in enumerate(parts.items()):
@@ -242,7 +242,7 @@ def _distribution(parts: Mapping[str, Float]) -> Panel:
     return Panel("latency", "latency, ms", "share of answers", curves, scale_across="log")
 
 
-def course(record: NetworkRecord, found: NetworkSummary, *, title: str = "") -> Figure:
+def _course(record: NetworkRecord, found: NetworkSummary, title: str) -> Figure:
     """Draw a network's latencies by task and entry, and its gain, latency and losses by slot."""
     gain, latency_s = found.gain, record.latency_s
     middle = (gain.time_s + gain.slot_s / 2).tolist()
@@ -271,7 +271,7 @@ def course(record: NetworkRecord, found: NetworkSummary, *, title: str = "") -> 
     return panels(shown, columns=2, title=title)
 
 
-def write(records: Mapping[str, Record], folder: Path, figure: Figure) -> list[Path]:
+def write(driven: Driven, folder: Path) -> list[Path]:
     """Write every request of all tasks to `requests.parquet`, and a figure as PNG and SVG.
 
     Returns the Parquet file and the PNG.
@@ -281,13 +281,14 @@ def write(records: Mapping[str, Record], folder: Path, figure: Figure) -> list[P
     from inferway.experiments.figure import save
 
     folder.mkdir(parents=True, exist_ok=True)
-    tables = [
-        {"task": np.full(len(record), name)} | record.to_frame() for name, record in records.items()
+    columns = [
+        {"task": np.full(len(record), name)} | record.to_frame()
+        for name, record in driven.records.items()
     ]
-    frame = pd.concat(map(pd.DataFrame, tables), ignore_index=True)
+    frame = pd.concat(map(pd.DataFrame, columns), ignore_index=True)
     # Names repeat on every row; as categories they are small.
-    names = [name for name, column in tables[0].items() if column.dtype.kind == "U"]
+    names = [name for name, column in columns[0].items() if column.dtype.kind == "U"]
     frame = frame.astype(dict.fromkeys(names, "category"))
     file = folder / "requests.parquet"
     frame.to_parquet(file, index=False)
-    return [file, save(figure, folder / "latency")[0]]
+    return [file, save(driven.plot(), folder / "latency")[0]]
