@@ -433,17 +433,30 @@ _Numbers = list[float]
 _FLEET = msgspec.defstruct(
     "_FLEET",
     [
-        *(("task", str), ("node", str), ("variants", tuple[str, ...]), ("buffer", int | None)),
-        *(("rate", _Numbers), ("accuracy", _Numbers), ("count", list[int])),
-        *(("price", _Numbers), ("energy", _Numbers)),
+        ("task", str),
+        ("node", str),
+        ("variants", tuple[str, ...]),
+        ("rate", _Numbers),
+        ("accuracy", _Numbers),
+        ("count", list[int]),
+        ("price", _Numbers),
+        ("energy", _Numbers),
+        ("buffer", int | None),
     ],
 )
 _HEAD = msgspec.defstruct(
     "_HEAD",
     [
-        *(("fleet", _FLEET), ("policy", str), ("options", dict[str, Any]), ("folder", str | None)),
-        *(("target", _Finite | None), ("rate_per_s", _Finite | None), ("measure", bool)),
-        *(("narrow", bool), ("max_wait_s", _Finite | None), ("lasting", int)),
+        ("fleet", _FLEET),
+        ("policy", str),
+        ("options", dict[str, Any]),
+        ("folder", str | None),
+        ("target", _Finite | None),
+        ("rate_per_s", _Finite | None),
+        ("measure", bool),
+        ("narrow", bool),
+        ("max_wait_s", _Finite | None),
+        ("lasting", int),
     ],
 )
 

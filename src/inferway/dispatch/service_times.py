@@ -26,7 +26,8 @@ from inferway.unreadable import UNREADABLE
 
 SCHEMA = 2
 _WRITING = Lock()  # Several sites of a process may keep their times at the same moment
-_FORGET = 50  # A remembered quantile counts as so many measurements: a changed machine is believed
+# A remembered quantile counts as so many measurements: a changed machine is soon believed.
+_FORGET = 50
 
 _Sizes = msgspec.Meta(min_length=SIZES, max_length=SIZES)
 _Rows = list[Annotated[list[Annotated[float, msgspec.Meta(ge=0, le=1e300)]], _Sizes]]
@@ -123,7 +124,9 @@ def _measured(dispatcher: Dispatcher, keys: Mapping[str, str]) -> dict[str, _Ser
         own = slice(int(first[k]), int(first[k + 1]))
         if variant in keys and site.measured[own].any():
             rows[keys[variant]] = _Services(
-                *(site.row_s[own].tolist(), site.slow_s[own].tolist(), site.measured[own].tolist()),
+                row_s=site.row_s[own].tolist(),
+                slow_s=site.slow_s[own].tolist(),
+                measured=site.measured[own].tolist(),
                 at=now_s,
             )
     return rows
