@@ -20,7 +20,6 @@ NAMED_TWICE = {
     "Model": 2,
     "Node": 2,
     "Request": 2,
-    "Scenario": 2,
     "Site": 2,
     "Stream": 2,
     "Tier": 2,

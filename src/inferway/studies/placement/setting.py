@@ -72,7 +72,7 @@ SYSTEMS: Final[Mapping[str, tuple[Tier, ...]]] = {
 MODELS: Final = tuple(sorted(table("paper/yolov4"), key=lambda entry: entry.accuracy))
 
 
-class Scenario(NamedTuple):
+class DeliveryScenario(NamedTuple):
     """A network and its requests."""
 
     network: DeliveryNetwork
@@ -100,7 +100,7 @@ def yolov4(copies: int) -> Task:
 @lru_cache(maxsize=4)
 def scenario(
     system: str, *, alpha: float, rate_per_s: float, sliding: bool, seed: int, copies: int = 3
-) -> Scenario:
+) -> DeliveryScenario:
     """Build one of `SYSTEMS` with its requests.
 
     Parameters
@@ -141,7 +141,7 @@ def demanded(
     seed: int,
     copies: int,
     per_task: int,
-) -> Scenario:
+) -> DeliveryScenario:
     """Give a topology the papers' tasks and requests, which enter at some of `places`."""
     moving = {"shift": SHIFT, "every": f"{WINDOW / rate_per_s!r} s"} if sliding else None
     stream = Stream(
@@ -165,4 +165,4 @@ def demanded(
         alpha=alpha,
         slot_s=SLOT_S,
     )
-    return Scenario(network, Demand((stream,), types, SLOT_S, seed), topology)
+    return DeliveryScenario(network, Demand((stream,), types, SLOT_S, seed), topology)

@@ -21,7 +21,7 @@ from inferway.placement import Observation, PlacementPolicy, build_policy, gain,
 from inferway.placement.contract import Allocation, Float
 from inferway.placement.table import expected_batches
 from inferway.studies import Point, Results, grid
-from inferway.studies.placement.setting import MODELS, Scenario, scenario
+from inferway.studies.placement.setting import MODELS, DeliveryScenario, scenario
 from inferway.twin.result import NetworkResult
 from inferway.twin.slots import run_slots
 
@@ -59,7 +59,11 @@ class PaperPolicy(NamedTuple):
         return self.seconds + each * (min(slots, STATIC_SLOTS) if static else slots)
 
     def build(
-        self, built: Scenario, slots: int, seed: int, options: Mapping[str, Any] | None = None
+        self,
+        built: DeliveryScenario,
+        slots: int,
+        seed: int,
+        options: Mapping[str, Any] | None = None,
     ) -> PlacementPolicy:
         """Make it for a network; in hindsight, for the requests of these slots."""
         return build_policy(
@@ -215,7 +219,7 @@ def simulated(
     return summary(run(built, made, policy, slots), series=series)
 
 
-def run(built: Scenario, policy: PlacementPolicy, name: str, slots: int) -> NetworkResult:
+def run(built: DeliveryScenario, policy: PlacementPolicy, name: str, slots: int) -> NetworkResult:
     """Run a policy by the twin's slots."""
     return run_slots(built.network, built.demand, policy, slots=slots, name=name)
 
@@ -261,7 +265,7 @@ def allocated(
     return {**summary(run(built, policy, "infida", slots)), **_popular(built, policy, copies)}
 
 
-def _popular(built: Scenario, policy: PlacementPolicy, copies: int) -> dict[str, Any]:
+def _popular(built: DeliveryScenario, policy: PlacementPolicy, copies: int) -> dict[str, Any]:
     network, pairs, models = built.network, built.network.pairs, built.network.models
     assert policy.fractional is not None  # INFIDA has one
     spread: NDArray[np.float64] = policy.state.spread  # type: ignore[attr-defined]
