@@ -20,8 +20,7 @@ from inferway.placement.counters import Counted, Counters, Counting, without_fra
 from inferway.placement.crossing import NodeData, data_of
 from inferway.placement.infida import Infida, InfidaState, room_at
 from inferway.placement.messages import Letter
-from inferway.placement.table import POLICIES, build_policy, policy_class
-from inferway.placement.written import WRITTEN, Written
+from inferway.placement.table import POLICIES, WRITTEN, Written, build_policy, policy_class
 
 if TYPE_CHECKING:
     from inferway.deployment import Deployment

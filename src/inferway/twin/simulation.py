@@ -133,8 +133,7 @@ def simulate(
     moved = None
     if deployment.network is not None:
         # Imported here: a site needs neither networks nor placement.
-        from inferway.placement.table import POLICIES
-        from inferway.placement.written import WRITTEN
+        from inferway.placement.table import POLICIES, WRITTEN
 
         if isinstance(policy, str) and (policy in POLICIES or policy == WRITTEN):
             policy, moved = None, policy

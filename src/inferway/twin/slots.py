@@ -24,8 +24,7 @@ from inferway.placement.exact import best_static
 from inferway.placement.infida import PSI, regret_constant
 from inferway.placement.objective import minimal
 from inferway.placement.serving import serve, spent, tally
-from inferway.placement.table import build_policy, expected_batches, policy_of
-from inferway.placement.written import WRITTEN, Written
+from inferway.placement.table import WRITTEN, Written, build_policy, expected_batches, policy_of
 from inferway.twin.result import NetworkResult, PartResult, Regret
 
 if TYPE_CHECKING:
