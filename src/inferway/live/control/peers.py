@@ -26,7 +26,7 @@ from typing import Any, Final, NamedTuple
 
 from inferway.extras import installing
 from inferway.live.control.link import STATE_BYTES, PeerLink, Sample, WholeState
-from inferway.live.control.session import ALIVE, Keys, settings
+from inferway.live.control.session import ALIVE, KeyExpressions, settings
 from inferway.live.errors import ServeError
 from inferway.live.security.tls import Credentials
 from inferway.live.threads import Wakeup
@@ -113,7 +113,7 @@ class Peers:
     ) -> None:
         self.node, self.listen = node, listen
         self._addresses = dict(neighbors)
-        self._keys = Keys(network, node)
+        self._keys = KeyExpressions(network, node)
         self._credentials = credentials
         self._delays_s = delays_s or {}
         self._on_sample: list[Callable[[str, str, str, bytes | None], None]] = []

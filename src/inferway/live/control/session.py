@@ -32,7 +32,7 @@ _ASKED: Final = (
 )
 
 
-class Keys(NamedTuple):
+class KeyExpressions(NamedTuple):
     """Names of what one node says to another: ``inferway/NETWORK/FROM/TO/KIND``.
 
     Attributes
@@ -102,7 +102,7 @@ def neighbors_of(
 
 
 def settings(
-    keys: Keys,
+    keys: KeyExpressions,
     listen: str,
     neighbors: Mapping[str, str | None],
     credentials: Credentials | None,
@@ -199,7 +199,9 @@ def _each(address: str) -> list[str]:
     return list(dict.fromkeys(joined(str(one[4][0]), port or 0) for one in found))
 
 
-def _rules(keys: Keys, neighbors: Mapping[str, str | None], *, known: bool) -> dict[str, Any]:
+def _rules(
+    keys: KeyExpressions, neighbors: Mapping[str, str | None], *, known: bool
+) -> dict[str, Any]:
     """Allow each neighbor its own keys; `known` where certificates tell who speaks."""
     rules: list[dict[str, Any]] = []
     subjects: list[dict[str, Any]] = []

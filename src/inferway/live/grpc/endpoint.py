@@ -10,8 +10,7 @@ import grpc
 import grpc.aio
 
 from inferway.live.grpc import messages
-from inferway.live.grpc.arrivals import FULL, Arrivals
-from inferway.live.grpc.connections import Unread, peer_of
+from inferway.live.grpc.arrivals import FULL, Arrivals, Unread, peer_of
 from inferway.live.grpc.inference import CallError, answer, ask, denied, refused
 from inferway.live.grpc.messages import decode
 from inferway.live.headroom import Bodies

@@ -21,7 +21,7 @@ from peering import LIMIT_S, Heard, addresses_of, peers
 
 from inferway.live import ServeError
 from inferway.live.control.peers import LIMIT_BYTES, Peers
-from inferway.live.control.session import Keys, settings
+from inferway.live.control.session import KeyExpressions, settings
 from inferway.live.security.authority import issue
 from inferway.live.security.tls import Credentials
 
@@ -48,7 +48,7 @@ def intruder(name: str, target: str, credentials: Credentials | None) -> dict[st
     own = next(iter(addresses_of(("own",)).values()))
     config = json.loads(
         settings(
-            Keys("test", name),
+            KeyExpressions("test", name),
             own,
             {"a": target},
             credentials,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from inferway.live.control.session import Keys, settings
+from inferway.live.control.session import KeyExpressions, settings
 from inferway.live.security.tls import Credentials
 
 SURE = Credentials.of("edge", Path("certs"))
@@ -16,7 +16,7 @@ SURE = Credentials.of("edge", Path("certs"))
 def endpoints(listen: str, neighbor: str, credentials: Credentials | None) -> Any:
     """Where a node listens, and what it connects to."""
     text = settings(
-        Keys("net", "edge"),
+        KeyExpressions("net", "edge"),
         listen,
         {"cloud": neighbor, "leaf": None},
         credentials,
