@@ -24,7 +24,7 @@ _THEORY: Final = "#000000"
 
 
 class Look(NamedTuple):
-    """How one thing is drawn: legend, number of its color (-1 is theory's black), and line."""
+    """The look of one thing: legend, number of its color (-1 is theory's black), and line."""
 
     label: str
     color: int = -1
@@ -161,7 +161,7 @@ def flat(look: Look, x: Sequence[float], level: float) -> Curve:
 
 
 def steady_values(curves: Sequence[Curve]) -> list[float]:
-    """What goes up at all points that are known and not hollow."""
+    """The values at all points that are known and not hollow."""
     return [
         y
         for curve in curves

@@ -1,4 +1,4 @@
-"""What a drive met, in words and pictures: tables, latencies, the course by slots, Parquet."""
+"""A drive in words and pictures: tables, latencies, the course by slots, Parquet."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _POINTS: Final = 400  # of a curve of latencies
 
 @dataclass(frozen=True)
 class Driven:
-    """What a deployment's own workload met at a server or a network that runs.
+    """The answers that a deployment's own workload had from a server or a network that runs.
 
     Attributes
     ----------

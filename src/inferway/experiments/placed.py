@@ -30,7 +30,7 @@ _PROOF = {
 
 @dataclass(frozen=True, eq=False)
 class PlacementResult(Placement):
-    """What `inferway.place` gives."""
+    """The placement that `inferway.place` gives."""
 
     def to_frame(self) -> pd.DataFrame:
         """One row for each node and variant of a task that runs there."""

@@ -61,7 +61,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class TaskPlan:
-    """What one task needs.
+    """The instances that one task needs.
 
     Attributes
     ----------
@@ -88,7 +88,7 @@ class TaskPlan:
 
     @property
     def holds(self) -> bool:
-        """Whether the twin keeps what is promised with these instances."""
+        """True where the twin keeps what is promised with these instances."""
         return self.simulated.holds
 
     def to_json(self) -> dict[str, Any]:
@@ -106,14 +106,14 @@ class TaskPlan:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a node needs for all its tasks."""
+    """The instances that a node needs for all its tasks."""
 
     node: str
     tasks: dict[str, TaskPlan]
 
     @property
     def holds(self) -> bool:
-        """Whether all tasks are kept in the twin."""
+        """True where the twin keeps what all tasks promise."""
         return all(task.holds for task in self.tasks.values())
 
     @property

@@ -118,7 +118,7 @@ _BLOCK = re.compile(r"<!-- (claims: (?P<name>[\w-]+)|counts|made) -->\n.*?<!-- e
 
 @dataclass
 class Page:
-    """What was written to a file: the studies whose tables are new, and those without a result."""
+    """A file that was written: the studies whose tables are new, and those without a result."""
 
     file: Path
     counts: str

@@ -230,7 +230,7 @@ def _meaning(file: Path) -> bytes:
 
 
 def key(point: Point, code: str) -> str:
-    """What a stored row is known by: the call, its arguments and the code's version."""
+    """Key of a stored row: the call, its arguments and the code's version."""
     call = f"{point.call.__module__}.{point.call.__qualname__}"
     content = json.dumps([call, point.arguments, code], sort_keys=True, allow_nan=False)
     return hashlib.sha256(content.encode()).hexdigest()[:24]

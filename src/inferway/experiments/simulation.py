@@ -45,7 +45,7 @@ _SHOWN: Final = (
 
 @dataclass(frozen=True)
 class SimulationResult(TwinResult):
-    """What `inferway.simulate` gives."""
+    """The simulation that `inferway.simulate` gives."""
 
     def plot(self) -> Figure:
         """Draw who answered and how quickly, by variant; of a network, its gain over time."""

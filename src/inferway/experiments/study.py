@@ -1,4 +1,4 @@
-"""What a study is, and how it runs: what is stored is not computed again."""
+"""Studies, and how they run: stored points are not computed again."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Settings = TypeVar("Settings")
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a run is.
+    """The progress of a run.
 
     Attributes
     ----------

@@ -70,7 +70,7 @@ class Axis:
 
     @property
     def numeric(self) -> bool:
-        """Whether all values are numbers of one unit."""
+        """True where all values are numbers of one unit."""
         units = {value.unit for value in self.values}
         return len(units) == 1 and all(value.number is not None for value in self.values)
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TrainingResult(Trained):
-    """What `inferway.train` gives."""
+    """The training that `inferway.train` gives."""
 
     def to_frame(self) -> pd.DataFrame:
         """One row per phase of the workload."""

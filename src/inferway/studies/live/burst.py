@@ -89,7 +89,7 @@ WHAT: Final = ("goodput", "violation_ratio", "accuracy", "heavy")
 
 @dataclass(frozen=True)
 class BurstLoad:
-    """What is asked of the fleet: calm and burst in turn.
+    """The load on the fleet: calm and burst in turn.
 
     Attributes
     ----------

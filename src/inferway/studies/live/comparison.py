@@ -1,4 +1,4 @@
-"""What live comparisons share: requests, servers in turn, progress, and how results are shown."""
+"""Parts of all live comparisons: requests, servers in turn, progress, and how results are shown."""
 
 from __future__ import annotations
 

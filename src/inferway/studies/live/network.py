@@ -272,7 +272,7 @@ def placed(deployment: Deployment, policy: str, slots: int) -> dict[str, Any]:
 
 @dataclass
 class _Driven:
-    """What is known so far, policy by policy."""
+    """The runs so far, policy by policy."""
 
     deployment: Deployment
     folder: Path

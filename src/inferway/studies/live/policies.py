@@ -114,7 +114,7 @@ class TwoLevels:
 
     @property
     def telling(self) -> bool:
-        """Whether the most accurate variant alone cannot carry the mean."""
+        """True where the most accurate variant alone cannot carry the mean."""
         return self.mean_per_s > self.most_accurate_per_s
 
     def process(self) -> MapArrivals:
