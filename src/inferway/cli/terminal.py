@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -136,12 +136,8 @@ def compiling(shown: bool) -> Iterator[None]:
     from inferway.site.compiled import Compilation, watched
 
     timers: list[threading.Timer] = []
-    said = threading.Event()
-
-    def say() -> None:
-        if not said.is_set():
-            said.set()
-            complain("compiling the policies, once; `inferway compile FILE` does it beforehand")
+    sentence = "compiling the policies, once; `inferway compile FILE` does it beforehand"
+    say = cache(partial(complain, sentence))  # once
 
     def begun() -> None:
         timers.append(threading.Timer(1.0, say))

@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from inferway.loadgen.access import Access, unsecured
+from inferway.loadgen.access import Access, DriveError, unsecured
 from inferway.loadgen.alarm import alarm
 from inferway.loadgen.answer import decode
 from inferway.protocol.address import ServerAddress
@@ -85,6 +85,12 @@ class SendPlan:
     connections: int
     grace_s: float
     every_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.connections < 1:
+            raise DriveError(
+                f"connections is {self.connections}: at least one is needed to send anything"
+            )
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from inferway.loadgen.generator import SendPlan
 from inferway.loadgen.message import Inputs, encode, head, inputs_of
 from inferway.loadgen.network_record import NetworkRecord
 from inferway.loadgen.process import carry_out
-from inferway.loadgen.streams import CONNECTIONS, GRACE_S, Told, check_connections, spoken
+from inferway.loadgen.streams import CONNECTIONS, GRACE_S, Told, spoken
 
 if TYPE_CHECKING:
     from inferway.deployment import Deployment
@@ -80,7 +80,6 @@ def drive_network(
     trace = requests_of(network, replace(demand, seed=chosen), duration_s)
     if not len(trace.time_s):
         raise DriveError(f"no request is due within {duration_s:g} s: drive for longer")
-    check_connections(connections)
     entered, place = np.unique(trace.entry, return_inverse=True)
     names = [network.nodes[node] for node in entered]
     if missing := [name for name in names if name not in addresses]:

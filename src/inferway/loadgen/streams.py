@@ -88,12 +88,6 @@ class Stream:
         return times, items
 
 
-def check_connections(connections: int) -> None:
-    """Refuse a number with which nothing can be sent."""
-    if connections < 1:
-        raise DriveError(f"connections is {connections}: at least one is needed to send anything")
-
-
 def spoken(told: Told | None) -> Progress | None:
     """Turn numbers of requests into a sentence and the part that is done, 0..1."""
     if told is None:
@@ -149,7 +143,6 @@ def replay(
         Where Ctrl-C comes before any request is due.
     """
     address = server_at(url)
-    check_connections(connections)
     bodies: list[bytes] = []
     parts = []
     for index, stream in enumerate(streams):
