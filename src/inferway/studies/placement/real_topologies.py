@@ -151,11 +151,14 @@ def equipped(plain: Topology, budget: float) -> Topology:
 def _points(settings: BackboneSettings) -> list[Point]:
     shared = settings.given("alpha", "rate_per_node", "budget", "slots")
 
-    def cost(policy: str, **_: Any) -> float:
-        return 4 * POLICIES[policy].cost(settings.slots)
-
     axes: dict[str, Any] = {"name": found(settings.names), "policy": settings.policies}
-    return grid(simulated, shared, cost, **axes, trial=range(settings.trials))
+    return grid(
+        simulated,
+        shared,
+        lambda policy, **_: 4 * POLICIES[policy].cost(settings.slots),
+        **axes,
+        trial=range(settings.trials),
+    )
 
 
 def _figure(settings: BackboneSettings, results: Results) -> Drawing:

@@ -70,10 +70,13 @@ def _points(settings: PeriodSettings) -> list[Point]:
         policy, options = settings.runs[run]
         return {**shared, "policy": policy, "options": options}
 
-    def cost(run: str) -> float:
-        return POLICIES[settings.runs[run][0]].cost(settings.slots)
-
-    return grid(simulated, arguments, cost, run=settings.runs, trial=range(settings.trials))
+    return grid(
+        simulated,
+        arguments,
+        lambda run: POLICIES[settings.runs[run][0]].cost(settings.slots),
+        run=settings.runs,
+        trial=range(settings.trials),
+    )
 
 
 def _moved_points(settings: MovedSettings) -> list[Point]:

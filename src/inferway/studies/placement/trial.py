@@ -139,12 +139,13 @@ def every(*axes: str, given: Sequence[str] = ()) -> Callable[[Settings], list[Po
         values: dict[str, Any] = {
             axis: getattr(settings, _FIELDS[axis]) or [getattr(settings, axis)] for axis in axes
         }
-        shared = settings.given("slots", *given)
-
-        def cost(policy: str, **_: Any) -> float:
-            return POLICIES[policy].cost(settings.slots)
-
-        return grid(simulated, shared, cost, **values, trial=range(settings.trials))
+        return grid(
+            simulated,
+            settings.given("slots", *given),
+            lambda policy, **_: POLICIES[policy].cost(settings.slots),
+            **values,
+            trial=range(settings.trials),
+        )
 
     return points
 

@@ -65,12 +65,15 @@ def _limit_points(settings: LimitSettings) -> list[Point]:
             **case,
         }
 
-    def cost(servers: int, **_: Any) -> float:
-        return seconds(settings.queries_of(servers), settings.precision)
-
-    axes: dict[str, Any] = {"distribution": _LAWS, "target": settings.targets}
-    trials = range(settings.trials)
-    return grid(simulated, arguments, cost, **axes, servers=settings.sizes, trial=trials)
+    return grid(
+        simulated,
+        arguments,
+        lambda servers, **_: seconds(settings.queries_of(servers), settings.precision),
+        distribution=_LAWS,
+        target=settings.targets,
+        servers=settings.sizes,
+        trial=range(settings.trials),
+    )
 
 
 def _limit_figure(settings: LimitSettings, results: Results) -> Drawing:

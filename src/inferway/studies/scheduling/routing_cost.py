@@ -33,12 +33,14 @@ class Settings:
 
 
 def _points(settings: Settings) -> list[Point]:
-
-    def took(servers: int, **_: Any) -> float:
-        return 1 + settings.calls * settings.rounds * (0.1e-6 + 1e-9 * servers)
-
-    arguments = {"calls": settings.calls, "rounds": settings.rounds}
-    return grid(cost, arguments, took, method=METHODS, servers=settings.servers)
+    calls, rounds = settings.calls, settings.rounds
+    return grid(
+        cost,
+        {"calls": calls, "rounds": rounds},
+        lambda servers, **_: 1 + calls * rounds * (0.1e-6 + 1e-9 * servers),
+        method=METHODS,
+        servers=settings.servers,
+    )
 
 
 def cost(method: str, servers: int, calls: int, rounds: int) -> dict[str, float]:
