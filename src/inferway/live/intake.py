@@ -58,6 +58,10 @@ class Intake:
         # What the task takes and gives.
         self.schema = TaskSchema(pool.signature, self.limits.elements)
 
+    def sees(self, site: Site) -> bool:
+        """Whether it is of this task's site, and of the fleet that answers there now."""
+        return self.site is site and self._pool is site.present
+
     def request(
         self,
         arrays: Arrays,

@@ -57,6 +57,8 @@ class Server:
     ----------
     sites
         By task, what answers its requests, or says that nothing can now.
+    hurried
+        Whether nothing is waited for any more.
 
     Raises
     ------
@@ -72,13 +74,21 @@ class Server:
     ) -> None:
         self.options = options = options or ServerOptions()
         check_admin(options.admin_host, options.keys)
-        if not isinstance(deployment, Sequence):
+        self._deployment: Deployment | None = None
+        sites, limits, folders = [], Limits(), list[Path]()
+        if isinstance(deployment, Sequence):
+            sites = list(deployment)
+        else:
             check_served(deployment)
-        self._deployment = deployment
+            self._deployment, path = deployment, deployment.path
+            (node,) = deployment.nodes.values()
+            limits = Limits.of(node.limits)
+            if path is not None:  # a file may be a link, and those beside either be meant
+                folders = [path.absolute().parent, path.resolve().parent]
         self.host, self.admin_host = options.host, options.admin_host
         self.http_port, self.admin_port = options.http_port, options.admin_port
         self.grpc_port = options.grpc_port
-        self.limits = options.limits or _limits_of(deployment)
+        self.limits = options.limits or limits
         self.bodies = Bodies(self.limits.bodies_bytes)
         self.ready = False
         self.log = logger(options.log_level)
@@ -87,19 +97,17 @@ class Server:
         self.headroom = Headroom(self.limits.memory_bytes)
         self._tidying: asyncio.Task[None] | None = None
         self._growths = Growths(options.times, self.log, self.limits.memory_bytes)
-        self.sites: dict[str, Site] = {}
-        if isinstance(deployment, Sequence):
-            self.sites = {site.task: self._watched(site) for site in deployment}
+        self.sites = {site.task: self._watched(site) for site in sites}
         # Of tasks that are served no more, while requests of them are on their way.
-        self._dropped: set[Site] = set()
+        self._dropped: dict[asyncio.Task[None], Site] = {}
         # By task, what could not be recorded, of whatever fleet.
         self._losses: dict[str, Losses] = {}
         self._changing = asyncio.Lock()
         # Whether all sites are being stopped: nobody takes over any more.
         self._over = False
-        folders = _folders_of(deployment) if options.apply_from is None else options.apply_from
-        self._applying = Applying(self._apply, self._broken, options, folders, self.log)
-        self._certificate = certificate = options.certificate
+        allowed = folders if options.apply_from is None else options.apply_from
+        self._applying = Applying(self._apply, self._broken, options, allowed, self.log)
+        certificate = options.certificate
         self._tls = None if certificate is None else certificate.context()
         self.guard = None if options.keys is None else Guard(options.keys, self.log)
         self._renewing: asyncio.Task[None] | None = None
@@ -134,7 +142,7 @@ class Server:
                 certificate=None if certificate is None else certificate.pem(),
             )
         self._ending, self._undelayed = asyncio.Event(), asyncio.Event()
-        self._hurried = False
+        self.hurried = False
         self._stopped = False
 
     async def start(self) -> None:
@@ -167,7 +175,8 @@ class Server:
         except BaseException:
             await self.stop(grace_s=0.0)
             raise
-        self._settle()
+        if self._settles:
+            settle()
         self._pauses.begin()
         self._tidying = asyncio.create_task(tidy())
         self.ready = True
@@ -181,11 +190,11 @@ class Server:
         )
 
     async def _load(self) -> None:
-        if not isinstance(self._deployment, Sequence):
+        if self._deployment is not None:
             for pool in await self._made(self._deployment):
                 self.sites[pool.task] = self._watched(Site.of(pool))
         folder = self.options.record
-        for site in self.served() if folder is not None else ():
+        for site in () if folder is None else self.served():
             assert folder is not None
             try:
                 self._record(site, folder / site.task)
@@ -200,7 +209,8 @@ class Server:
         self._routes = inference_routes(self.sites, self._is_ready, self.limits)
         self._serve_grpc()
         for site in self.served():
-            self._say_cold(await site.start())
+            await self._prepare(site, site.pool)
+            site.begin()
 
     def served(self) -> list[Site]:
         """List the tasks that a fleet answers now."""
@@ -227,8 +237,8 @@ class Server:
             self.log.warning("unhealthy", instance=instance, reason=reason)
         self._announce()
 
-    def _say_cold(self, instances: Sequence[str]) -> None:
-        for name in instances:
+    async def _prepare(self, site: Site, pool: Pool) -> None:
+        for name in await site.prepare(pool):
             self.log.warning("not warmed up: free input axes", instance=name)
 
     @property
@@ -263,13 +273,18 @@ class Server:
             for site in self.served():
                 await site.pool.remember()
             pools = await self._made(deployment)
-            sites = {pool.task: self.sites.get(pool.task) or self._new(pool) for pool in pools}
+            sites = {
+                pool.task: self.sites.get(pool.task)
+                or self._watched(Site(pool.task, pool.options.target, now=self.options.now))
+                for pool in pools
+            }
             try:
                 for pool in pools:
-                    self._say_cold(await sites[pool.task].prepare(pool))
+                    await self._prepare(sites[pool.task], pool)
                 if not self.ready or self._ending.is_set():
                     raise ServeError("the server is ending; nothing has been applied")
-                self._settle()
+                if self._settles:
+                    settle()
             except BaseException:
                 for pool in pools:
                     await sites[pool.task].close(pool)
@@ -278,7 +293,10 @@ class Server:
             for pool in pools:
                 self._swap(sites[pool.task], pool)
             for task in self.sites.keys() - sites.keys():
-                self._drop(self.sites[task])
+                gone = self.sites[task]
+                if (leaving := gone.swap(None)) is not None:
+                    self._dropped[leaving] = gone
+                    leaving.add_done_callback(self._dropped.pop)
             self.sites = sites
             self._routes = inference_routes(sites, self._is_ready, self.limits)
             self._serve_grpc()
@@ -309,7 +327,7 @@ class Server:
             site = self.sites[task]
             if pool is not None:
                 try:
-                    self._say_cold(await site.prepare(pool))
+                    await self._prepare(site, pool)
                     if self._over:
                         raise ServeError("the server is ending; nothing has been replaced")
                 except BaseException:
@@ -326,15 +344,6 @@ class Server:
             # A recording has one fleet and one policy: what is new gets a folder of its own.
             self._record(site, _following(self.options.record, site.task), patient=True)
         return leaving
-
-    def _new(self, pool: Pool) -> Site:
-        return self._watched(Site(pool.task, pool.options.target, now=self.options.now))
-
-    def _drop(self, site: Site) -> None:
-        leaving = site.swap(None)
-        assert leaving is not None
-        self._dropped.add(site)
-        leaving.add_done_callback(lambda _: self._dropped.discard(site))
 
     def _record(self, site: Site, own: Path, *, patient: bool = False) -> None:
         from inferway.dispatch.recording import Losses
@@ -378,10 +387,22 @@ class Server:
             self.log.info("read anew", what=what)
 
     async def _renew(self) -> None:
-        if self.guard is not None and self.options.read_keys is not None:
-            self.again("keys", self._take_keys)
-        if self._certificate is not None:
-            self.again("certificate", self._take_certificate)
+        guard, read_keys = self.guard, self.options.read_keys
+        certificate, context = self.options.certificate, self._tls
+        if guard is not None and read_keys is not None:
+
+            def take_keys() -> None:
+                guard.keys = read_keys() or guard.keys
+
+            self.again("keys", take_keys)
+        if certificate is not None and context is not None:
+
+            def take_certificate() -> None:
+                certificate.renew(context)
+                if self._grpc is not None:
+                    self._grpc.renew(certificate.pem())
+
+            self.again("certificate", take_certificate)
         while not self.ready and not self._ending.is_set():
             await asyncio.sleep(_POLL_S)
         if self.options.read_deployment is not None and not self._ending.is_set():
@@ -393,20 +414,6 @@ class Server:
             self._renew_again = False
             await self._renew()
 
-    def _take_keys(self) -> None:
-        assert self.options.read_keys is not None
-        assert self.guard is not None
-        keys = self.options.read_keys()
-        if keys is not None:
-            self.guard.keys = keys
-
-    def _take_certificate(self) -> None:
-        assert self._certificate is not None
-        assert self._tls is not None
-        self._certificate.renew(self._tls)
-        if self._grpc is not None:
-            self._grpc.renew(self._certificate.pem())
-
     async def stop(self, grace_s: float | None = None) -> None:
         """Accept no more, finish what is in flight within the grace period, close."""
         if self._stopped:
@@ -414,23 +421,25 @@ class Server:
         self._stopped = True
         self.ready = False
         self._announce()
-        self._flush()
+        for site in self.sites.values():
+            site.flush()
         self._http.close()
         loop = asyncio.get_running_loop()
         grace_s = self.options.grace_s if grace_s is None else grace_s
         deadline = loop.time() + grace_s
-        calls = []
+        calls = None
         if self._grpc is not None:
-            calls.append(asyncio.create_task(self._grpc.stop(0.0 if self._hurried else grace_s)))
-        while self._http.connections and not self._hurried and loop.time() < deadline:
+            calls = asyncio.create_task(self._grpc.stop(0.0 if self.hurried else grace_s))
+        while self._http.connections and not self.hurried and loop.time() < deadline:
             await asyncio.sleep(_POLL_S)
-        await asyncio.gather(*calls)
-        sites, self._over = [*self.sites.values(), *self._dropped], True
+        if calls is not None:
+            await calls
+        sites, self._over = [*self.sites.values(), *self._dropped.values()], True
         unfinished = sum(site.in_flight for site in sites)
         self._http.abort()
         self._admin.close()
         for site in sites:
-            left_s = 0.0 if self._hurried else deadline - loop.time()
+            left_s = 0.0 if self.hurried else deadline - loop.time()
             await site.stop(max(0.1, left_s))
         self._admin.abort()
         if self.options.tracer is not None:
@@ -459,15 +468,10 @@ class Server:
         elif not self._undelayed.is_set():
             self._undelayed.set()
         else:
-            self._hurried = True
+            self.hurried = True
             self._http.abort()  # with no connection left, `stop` goes on at once
             if self._grpc is not None:
                 self._grpc.abort()
-
-    @property
-    def hurried(self) -> bool:
-        """Whether nothing is waited for any more."""
-        return self._hurried
 
     async def told(self) -> None:
         """Wait until `end` is called."""
@@ -478,7 +482,8 @@ class Server:
         await self._ending.wait()
         self.ready = False
         self._announce()
-        self._flush()
+        for site in self.sites.values():
+            site.flush()
         if not self._undelayed.is_set():
             self.log.info("draining", delay_s=self.options.drain_delay_s)
             with suppress(TimeoutError):
@@ -505,6 +510,7 @@ class Server:
         loop.add_signal_handler(signal.SIGTERM, self.end)
         loop.add_signal_handler(signal.SIGINT, partial(self.end, delay=False))
         loop.add_signal_handler(signal.SIGHUP, self.renew)
+        # Only where the process is this server's own: it holds for all that is in it.
         self._settles = True
         give_back()
         waiting = asyncio.create_task(self._ending.wait())
@@ -519,15 +525,6 @@ class Server:
         if ready is not None:
             ready(self)
         await self.ended()
-
-    def _settle(self) -> None:
-        # Only where the process is this server's own: it holds for all that is in it.
-        if self._settles:
-            settle()
-
-    def _flush(self) -> None:
-        for site in self.sites.values():
-            site.flush()
 
     def _announce(self) -> None:
         if self._grpc is not None:
@@ -600,19 +597,6 @@ def check_admin(host: str, keys: Keys | None) -> None:
             f"the admin listener at {host} would be open to the network: give keys, or keep it at "
             "127.0.0.1"
         )
-
-
-def _limits_of(deployment: Deployment | Sequence[Site]) -> Limits:
-    if isinstance(deployment, Sequence):
-        return Limits()
-    (node,) = deployment.nodes.values()
-    return Limits.of(node.limits)
-
-
-def _folders_of(deployment: Deployment | Sequence[Site]) -> Sequence[Path]:
-    path = None if isinstance(deployment, Sequence) else deployment.path
-    # A file may be a link, and those beside either be meant.
-    return () if path is None else (path.absolute().parent, path.resolve().parent)
 
 
 def _following(folder: Path, task: str) -> Path:

@@ -111,8 +111,12 @@ class Site:
             what would fit.
         """
         cold = await self.prepare(self.pool)
-        self.ready = any(self.pool.health.healthy)
+        self.begin()
         return cold
+
+    def begin(self) -> None:
+        """Serve from now on, with the fleet that has been prepared."""
+        self.ready = any(self.pool.health.healthy)
 
     async def prepare(self, pool: Pool) -> list[str]:
         """Warm up another fleet, which answers nothing before `swap`; returns as `start`."""
@@ -208,6 +212,13 @@ class Site:
         pools = [*self._retiring, *([] if self.present is None else [self.present])]
         return sum(pool.in_flight for pool in pools)
 
+    @property
+    def unready(self) -> str:
+        """Why requests are refused while the task is not ready, whichever protocol brings them."""
+        if self.present is None:
+            return f"nothing that can answer task {self.task!r} is within reach now"
+        return f"task {self.task!r} is not ready"
+
     def serves(self, variant: str | None) -> bool:
         """Whether the task is ready, and a healthy instance of the variant, if one is named."""
         if not self.ready or variant is None:
@@ -220,7 +231,7 @@ class Site:
         """Take a request; its `deliver` is called when it has ended, maybe before this returns."""
         pool = self.present
         if pool is None or not self.ready:
-            self._end(pool, request, Outcome.UNAVAILABLE, f"task {self.task!r} is not ready")
+            self._end(pool, request, Outcome.UNAVAILABLE, self.unready)
             return
         pool.arrived += request.rows
         in_order = pool.options.in_order

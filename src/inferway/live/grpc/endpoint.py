@@ -122,11 +122,18 @@ class Endpoint:
         """Answer for these tasks from now on; called again whenever they change."""
         self._sites = sites
         self._intakes = {
-            (site.task, variant): Intake(site, variant or None, self._limits)
+            (site.task, variant): self._intake(site, variant)
             for site in sites
             for variant in ("", *site.versions)
         }
         self.announce()
+
+    def _intake(self, site: Site, variant: str) -> Intake:
+        # One task's fleet changes at a time, and there may be hundreds.
+        intake = self._intakes.get((site.task, variant))
+        if intake is None or not intake.sees(site):
+            intake = Intake(site, variant or None, self._limits)
+        return intake
 
     def announce(self) -> None:
         """Tell those who watch the health that readiness may have changed."""

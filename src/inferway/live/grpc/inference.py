@@ -96,7 +96,7 @@ def ask(message: Any, intake: Intake, context: Any) -> PendingCall:
 
     try:
         if not site.ready:
-            raise RefusalError(503, f"task {site.task!r} is not ready")
+            raise RefusalError(503, site.unready)
         arrays = _arrays(message, intake)
         wanted = _wanted(message, intake)
         parameters = _parameters(message.parameters, InferParameters, site.stats)

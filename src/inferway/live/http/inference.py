@@ -76,7 +76,7 @@ class Infer:
             return None
         try:
             if not site.ready:
-                raise RefusalError(503, f"task {site.task!r} is not ready")
+                raise RefusalError(503, site.unready)
             request = self._parse(exchange, received_s)
         except RefusalError as refusal:
             unready = refusal.status == 503

@@ -165,7 +165,7 @@ def lay_out(routes: Routes, site: Site, ready: Callable[[], bool], limits: Limit
     own = f"/v2/models/{site.task}"
     routes.clear(own)
     if site.present is None:
-        reason = f"nothing that can answer task {site.task!r} is within reach now"
+        reason = site.unready
         for add, path in ((routes.post, f"{own}/infer"), (routes.read, f"{own}/ready")):
             add(path, lambda exchange: exchange.refuse(503, reason, RETRY), Role.INFER)
         return
