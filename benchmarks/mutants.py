@@ -38,7 +38,7 @@ PATHS = (
     *("live/pool.py", "live/desk.py", "live/queues.py", "live/service.py", "live/settlement.py"),
     *("live/departures.py", "live/reassignment.py", "live/shedding.py", "live/rejection.py"),
     *("live/instance.py", "live/local.py", "live/batch*.py", "live/stats.py", "live/counters.py"),
-    *("dispatch/offers.py", "placement/moves.py", "live/node/slots.py", "live/node/offer_table.py"),
+    *("network/offers.py", "placement/moves.py", "live/node/slots.py", "live/node/offer_table.py"),
     *("live/node/offers.py", "live/node/reconciler.py", "network/node.py", "live/node/fleets.py"),
     *("live/node/demand.py", "live/node/heard.py", "live/hops/breaker.py"),
     "live/upstream/breaker.py",

@@ -16,7 +16,6 @@ MOST_PARAMETERS = 8
 
 # A public class's name, and in how many modules such a class is defined.
 NAMED_TWICE = {
-    "Model": 2,
     "Node": 2,
     "Request": 2,
     "Site": 2,

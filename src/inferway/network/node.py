@@ -1,7 +1,7 @@
 """A node's decisions about its fleets, without sockets and clocks.
 
 The live node and the event twin drive the same. A task's fleet at a node is what runs there and,
-behind these, a class of virtual servers for each offer (`inferway.dispatch.offers`). An offer that
+behind these, a class of virtual servers for each offer (`inferway.network.offers`). An offer that
 is taken back keeps its class for a while, since most come again: until then nothing is sent to it.
 Another way, or batches that need more servers than there are, make another fleet.
 """
@@ -9,14 +9,15 @@ Another way, or batches that need more servers than there are, make another flee
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
 from inferway.dispatch.batching import Rule, foresee, rules_of
 from inferway.dispatch.deployed import dispatcher_on
-from inferway.dispatch.offers import Offer, Own, fleet_at, lasting_classes
+from inferway.network.offers import Offer, Own, fleet_at, lasting_classes
 
 if TYPE_CHECKING:
     from inferway.deployment import Batch, Deployment, Task
@@ -224,6 +225,33 @@ class TaskFleets:
             return None
         # What neighbors send has been decided on: the policy here has next to nothing to do.
         return _RARE_PER_S if self._terms.elsewhere else None
+
+
+class ClientRates:
+    """Rates at which a node's own clients take its copies' time, as of the last look.
+
+    What neighbors take of them is not counted: offers say what is left for these.
+
+    Parameters
+    ----------
+    now_s
+        When nothing has been counted yet, s.
+    """
+
+    def __init__(self, now_s: float = 0.0) -> None:
+        self.per_s: dict[Any, float] = {}
+        """Requests a second, by whatever is counted."""
+        self._seen_s, self._seen = now_s, Counter[Any]()
+
+    def look(self, now_s: float, counted: Counter[Any]) -> None:
+        """Take in what was served since the last look: half of the rate that counts is of then."""
+        passed_s = now_s - self._seen_s
+        if passed_s <= 0.0:
+            return
+        for key in counted:
+            rate = (counted[key] - self._seen[key]) / passed_s
+            self.per_s[key] = 0.5 * self.per_s.get(key, rate) + 0.5 * rate
+        self._seen_s, self._seen = now_s, counted.copy()
 
 
 class Capability(NamedTuple):

@@ -11,9 +11,9 @@ from msgspec.structs import replace as changed
 import inferway
 from inferway.dispatch import Dispatcher
 from inferway.dispatch.deployed import dispatcher_of, dispatcher_on
-from inferway.dispatch.offers import Offer, fleet_at, lasting_classes
 from inferway.dispatch.recording import Recording
 from inferway.dispatch.replay import replay
+from inferway.network.offers import Offer, fleet_at, lasting_classes
 from inferway.site import REJECT, Fleet
 from inferway.site.fleet import fleet_of
 

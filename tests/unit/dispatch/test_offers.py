@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from inferway.deployment.nodes import MAX_HOPS
 from inferway.dispatch import Dispatcher
-from inferway.dispatch.offers import (
+from inferway.network.offers import (
     Offer,
     Own,
     fleet_at,

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 
 import inferway
-from inferway.dispatch.offers import Offer
 from inferway.live.node.fleets import Fleets
 from inferway.live.node.models import LoadedModels
 from inferway.live.node.plan import plan_of
@@ -18,6 +17,7 @@ from inferway.live.server import Server
 from inferway.live.site import Site
 from inferway.live.store.store import ModelStore
 from inferway.live.upstream.upstream import Upstream
+from inferway.network.offers import Offer
 from inferway.protocol import Signature
 
 FILE = """

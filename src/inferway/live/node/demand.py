@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Container, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote
 
 from inferway.dispatch.batching import least_s, most_per_s, rule_of
-from inferway.dispatch.offers import Own
 from inferway.live.request import Outcome, Request
 from inferway.network.node import Capability, offered
+from inferway.network.offers import Own
 
 if TYPE_CHECKING:
     from inferway.live.node.fleets import Fleets
@@ -103,35 +103,6 @@ class LocalDemand:
         for one in counts:
             one.clear()
         return measured
-
-
-class ClientRates:
-    """Rates at which a node's own clients take its copies' time, as of the last look.
-
-    Parameters
-    ----------
-    demand
-        What was served for clients of the node.
-    now
-        The clock, s.
-    """
-
-    def __init__(self, demand: LocalDemand, now: Callable[[], float]) -> None:
-        self._demand, self._now = demand, now
-        self.per_s: dict[tuple[str, str], float] = {}
-        """Rows a second, by task and variant."""
-        self._seen_s, self._seen = now(), demand.for_clients.copy()
-
-    def look(self) -> None:
-        """Take in what was served since the last look: half of the rate that counts is of then."""
-        now_s, counted = self._now(), self._demand.for_clients.copy()
-        passed_s = now_s - self._seen_s
-        if passed_s <= 0.0:
-            return
-        for key in counted:
-            rate = (counted[key] - self._seen[key]) / passed_s
-            self.per_s[key] = 0.5 * self.per_s.get(key, rate) + 0.5 * rate
-        self._seen_s, self._seen = now_s, counted
 
 
 def spare_capacity(

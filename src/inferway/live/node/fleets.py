@@ -12,7 +12,6 @@ from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from inferway.dispatch.offers import Offer
 from inferway.dispatch.service_times import carry_over
 from inferway.live.build import pool_of
 from inferway.live.errors import ServeError
@@ -27,6 +26,7 @@ from inferway.live.upstream.remote import Forwarding
 from inferway.live.upstream.spans import Spans
 from inferway.live.upstream.upstream import Upstream
 from inferway.network.node import FleetTerms, TaskFleets
+from inferway.network.offers import Offer
 from inferway.protocol import Signature
 from inferway.runtime import Served
 

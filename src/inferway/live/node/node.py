@@ -29,7 +29,7 @@ from inferway.live.http.exchange import Exchange
 from inferway.live.http.limits import Limits
 from inferway.live.http.listener import Listener
 from inferway.live.node.addresses import Addresses, bound
-from inferway.live.node.demand import ClientRates, LocalDemand, spare_capacity
+from inferway.live.node.demand import LocalDemand, spare_capacity
 from inferway.live.node.fleets import Fleets
 from inferway.live.node.models import LoadedModels
 from inferway.live.node.offer_table import OfferTable
@@ -51,6 +51,8 @@ from inferway.live.store.store import ModelStore
 from inferway.live.upstream.spans import Spans
 from inferway.live.upstream.upstream import Upstream
 from inferway.network.layout import topology_of
+from inferway.network.node import ClientRates
+from inferway.network.offers import LOOK_S
 from inferway.placement.table import policy_of
 from inferway.protocol.address import joined
 from inferway.runtime.growth import give_back
@@ -63,8 +65,6 @@ GATHER_S: Final = 0.05
 """Changes of offers that come together make sites anew together."""
 TOLD_S: Final = 0.1
 """How long news of an offer may take beside the way itself."""
-LOOK_S: Final = 1.0
-"""How often a node looks how much its copies have to spare."""
 _POLL_S: Final = 0.01
 
 
@@ -239,7 +239,7 @@ class Node:
         """Tasks whose sites are to be made anew."""
         self._leaving: dict[tuple[str, str], float] = {}
         """Variants that are about to go, and since when nobody is offered them."""
-        self._rates = ClientRates(self.demand, options.now)
+        self._rates = ClientRates(options.now())
         self._traffic: dict[str, dict[str, Counter[str]]] = {"sent": {}, "received": {}}
         """Values and messages, and their bytes, since the start, by direction and kind."""
         self._begun = asyncio.Event()
@@ -476,7 +476,7 @@ class Node:
     async def _look(self) -> None:
         while True:
             await asyncio.sleep(LOOK_S)
-            self._rates.look()
+            self._rates.look(self._now(), self.demand.for_clients)
             self._offer()
             self._degrade()
             self._count_traffic()

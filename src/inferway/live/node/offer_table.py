@@ -1,9 +1,7 @@
 """Offers between neighbors: what this node offers, what it has heard, and whose it goes by.
 
-A node goes by the offers of one neighbor, that towards the nearest repository. While it does not
-live, or reaches no repository itself, the node goes by those of another that does. So neighbors
-that are further away are told what could help them, and the one that the node itself relies on is
-told only of ways that do not lead back through it.
+Whom a node goes by and what it tells its neighbors is decided by an `OfferBook`, as in the event
+twin; here that is carried over the control plane.
 
 Each offer is a value under a key of its own, put when it changes and deleted when it is taken back,
 and its load, which changes all the time, is another. Both are told when something changes by much;
@@ -24,20 +22,16 @@ from typing import Any, Final
 
 import msgspec
 
-from inferway.dispatch.offers import Offer, Own, passed_on, received
 from inferway.live.control.peers import MENU, Peers
 from inferway.live.upstream.headers import encoded
+from inferway.network.offers import REFRESH_S, Offer, OfferBook, Own, received
 from inferway.protocol import DTYPES, Signature
 from inferway.unreadable import UNREADABLE
 
-REFRESH_S: Final = 2.0
-"""After so long a neighbor is told again, changed or not."""
 EXPIRES_S: Final = 3.0 * REFRESH_S
 """What is not said again holds for so long."""
 # Changes that come together are told together.
 _GATHER_S: Final = 0.02
-# Spare rates change all the time; what changes by less is told with the next refresh.
-_WORTH: Final = 0.2
 # Names of a neighbor's values: of each offer, by its number, what stays and what changes all the
 # time; and what tasks take and give, each signature once for all tasks of which it is true.
 _OFFERS: Final = "offers"
@@ -169,13 +163,10 @@ class OfferTable:
         signature: Callable[[str], Signature | None] = lambda task: None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.node, self.upstream = node, upstream
+        self._book = OfferBook(node, upstream)
         self.refused: Counter[tuple[str, str]] = Counter()
         self._peers, self._changed, self._now = peers, changed, now
         self._knows = signature
-        self._own: list[Own] = []
-        # What each neighbor was told last, and when.
-        self._told: dict[str, tuple[list[Offer], float]] = dict.fromkeys(links_s, ([], -math.inf))
         self._numbers: dict[tuple[str, str, str], int] = {}
         self._heard = {
             neighbor: NeighborOffers(node, neighbor, rtt_s, self.refused)
@@ -184,9 +175,6 @@ class OfferTable:
         # Neighbors that have said something since the last look, and tasks of which it was known
         # before what they take.
         self._news: dict[str, Set[str]] = {}
-        self._used: dict[str, list[Offer]] = {}
-        self._from: str | None = None
-        self._leaving = False
         self._shut: set[str] = set()
         self._gathering: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
@@ -199,7 +187,7 @@ class OfferTable:
 
     def leave(self) -> None:
         """Take all offers back: the node is about to go."""
-        self._leaving = True
+        self._book.leaving = True
         self._gather()
 
     def end(self) -> None:
@@ -211,13 +199,12 @@ class OfferTable:
 
     def offer(self, own: Iterable[Own]) -> None:
         """Say what the node itself runs and can spare."""
-        before, self._own = self._own, list(own)
-        if differ(before, self._own):
+        if self._book.offer(own):
             self._gather()
 
     def offers(self, task: str) -> Sequence[Offer]:
         """What the node goes by: offers of a task, round trips from here."""
-        return self._used.get(task, ())
+        return self._book.used.get(task, ())
 
     def signature(self, task: str) -> Signature | None:
         """What a task takes and gives, as far as the node or a neighbor knows."""
@@ -227,7 +214,7 @@ class OfferTable:
     @property
     def all(self) -> list[Offer]:
         """The same of all tasks."""
-        return [offer for offers in self._used.values() for offer in offers]
+        return self._book.all
 
     def reach(self, neighbor: str, works: bool) -> None:
         """Say whether requests reach a neighbor: its offers hold only while they do.
@@ -263,11 +250,12 @@ class OfferTable:
     @property
     def degraded(self) -> str:
         """Say why no repository can be reached; empty where one can, or the node is one."""
-        if self.upstream is None or (self._from is not None and self._reaches(self._from)):
+        book = self._book
+        if book.upstream is None or (book.source is not None and book.reaches(book.source)):
             return ""
-        if self._answers(self.upstream):
-            return f"node {self.node} reaches no repository beyond {self.upstream}"
-        return f"node {self.node} reaches no repository: {self.upstream} does not answer"
+        if self._answers(book.upstream):
+            return f"node {book.node} reaches no repository beyond {book.upstream}"
+        return f"node {book.node} reaches no repository: {book.upstream} does not answer"
 
     def _live(self) -> list[str]:
         """Neighbors whose offers hold."""
@@ -280,26 +268,6 @@ class OfferTable:
 
     def _answers(self, neighbor: str) -> bool:
         return neighbor in self._peers.alive and neighbor not in self._shut
-
-    def _reaches(self, neighbor: str) -> bool:
-        return any(offer.repository for offer in self._heard[neighbor].offers)
-
-    def _choose(self) -> str | None:
-        """Whose offers to go by: upstream's, or another's where only that reaches a repository."""
-        if self.upstream is None:
-            return None
-        live = self._live()
-        able = [neighbor for neighbor in live if self._reaches(neighbor)]
-        if self.upstream in able:
-            return self.upstream
-        if able:
-            return min(able, key=self._way)
-        return self.upstream if self.upstream in live else None
-
-    def _way(self, neighbor: str) -> float:
-        """Time to the nearest repository by a neighbor, s."""
-        offers = self._heard[neighbor].offers
-        return min((one.rtt_s for one in offers if one.repository), default=math.inf)
 
     def _sample(self, neighbor: str, kind: str, name: str, data: bytes | None) -> None:
         if kind != MENU:
@@ -318,13 +286,16 @@ class OfferTable:
         news, self._news = self._news, {}
         learned: set[str] = set()
         for neighbor, known in news.items():
-            self._heard[neighbor].put_together()
-            learned |= self._heard[neighbor].takes.keys() - known
+            heard = self._heard[neighbor]
+            heard.put_together()
+            self._book.heard[neighbor] = heard.offers
+            learned |= heard.takes.keys() - known
         self._look(learned)
 
     def _neighbor(self, neighbor: str, alive: bool) -> None:
         if not alive:
             self._heard[neighbor].forget()
+            self._book.heard[neighbor] = ()
         self._look()
 
     def _look(self, learned: Set[str] = frozenset()) -> None:
@@ -335,21 +306,10 @@ class OfferTable:
         learned
             Tasks of which it has just been said what they take.
         """
-        self._from = self._choose()
-        used: dict[str, list[Offer]] = {}
-        if self._from is not None:
-            for offer in self._heard[self._from].offers:
-                used.setdefault(offer.task, []).append(offer)
-        before, self._used = self._used, used
-        tasks = {
-            task
-            for task in before.keys() | used.keys()
-            if _classes(before.get(task, ())) != _classes(used.get(task, ()))
-            or (task in learned and task in used)
-        }
+        tasks, differs = self._book.look(self._live(), learned)
         if tasks:
             self._changed(tasks)
-        if differ(_flat(before), _flat(used)):
+        if differs:
             self._gather()
 
     def _gather(self) -> None:
@@ -361,12 +321,10 @@ class OfferTable:
         if self._gathering is not None:
             self._gathering.cancel()
             self._gathering = None
-        now_s = self._now()
-        for neighbor, (told, at_s) in self._told.items():
-            offers = self._for(neighbor)
-            # A little before its time, so that a refresh never waits for the next one.
-            if now_s - at_s > 0.9 * REFRESH_S or differ(told, offers):
-                self._told[neighbor] = offers, now_s
+        live, now_s = self._live(), self._now()
+        for neighbor in self._heard:
+            offers = self._book.news(neighbor, live, now_s)
+            if offers is not None:
                 self._peers.publish(neighbor, MENU, self._values(offers))
 
     def _values(self, offers: Iterable[Offer]) -> dict[str, bytes]:
@@ -381,26 +339,6 @@ class OfferTable:
             if (signature := self.signature(task)) is not None:
                 of.setdefault(signature, []).append(task)
         return values | {_TAKES: _encode(list(of.items()))} if values else {}
-
-    def _for(self, neighbor: str) -> list[Offer]:
-        """List what a neighbor is to be told, by task, variant and node."""
-        if self._leaving:
-            return []
-        heard = self.all
-        if neighbor == self._from:
-            # Whom this node relies on hears only of ways around itself.
-            heard = [
-                offer
-                for other in self._live()
-                if other != neighbor
-                for offer in self._heard[other].offers
-                if neighbor not in offer.path
-            ]
-            if not any(offer.repository for offer in heard):
-                return []
-        offers = passed_on(self.node, self._own, heard, neighbor=neighbor)
-        by_name = {(offer.task, offer.variant, offer.node): offer for offer in offers}
-        return [by_name[name] for name in sorted(by_name)]
 
     async def _refresh(self) -> None:
         loop = asyncio.get_running_loop()
@@ -420,37 +358,6 @@ def _written(offer: Offer) -> tuple[bytes, bytes]:
     """Write what stays and what changes of an offer; most are told many times as they are."""
     stays = msgspec.structs.replace(offer, service_s=0.0, spare_per_s=0.0)
     return _encode(stays), _encode((offer.service_s, offer.spare_per_s))
-
-
-def differ(one: Sequence[Own | Offer], other: Sequence[Own | Offer]) -> bool:
-    """Whether two lists differ in more than what spare rates do from moment to moment."""
-    if len(one) != len(other):
-        return True
-    for a, b in zip(one, other, strict=True):
-        if abs(a.spare_per_s - b.spare_per_s) > _WORTH * max(a.spare_per_s, b.spare_per_s):
-            return True
-        if _fixed(a) != _fixed(b):
-            return True
-    return False
-
-
-def _fixed(one: Own | Offer) -> tuple[object, ...]:
-    return (
-        one.task,
-        one.variant,
-        getattr(one, "path", ()),
-        one.accuracy,
-        one.repository,
-        one.together,
-    )
-
-
-def _flat(used: Mapping[str, Sequence[Offer]]) -> list[Offer]:
-    return [offer for offers in used.values() for offer in offers]
-
-
-def _classes(offers: Iterable[Offer]) -> set[tuple[str, str, tuple[str, ...], int]]:
-    return {(offer.variant, offer.node, offer.path, offer.together) for offer in offers}
 
 
 def _sound(said: Signature) -> bool:

@@ -6,7 +6,7 @@ is Python, with a heap of (time, number, function, argument).
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from heapq import heappop, heappush
 from itertools import count
@@ -58,10 +58,12 @@ class Engine:
         ]
         self._by: dict[tuple[int, int], NodePool] = {}
         self._served: list[int] = []
+        self._for_clients: list[Counter[int]] = []
 
     def attach(self, pools: NodePools) -> None:
         """Send requests to these pools."""
         self._by, self._served = pools.by, pools.served
+        self._for_clients = pools.for_clients
 
     def after(self, wait_s: float, call: Callable[[Any], None], argument: Any) -> None:
         """Call a function in so many seconds."""
@@ -277,6 +279,7 @@ class Engine:
                 (self.now_s + entry.half_s, next(self._number), self._answer, entry),
             )
         else:
+            self._for_clients[server.pool.node][server.model] += 1
             self._change(-1)
             self._ledger.answer(request, server.model, self.now_s)
 

@@ -23,11 +23,12 @@ from inferway.network.arrivals import requests_of
 from inferway.network.delivery import DeliveryNetwork
 from inferway.network.demand import Demand
 from inferway.network.layout import DEFAULT_ALPHA, deployed
+from inferway.network.offers import LOOK_S
 from inferway.placement.contract import Float, Observation, PlacementPolicy
 from inferway.placement.objective import minimal
 from inferway.placement.serving import serve, spent
 from inferway.twin.network.engine import Engine
-from inferway.twin.network.exchange import LOOK_S, OfferExchange
+from inferway.twin.network.exchange import OfferExchange
 from inferway.twin.network.ledger import Ledger
 from inferway.twin.network.mover import Mover, present
 from inferway.twin.network.pools import NodePool, NodePools
@@ -159,7 +160,7 @@ class _Run:
             terrain,
             rates,
             peaks,
-            lambda node: self._exchange.heard[node],
+            lambda node: self._exchange.heard(node),
             seed=seed,
             measure=measure,
         )
@@ -291,6 +292,6 @@ class _Run:
         """A node sees what it can spare, tells that, and looks again in a while."""
         if self._ended:
             return
-        self._pools.look(node, LOOK_S)
+        self._pools.look(node, self._engine.now_s)
         self._exchange.tell(node, self._engine.now_s)
         self._engine.after(LOOK_S, self._look, node)

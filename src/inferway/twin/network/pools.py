@@ -14,9 +14,16 @@ import numpy as np
 
 from inferway.dispatch.batching import Rule, least_s, most_per_s, rule_of
 from inferway.dispatch.dispatcher import Dispatcher
-from inferway.dispatch.offers import Offer, Own
 from inferway.dispatch.service_times import carry_over
-from inferway.network.node import Capability, FleetTerms, NodeFleet, TaskFleets, offered
+from inferway.network.node import (
+    Capability,
+    ClientRates,
+    FleetTerms,
+    NodeFleet,
+    TaskFleets,
+    offered,
+)
+from inferway.network.offers import Offer, Own
 from inferway.placement.contract import Allocation
 from inferway.site.compiled import entry
 from inferway.site.draw import streams
@@ -156,7 +163,7 @@ class NodePool:
         self.dispatcher = dispatcher = fleet.dispatcher
         self.stands_for = fleet.stands_for
         rules = fleet.rules
-        self.batches = rules is not None
+        self.batches = rules is not None or dispatcher.pulls
         """Whether its servers are told what to take when they fall free."""
         self.servers: list[NodeServer] = []
         names, counts = dispatcher.fleet.variants, dispatcher.fleet.count
@@ -269,8 +276,9 @@ class NodePools:
         """By node and task."""
         self.served = [0] * len(terrain.models)
         """Requests that each model has served."""
-        self._seen = [0] * len(terrain.models)
-        self._rate_per_s = [0.0] * len(terrain.models)
+        self.for_clients: list[Counter[int]] = [Counter() for _ in terrain.nodes]
+        """By node: of these, those of its own clients, by model."""
+        self._rates = [ClientRates() for _ in terrain.nodes]
         self._model_of = {p: i for i, model in enumerate(terrain.models) for p in model.pairs}
         asked = set(terrain.network.requests.task.tolist())
         self._fleets = {
@@ -312,7 +320,7 @@ class NodePools:
         return counts
 
     def own(self, node: int) -> list[Own]:
-        """List what a node offers: what it runs, less what it has served of late."""
+        """List what a node offers: what it runs, less what its own clients took of late."""
         terrain = self._terrain
         models, tasks = terrain.models, terrain.network.tasks
         return [
@@ -322,7 +330,7 @@ class NodePools:
                 models[i].accuracy,
                 count,
                 self._capability(i),
-                self._rate_per_s[i],
+                self._rates[node].per_s.get(i, 0.0),
                 terrain.nodes[node].repository,
             )
             for i, count in self.copies(node).items()
@@ -348,11 +356,9 @@ class NodePools:
             if not models[i].pinned and not any(allocation[p] for p in models[i].pairs)
         }
 
-    def look(self, node: int, over_s: float) -> None:
-        """Note what the node's models have served per second since it last looked."""
-        for i in self._terrain.at[node]:
-            self._rate_per_s[i] = (self.served[i] - self._seen[i]) / over_s
-            self._seen[i] = self.served[i]
+    def look(self, node: int, now_s: float) -> None:
+        """Note what a node's own clients have taken of its models since it last looked."""
+        self._rates[node].look(now_s, self.for_clients[node])
 
     def heed(self, node: int, task: int, now_s: float) -> tuple[bool, list[NodeServer]]:
         """Follow a task's offers at once, as far as its pool has classes for them.

@@ -33,7 +33,7 @@ class Ground:
 
 
 @dataclass(frozen=True)
-class Model:
+class NodeModel:
     """A variant of a task at a node: the pairs of its copies, in their order."""
 
     node: int
@@ -118,7 +118,7 @@ def _downstream(network: DeliveryNetwork) -> list[dict[int, float]]:
     return found
 
 
-def _models(network: DeliveryNetwork) -> list[Model]:
+def _models(network: DeliveryNetwork) -> list[NodeModel]:
     pairs, models = network.pairs, network.models
     grouped: dict[tuple[int, int, int], list[int]] = defaultdict(list)
     for p in range(len(pairs.node)):
@@ -128,7 +128,7 @@ def _models(network: DeliveryNetwork) -> list[Model]:
     for (node, task, variant), own in grouped.items():
         first = own[0]
         found.append(
-            Model(
+            NodeModel(
                 node=node,
                 task=task,
                 variant=network.variants[variant],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -14,10 +15,10 @@ import pytest
 from lone_node import CLOUD, FILE, METRO, World
 
 import inferway
-from inferway.dispatch.offers import Offer
 from inferway.live.node.demand import spare_capacity
 from inferway.network import network_of
-from inferway.network.node import REMEMBERED_S
+from inferway.network.node import REMEMBERED_S, ClientRates
+from inferway.network.offers import Offer
 from inferway.twin.network.pools import NodePools
 from inferway.twin.network.terrain import Terrain
 
@@ -30,6 +31,7 @@ class Both:
 
     def __init__(self, folder: Path, live: World, task: str, mini: str) -> None:
         self.live, self.now_s = live, 0.0
+        self.rates, self.taken = ClientRates(), Counter[tuple[str, str]]()
         file = folder / "twin.yaml"
         file.write_text(FILE.format(task=task, mini=mini))
         deployment = inferway.load(file)
@@ -73,6 +75,16 @@ class Both:
         twin.refresh(node, 0, self.now_s)
         self.compare()
 
+    def take(self, variant: str, requests: int) -> None:
+        """Let the node's own clients, and neighbors beside, take copies' time; both look."""
+        model = self.twin._terrain.index[self.node, 0, variant]
+        self.taken["digits", variant] += requests
+        self.twin.for_clients[self.node][model] += requests
+        self.twin.served[model] += 10 * requests
+        self.rates.look(self.now_s, self.taken)
+        self.twin.look(self.node, self.now_s)
+        self.compare()
+
     def compare(self) -> None:
         one, other = self.live.site.present, self.twin.by.get((self.node, 0))
         assert (one is None) == (other is None)
@@ -87,7 +99,7 @@ class Both:
         assert np.array_equal(mine.site.healthy, theirs.site.healthy)
         assert (one.batcher is None) == (not other.batches)
         mine_of, theirs_of = (
-            spare_capacity(self.live.fleets._plan, self.live.fleets, {}),
+            spare_capacity(self.live.fleets._plan, self.live.fleets, self.rates.per_s),
             self.twin.own(self.node),
         )
         for own, offered in zip(mine_of, theirs_of, strict=True):
@@ -150,6 +162,10 @@ def test_both_worlds_come_to_the_same(tmp_path: Path, task: str, mini: str) -> N
             await both.tell([CLOUD], {})
             await both.tell([CLOUD, METRO], {"mini": 1})
             await both.tell([CLOUD, METRO], {"mini": 2})
+            await pass_time(1.0)
+            both.take("mini", 30)
+            await pass_time(1.0)
+            both.take("mini", 0)
             # It is taken back, keeps its class while others change, and is forgotten.
             await both.tell([CLOUD], {"mini": 2})
             await pass_time(0.9 * REMEMBERED_S)

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 import inferway
-from inferway.dispatch.offers import Offer
 from inferway.live.node.fleets import Fleets
 from inferway.live.node.models import LoadedModels
 from inferway.live.node.plan import plan_of
@@ -22,6 +21,7 @@ from inferway.live.store.store import ModelStore
 from inferway.live.upstream.headers import Response
 from inferway.live.upstream.rtt import ENOUGH, FIRST
 from inferway.live.upstream.upstream import Upstream
+from inferway.network.offers import Offer
 from inferway.site.transitions import measure
 
 FILE = """

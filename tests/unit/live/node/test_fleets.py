@@ -14,13 +14,13 @@ from lone_node import CLOUD, METRO, World
 from neighbor import Neighbor, Visit
 
 from inferway.catalog import zoo
-from inferway.dispatch.offers import Offer
 from inferway.live.errors import ServeError
 from inferway.live.request import Outcome, Request
 from inferway.live.site import balances_of
 from inferway.live.upstream.remote import RemoteInstance
 from inferway.live.upstream.upstream import Upstream
 from inferway.network.node import REMEMBERED_S
+from inferway.network.offers import Offer
 from inferway.runtime import inspect
 
 

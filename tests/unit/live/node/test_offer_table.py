@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from inferway.dispatch.offers import Own
 from inferway.live.control.peers import MENU
-from inferway.live.node.offer_table import EXPIRES_S, REFRESH_S, NeighborOffers, OfferTable
+from inferway.live.node.offer_table import EXPIRES_S, NeighborOffers, OfferTable
+from inferway.network.offers import REFRESH_S, Own
 from inferway.protocol import Signature, Tensor
 
 TINY = Own("digits", "tiny", 0.8, 0.001, 100.0)

@@ -13,8 +13,9 @@ import pytest
 from inferway.deployment import Batch
 from inferway.dispatch import Dispatcher
 from inferway.dispatch.batching import foresee
-from inferway.dispatch.offers import Own
-from inferway.live.node.demand import ClientRates, spare_capacity
+from inferway.live.node.demand import spare_capacity
+from inferway.network.node import ClientRates
+from inferway.network.offers import Own
 from inferway.site import Fleet
 
 
@@ -22,7 +23,7 @@ class Capacity:
     """What a node can spare, as it last looked."""
 
     def __init__(self, plan: Any, fleets: Any, rates: ClientRates) -> None:
-        self.plan, self.fleets, self.rates, self.look = plan, fleets, rates, rates.look
+        self.plan, self.fleets, self.rates = plan, fleets, rates
 
     def own(self, but: Container[tuple[str, str]] = ()) -> list[Own]:
         return spare_capacity(self.plan, self.fleets, self.rates.per_s, but)
@@ -51,7 +52,7 @@ def capacity(batch: Batch | None = None) -> tuple[Any, Any, Capacity]:
     variants = {"tiny": SimpleNamespace(batch=batch), "large": SimpleNamespace(batch=None)}
     tasks = dict.fromkeys(("digits", "letters"), SimpleNamespace(variants=variants))
     plan = SimpleNamespace(tasks=tasks, repository=False)
-    rates = ClientRates(demand, lambda: clock.now_s)  # type: ignore[arg-type]
+    rates = ClientRates(clock.now_s)
     return demand, clock, Capacity(plan, fleets, rates)
 
 
@@ -63,12 +64,12 @@ def test_what_clients_of_the_node_take_is_not_offered() -> None:
     assert tiny.together == large.together == 0
     demand.for_clients["digits", "tiny"] += 160
     clock.now_s += 2.0
-    made.look()
+    made.rates.look(clock.now_s, demand.for_clients)
     assert made.own()[0].spare_per_s == pytest.approx(120.0)
     clock.now_s += 1.0
-    made.look()  # nothing came: half of the rate counts still
+    made.rates.look(clock.now_s, demand.for_clients)  # nothing came: half of the rate counts still
     assert made.own()[0].spare_per_s == pytest.approx(160.0)
-    made.look()  # no time has passed
+    made.rates.look(clock.now_s, demand.for_clients)  # no time has passed
     assert made.own()[0].spare_per_s == pytest.approx(160.0)
 
 
@@ -85,7 +86,7 @@ def test_batches_are_offered_at_what_one_takes_alone_and_all_take_together() -> 
     assert (large.service_s, large.together) == (0.1, 0)
     demand.for_clients["digits", "tiny"] += 160
     clock.now_s += 2.0
-    made.look()
+    made.rates.look(clock.now_s, demand.for_clients)
     assert made.own()[0].spare_per_s == pytest.approx(420.0)
 
 

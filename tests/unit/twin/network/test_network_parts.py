@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from inferway.deployment import ServiceTime
-from inferway.dispatch.offers import Own
 from inferway.network.layout import deployed
+from inferway.network.offers import Own
 from inferway.twin.network.exchange import OfferExchange
 from inferway.twin.network.ledger import Quantiles
 from inferway.twin.network.mover import BudgetError, Mover
@@ -146,8 +146,8 @@ def test_news_travels_for_half_a_round_trip_per_hop(terrain) -> None:
         clock.after,
     )
     exchange.begin()
-    assert [offer.node for offer in exchange.heard[edge]["quiet"]] == ["cloud"]
-    assert exchange.heard[edge]["quiet"][0].rtt_s == pytest.approx(0.046)
+    assert [offer.node for offer in exchange.heard(edge)["quiet"]] == ["cloud"]
+    assert exchange.heard(edge)["quiet"][0].rtt_s == pytest.approx(0.046)
     running[metro] = [Own("quiet", "tiny", 0.6, 0.002, 400.0)]
     exchange.tell(metro, clock.now_s)
     clock.until(1.0)
@@ -164,18 +164,20 @@ def test_news_travels_for_half_a_round_trip_per_hop(terrain) -> None:
     ]
 
 
-def test_a_node_can_spare_what_it_has_not_served_of_late(small) -> None:
+def test_a_node_can_spare_what_its_own_clients_have_not_taken_of_late(small) -> None:
     deployment = small()
     terrain = Terrain(deployment, deployed(deployment).network)
     pools = NodePools(deployment, terrain, {}, {}, lambda _: {}, seed=1, measure=True)
     metro = terrain.number["metro"]
     pools.running[metro] = {pair(terrain, "metro", "quiet", "large")}
     assert pools.own(metro) == [Own("quiet", "large", 0.9, 0.008, 125.0, False)]
-    pools.served[terrain.index[metro, 0, "large"]] += 50
+    large = terrain.index[metro, 0, "large"]
+    pools.served[large] += 1000  # what neighbors took they may go on taking
+    pools.for_clients[metro][large] += 50
     pools.look(metro, 2.0)
     assert pools.own(metro)[0].spare_per_s == 100
-    pools.look(metro, 2.0)
-    assert pools.own(metro)[0].spare_per_s == 125
+    pools.look(metro, 4.0)
+    assert pools.own(metro)[0].spare_per_s == 112.5
     assert [one.repository for one in pools.own(terrain.number["cloud"])] == [True, True]
     pools.aim(metro, wanted(terrain, pair(terrain, "metro", "other", "large")))
     assert pools.own(metro) == []  # it goes on serving what is sent, and offers it no more

@@ -12,7 +12,7 @@ takes the service time there and the way there and back.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from typing import Final, NamedTuple
 
 import msgspec
@@ -32,6 +32,12 @@ FEW_SERVERS: Final = 8
 PLACES: Final = 128
 """Places at each server of a node that forwards, where the file says no number: what would wait for
 longer has somewhere else to go."""
+REFRESH_S: Final = 2.0
+"""After so long a neighbor is told again, changed or not, s."""
+LOOK_S: Final = 1.0
+"""How often a node looks how much its copies have to spare, s."""
+# Spare rates change all the time; what changes by a smaller part is told with the next refresh.
+_WORTH: Final = 0.2
 
 
 class Offer(msgspec.Struct, frozen=True, array_like=True):
@@ -268,3 +274,132 @@ def _shortest(offers: Iterable[Offer]) -> list[Offer]:
 
 def _way(offer: Offer) -> tuple[float, int, tuple[str, ...]]:
     return offer.rtt_s, len(offer.path), offer.path
+
+
+class OfferBook:
+    """The offers at a node: what it runs, what its neighbors tell it, and whose it goes by.
+
+    The live node and the event twin drive the same: it has no sockets and no clock. A node goes by
+    the offers of one neighbor, that towards the nearest repository. Where that tells nothing, or
+    reaches no repository itself, the node goes by those of another that does. So neighbors that are
+    further away are told what could help them, and the one that the node itself relies on is told
+    only of ways that do not lead back through it. `live` are the neighbors whose offers hold.
+
+    Attributes
+    ----------
+    own
+        What the node runs itself.
+    heard
+        By neighbor, what it has told last, as `received`.
+    source
+        The neighbor that the node goes by; None for nobody.
+    used
+        What it goes by, by task.
+    leaving
+        Whether all that was offered is taken back.
+    """
+
+    def __init__(self, node: str, upstream: str | None) -> None:
+        self.node, self.upstream = node, upstream
+        self.own: Sequence[Own] = ()
+        self.heard: dict[str, Sequence[Offer]] = {}
+        self.source: str | None = None
+        self.used: dict[str, list[Offer]] = {}
+        self.leaving = False
+        self._told: dict[str, tuple[list[Offer], float]] = {}
+
+    @property
+    def all(self) -> list[Offer]:
+        """What the node goes by, of all tasks."""
+        return _flat(self.used)
+
+    def offer(self, own: Iterable[Own]) -> bool:
+        """Say what the node itself runs and can spare; returns whether it is worth telling."""
+        before, self.own = self.own, list(own)
+        return _differ(before, self.own)
+
+    def reaches(self, neighbor: str) -> bool:
+        """Whether a neighbor knows a way to a repository."""
+        return any(offer.repository for offer in self.heard.get(neighbor, ()))
+
+    def look(self, live: Sequence[str], learned: Set[str] = frozenset()) -> tuple[set[str], bool]:
+        """Choose whom to go by.
+
+        Returns
+        -------
+        tasks
+            Those whose offers are others than before, and of `learned` those that are offered.
+        differs
+            Whether that is worth telling the neighbors.
+        """
+        self.source = self._choose(live)
+        before, self.used = self.used, {}
+        for offer in () if self.source is None else self.heard.get(self.source, ()):
+            self.used.setdefault(offer.task, []).append(offer)
+        tasks = {
+            task
+            for task in before.keys() | self.used.keys()
+            if _classes(before.get(task, ())) != _classes(self.used.get(task, ()))
+            or (task in learned and task in self.used)
+        }
+        return tasks, _differ(_flat(before), _flat(self.used))
+
+    def news(self, neighbor: str, live: Sequence[str], now_s: float) -> list[Offer] | None:
+        """List all that a neighbor is to be told now; None where it goes by that already."""
+        offers = self._for(neighbor, live)
+        told, at_s = self._told.get(neighbor, ([], -math.inf))
+        # A little before its time, so that a refresh never waits for the next one.
+        if now_s - at_s > 0.9 * REFRESH_S or _differ(told, offers):
+            self._told[neighbor] = offers, now_s
+            return offers
+        return None
+
+    def _choose(self, live: Sequence[str]) -> str | None:
+        if self.upstream is None:
+            return None
+        able = [neighbor for neighbor in live if self.reaches(neighbor)]
+        if able and self.upstream not in able:
+            return min(able, key=lambda one: min(o.rtt_s for o in self.heard[one] if o.repository))
+        return self.upstream if self.upstream in live else None
+
+    def _for(self, neighbor: str, live: Sequence[str]) -> list[Offer]:
+        """List what a neighbor goes by of this node's, by task, variant and node."""
+        if self.leaving:
+            return []
+        heard = self.all
+        if neighbor == self.source:
+            # Whom this node relies on hears only of ways around itself.
+            heard = [
+                offer
+                for other in live
+                if other != neighbor
+                for offer in self.heard.get(other, ())
+                if neighbor not in offer.path
+            ]
+            if not any(offer.repository for offer in heard):
+                return []
+        offers = passed_on(self.node, self.own, heard, neighbor=neighbor)
+        by_name = {(offer.task, offer.variant, offer.node): offer for offer in offers}
+        return [by_name[name] for name in sorted(by_name)]
+
+
+def _differ(one: Sequence[Own | Offer], other: Sequence[Own | Offer]) -> bool:
+    """Whether two lists differ in more than what spare rates do from moment to moment."""
+    return len(one) != len(other) or any(
+        abs(a.spare_per_s - b.spare_per_s) > _WORTH * max(a.spare_per_s, b.spare_per_s)
+        or _fixed(a) != _fixed(b)
+        for a, b in zip(one, other, strict=True)
+    )
+
+
+def _fixed(one: Own | Offer) -> tuple[object, ...]:
+    path = one.path if isinstance(one, Offer) else ()
+    return one.task, one.variant, path, one.accuracy, one.repository, one.together
+
+
+def _flat(used: dict[str, list[Offer]]) -> list[Offer]:
+    return [offer for offers in used.values() for offer in offers]
+
+
+def _classes(offers: Iterable[Offer]) -> set[tuple[str, str, tuple[str, ...], int]]:
+    return {(offer.variant, offer.node, offer.path, offer.together) for offer in offers}
