@@ -97,7 +97,8 @@ def forward_headers_of(headers: Mapping[bytes, bytes], own: bytes) -> tuple[Forw
         400 where one is missing or malformed; 508 where the request has been here before, or has
         come through too many nodes.
     """
-    node, variant, path, deadline = map(headers.get, (NODE, VARIANT, PATH, DEADLINE))
+    node, variant = headers.get(NODE), headers.get(VARIANT)
+    path, deadline = headers.get(PATH), headers.get(DEADLINE)
     if not node or not variant or not path:
         raise RefusalError(
             400,
