@@ -244,6 +244,25 @@ def test_nodes_form_batches_of_their_clients_and_their_neighbors_requests(small)
     assert batched.in_system == pytest.approx(batched.flow)
 
 
+def test_a_policy_that_pulls_says_what_is_dropped_where_no_batches_are_offered(small) -> None:
+    busy = (
+        ("policy: infida", "policy: repository-only"),
+        ("rate: 7/s", "rate: 500/s"),
+        ("process: constant", "process: poisson"),
+        ("  quiet:\n    max_instances", "  quiet:\n    deadline: 10 ms\n    max_instances"),
+        ("nodes: [edge-1, edge-2]}}\n  other", "nodes: [cloud]}}\n  other"),
+        ("cloud: {repository: true}", "cloud: {repository: true, late: serve}"),
+    )
+    plain, early = (
+        simulate_events(small(*busy, ("policy: least-cost", f"policy: {name}")), slots=1)
+        for name in ("most-accurate-only", "hw-e")
+    )
+    # All that is late is served, but for what the policy drops.
+    assert plain.late > 100 * early.late
+    assert early.lost > 0 == plain.lost
+    assert early.answered + early.lost == early.requests.sum()
+
+
 def test_what_waits_for_a_larger_batch_is_dropped_at_its_deadline_or_run_at_the_end(small) -> None:
     batch = "batch: {sizes: [1, 4], service: [8 ms, 16 ms], min: 4, max: 4}"
     lone = (
