@@ -132,7 +132,7 @@ def _look(writer: _Writer, views: Sequence[View]) -> str:
 
 
 def _grid(view: View) -> NDArray[np.float32]:
-    """Where each point of a view is taken from, [S, S, 2] with x first, -1..1."""
+    """Source of each point of a view, [S, S, 2] with x first, -1..1."""
     axis = (np.arange(SIDE) * 2 + 1) / SIDE - 1
     y, x = np.meshgrid(axis - view.down, axis - view.right, indexing="ij")
     cosine, sine = np.cos(view.angle) / view.zoom, np.sin(view.angle) / view.zoom

@@ -47,7 +47,7 @@ class Originals:
 
 
 class Split(NamedTuple):
-    """Which originals may be used for what: sorted indices, disjoint."""
+    """Originals by use: sorted indices, disjoint."""
 
     train: NDArray[np.int64]
     validation: NDArray[np.int64]

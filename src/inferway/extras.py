@@ -1,4 +1,4 @@
-"""What is installed on top of the base: how to get each extra."""
+"""Extras on top of the base, and how to install each."""
 
 from __future__ import annotations
 

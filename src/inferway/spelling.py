@@ -55,7 +55,7 @@ def closest(word: str, known: Iterable[str]) -> str | None:
 
 
 def _begins(word: str, nearly: str) -> bool:
-    """Whether a word begins as another one, but for one edit."""
+    """Tell whether a word begins as another one, but for one edit."""
     size = len(nearly)
     return any(edits(nearly, word[:end], 1) <= 1 for end in range(size - 1, size + 2))
 

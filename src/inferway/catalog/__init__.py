@@ -1,4 +1,4 @@
-"""Where variants and their profiles come from."""
+"""Sources of variants and their profiles."""
 
 from inferway.catalog.zoo import (
     CatalogError,

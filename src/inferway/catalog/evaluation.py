@@ -1,4 +1,4 @@
-"""What the digits zoo is worth: accuracies, the gain of each step, the profiles."""
+"""The digits zoo's worth: accuracies, the gain of each step, the profiles."""
 
 from __future__ import annotations
 

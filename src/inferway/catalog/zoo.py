@@ -23,7 +23,7 @@ from inferway.unreadable import UNREADABLE, fault
 
 @dataclass(frozen=True, slots=True)
 class ServiceProfile:
-    """How long one call takes on one core, at one batch size.
+    """Duration of one call on one core, at one batch size.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What a person sees when a command fails: one sentence and an exit code, never a traceback."""
+"""Failure of a command as a person sees it: one sentence and an exit code, never a traceback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known of files before anything runs: ``check``, ``bound``, ``compile``, ``schema``."""
+"""Findings about files before anything runs: ``check``, ``bound``, ``compile``, ``schema``."""
 
 from __future__ import annotations
 

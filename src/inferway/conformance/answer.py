@@ -1,4 +1,4 @@
-"""What a right answer to a request for inference has, read strictly."""
+"""Reader of answers to requests for inference, strict about what a right one has."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class CheckOutcome(StrEnum):
-    """How a check ended."""
+    """End of a check."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -47,7 +47,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What came of one check, with one sentence of evidence."""
+    """Result of one check, with one sentence of evidence."""
 
     check: Check
     outcome: CheckOutcome
@@ -63,7 +63,7 @@ _STYLE: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What came of all checks.
+    """Results of all checks.
 
     Attributes
     ----------
@@ -82,7 +82,7 @@ class Report:
 
     @property
     def passed(self) -> bool:
-        """Whether no check failed; what a server does not offer is no failure."""
+        """True if no check failed; what a server does not offer is no failure."""
         return not self.failures
 
     @property
@@ -96,7 +96,7 @@ class Report:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many checks ended how."""
+        """Number of checks by how they ended."""
         counted = Counter(one.outcome for one in self.results)
         return {str(outcome): counted[outcome] for outcome in CheckOutcome}
 

@@ -436,7 +436,9 @@ def _of_variants(
 
 
 def _unfilled(name: str, node: Node, variant: Variant) -> str:
-    """Why the batches of a variant would never come about at a node; empty where they would."""
+    """Reason for which a variant's batches would never come about at a node; empty where they
+    would.
+    """
     batch = variant.batch
     if batch is not None and node.queue == "central":
         return (

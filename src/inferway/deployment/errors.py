@@ -1,4 +1,4 @@
-"""What is wrong with a deployment file, said so that the next edit fixes it."""
+"""Errors of a deployment file, said so that the next edit fixes them."""
 
 from __future__ import annotations
 

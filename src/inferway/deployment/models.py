@@ -1,4 +1,4 @@
-"""What runs a variant: a model's file, wherever it comes from, or a model behind another server."""
+"""Runner of a variant: a model's file, wherever it comes from, or a model behind another server."""
 
 from __future__ import annotations
 

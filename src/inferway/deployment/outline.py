@@ -32,7 +32,9 @@ _KEYWORDS = {"ge": "minimum", "gt": "exclusiveMinimum", "lt": "exclusiveMaximum"
 
 
 def _says(key: str, node: dict[str, Any]) -> bool:
-    """Whether a keyword tells an editor anything: titles and nulls do not, nor 60.0 for 60 s."""
+    """Tell whether a keyword tells an editor anything: titles and nulls do not, nor 60.0 for 60
+    s.
+    """
     value = node[key]
     match key:
         case "title":

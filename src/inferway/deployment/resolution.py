@@ -160,7 +160,7 @@ def check_target(place: Place, target: float | None, task: Task, source: Source)
 
 
 def _energies_fit(place: Place, task: Task, source: Source) -> bool:
-    """Whether there is no energy budget, or each variant says its energy, and one fits."""
+    """Tell whether there is no energy budget, or each variant says its energy, and one fits."""
     budget = task.energy_budget
     if budget is None:
         return True
@@ -270,7 +270,7 @@ class Tasks:
 
 
 def _counts(tasks: Mapping[str, Task], name: str) -> bool:
-    """Whether a name is one of those that a task counts, as digits counts digits-1."""
+    """Tell whether a name is one of those that a task counts, as digits counts digits-1."""
     stem, _, index = name.rpartition("-")
     task = tasks.get(stem)
     return task is not None and task.count > 1 and index.isdecimal() and int(index) < task.count
@@ -348,7 +348,7 @@ def resolve_node(name: str, node: Node, tasks: Tasks, source: Source, *, fill: b
 
 
 def _may_run(variant: Variant, hardware: str) -> bool:
-    """Whether the service time is known, or the model is there to be measured."""
+    """Tell whether the service time is known, or the model is there to be measured."""
     return not variant.service or variant.runs_on(hardware)
 
 

@@ -93,7 +93,7 @@ class Source:
 
     @property
     def full(self) -> bool:
-        """Whether so much is wrong that the rest is only counted."""
+        """Tell whether so much is wrong that the rest is only counted."""
         return len(self.problems) >= MOST_PROBLEMS
 
     def refused(self) -> DeploymentError:

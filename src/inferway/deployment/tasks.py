@@ -257,7 +257,7 @@ class Variant(Section):
 
     @property
     def runnable(self) -> bool:
-        """Whether requests can be answered: by a model here, or one at another server."""
+        """Tell whether requests can be answered: by a model here, or one at another server."""
         return self.model is not None or self.remote is not None
 
     def service_on(self, hardware: str) -> ServiceTime:
@@ -277,7 +277,7 @@ class Variant(Section):
         return time
 
     def runs_on(self, hardware: str) -> bool:
-        """Whether a service time on `hardware` is known."""
+        """Tell whether a service time on `hardware` is known."""
         return hardware in self.service or ANY_HARDWARE in self.service
 
 

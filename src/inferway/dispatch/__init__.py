@@ -1,4 +1,5 @@
-"""Which server answers each request: one file per policy, the bound, and what binds them to a site.
+"""Choice of the server that answers each request: one file per policy, the bound, and what binds
+them to a site.
 
 - `Dispatcher`: a site and its policy, one call per event.
 - `POLICIES`: the names that deployment files use.

@@ -131,7 +131,7 @@ class Alias(NamedTuple):
         return server if server >= 0 and site.open[server] else REJECT
 
     def pull(self, site: Site, server: int, draw: int) -> tuple[int, int]:
-        """How many of those that wait at a free server make its next batch ([Tan24], Sec. 5.2.2).
+        """Number of those waiting at a free server that make its next batch ([Tan24], Sec. 5.2.2).
 
         None below the smallest batch; the world rounds down to a size that the class offers.
         """

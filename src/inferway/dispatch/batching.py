@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 
 class Rule(NamedTuple):
-    """How the servers of a class take batches."""
+    """Batch rule of the servers of a class."""
 
     sizes: tuple[int, ...] = (1,)  # That are offered, increasing; 1 always is
     smallest: int = 1  # Requests below which a free server waits for more
     largest: int = 1
 
     def take(self, waiting: int) -> int:
-        """How many of those that wait a free server takes, before rounding."""
+        """Number of those waiting that a free server takes, before rounding."""
         return 0 if waiting < self.smallest else min(waiting, self.largest)
 
     def within(self, rows: int) -> Rule:

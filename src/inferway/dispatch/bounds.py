@@ -43,7 +43,7 @@ class RoutingTuple(NamedTuple):
 
     @property
     def proper(self) -> bool:
-        """Whether no entry is negative: a singleton, or a pair on both sides of the target."""
+        """True if no entry is negative: a singleton, or a pair on both sides of the target."""
         return bool((self.routing >= 0).all())
 
 
@@ -116,7 +116,7 @@ class Bound:
 
     @property
     def feasible(self) -> bool | None:
-        """Whether the rate can be carried at the target; None without a rate."""
+        """True if the rate can be carried at the target; None without a rate."""
         return None if self.rate_per_s is None else self.least_response_time_s is not None
 
     def to_json(self) -> dict[str, Any]:
@@ -217,7 +217,7 @@ def _max_rate_by_lp(fleet: Fleet, target: float | None, energy_budget: float) ->
 
 
 def _solution(cost: Floats, excess: Floats, **rest: Any) -> Any:
-    """What HiGHS finds for the least cost where no mean exceeds its limit."""
+    """Find by HiGHS the least cost where no mean exceeds its limit."""
     from scipy.optimize import linprog  # half a second, which most uses do not need
 
     limits = np.zeros(len(excess))
@@ -272,7 +272,7 @@ def solve(
 def _excesses(
     fleet: Fleet, target: float | None, energy_budget: float | None
 ) -> tuple[Floats, Floats]:
-    """What each class exceeds each mean's limit by, (C, K), and the unit of each row, (C,)."""
+    """Excess of each class over each mean's limit, (C, K), and the unit of each row, (C,)."""
     rows, units = [(target or 0.0) - fleet.accuracy], [1.0]
     if energy_budget is not None:
         rows.append((fleet.energy - energy_budget) / energy_budget)

@@ -32,7 +32,7 @@ from inferway.site.view import Request, Site
 
 
 class DispatchPolicy(Protocol):
-    """What every dispatch policy offers; `learn`, `pull` and `retune` are optional."""
+    """Interface of every dispatch policy; `learn`, `pull` and `retune` are optional."""
 
     @classmethod
     def build(

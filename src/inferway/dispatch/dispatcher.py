@@ -163,7 +163,7 @@ class Dispatcher:
 
     @property
     def pulls(self) -> bool:
-        """Whether the policy forms its own batches."""
+        """Tell whether the policy forms its own batches."""
         return hasattr(self.policy, "pull")
 
     def _try(self) -> None:
@@ -332,7 +332,7 @@ class Dispatcher:
         self._bind()
 
     def pull(self, server: int, now_s: float, draw: int) -> tuple[int, int]:
-        """How many requests a free server drops and takes: (drop, take)."""
+        """Number of requests that a free server drops and takes: (drop, take)."""
         return self._pull(self._pulling, server, now_s, draw)
 
     def route(
@@ -354,7 +354,7 @@ class Dispatcher:
 
     @property
     def routed(self) -> bool:
-        """Whether the policy has an alias table, which a scheduler can set."""
+        """Tell whether the policy has an alias table, which a scheduler can set."""
         return hasattr(self.policy, "threshold")
 
     @property
@@ -369,7 +369,7 @@ class Dispatcher:
         self.adopt(self.plan(rate_per_s))
 
     def plan(self, rate_per_s: float) -> RetunedPolicy:
-        """What the policy's memory would be at another arrival rate.
+        """Compute the policy's memory at another arrival rate.
 
         Touches nothing of the dispatcher's, so that another thread may call it.
         """

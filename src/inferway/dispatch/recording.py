@@ -102,7 +102,7 @@ def _recorded(kind: int) -> Callable[..., None]:
 
 @dataclass(slots=True)
 class Losses:
-    """What could not be written down so far."""
+    """Losses of what could not be written down so far."""
 
     gaps: int = 0  # Times that the disk refused
     decisions: int = 0  # Requests dispatched meanwhile
@@ -204,12 +204,12 @@ class Recording:
 
     @property
     def writing(self) -> bool:
-        """Whether anything may still be written to the folder."""
+        """Tell whether anything may still be written to the folder."""
         return self._file is not None or not (self._packing is None or self._packing.done())
 
     @property
     def following(self) -> Path | None:
-        """Where `go_on` would go on; None where it would not."""
+        """Position at which `go_on` would go on; None where it would not."""
         return None if self.gap is None or self._following is None else self._following()
 
     def go_on(self) -> bool:
@@ -505,7 +505,7 @@ def _unlink(*files: Path) -> None:
 
 
 def has_room(folder: Path) -> bool:
-    """Whether a disk takes as much as a recording needs to go on; waits for it."""
+    """Tell whether a disk takes as much as a recording needs to go on; waits for it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder, buffering=0) as file:

@@ -57,7 +57,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Replay:
-    """What a replay found."""
+    """Findings of a replay."""
 
     task: str
     policy: str
@@ -216,7 +216,7 @@ class _Course:
 
     @property
     def done(self) -> bool:
-        """Whether as many requests have been compared as were asked for."""
+        """Tell whether as many requests have been compared as were asked for."""
         return self.compared == self._requests
 
     def take(self, row: EventRow) -> None:
@@ -274,7 +274,7 @@ class _Course:
 
 
 class UnsoundError(ValueError):
-    """What a recording says could not have happened."""
+    """A recording's statement that could not have happened."""
 
 
 def _check_event(site: Site, row: EventRow) -> None:
@@ -402,7 +402,7 @@ def _utc(time_s: float) -> str:
 
 
 def header(folder: Path) -> dict[str, Any]:
-    """What a recording says of itself: fleet, policy, options, target, versions.
+    """A recording's statement about itself: fleet, policy, options, target, versions.
 
     ValueError where the folder holds no recording that this version reads.
     """

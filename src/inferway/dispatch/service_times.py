@@ -1,4 +1,4 @@
-"""What was measured of models, kept from one run to the next.
+"""Measured service times of models, kept from one run to the next.
 
 Service times per instance and size of batch, as running quantiles; and how much memory runs take,
 by their rows.
@@ -35,7 +35,7 @@ _Times = list[Annotated[list[Annotated[float, msgspec.Meta(gt=0, le=1e300)]], _S
 
 
 class _Services(msgspec.Struct):
-    """What the instances of a variant measured, a row each."""
+    """Measurements by the instances of a variant, a row each."""
 
     row_s: _Times
     slow_s: _Times
@@ -160,7 +160,7 @@ def _runtime() -> str:
 
 
 def _read(file: Path) -> _File:
-    """What a file holds; nothing where it is missing, damaged or of another schema."""
+    """Read a file; nothing where it is missing, damaged or of another schema."""
     with suppress(OSError, *UNREADABLE):
         kept = msgspec.json.decode(file.read_bytes(), type=_File)
         if kept.schema == SCHEMA:

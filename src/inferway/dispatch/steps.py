@@ -1,4 +1,4 @@
-"""What happens at each event of a site under a policy: the steps that both worlds share.
+"""Steps at each event of a site under a policy: the steps that both worlds share.
 
 `decide` is called by compiled code as it stands; the others are compiled, and cached on disk, for
 Python, which hands over the address of what is bound: to unpack thirty arrays costs 8 us, one
@@ -54,7 +54,7 @@ class Silent(NamedTuple):
 
 
 class Binding(NamedTuple):
-    """What one call needs, gathered once."""
+    """Needs of one call, gathered once."""
 
     policy: Any
     site: Site
@@ -79,7 +79,7 @@ def decide(
     classes: int,
     rows: int,
 ) -> int:
-    """What the policy says of a request: server, REJECT or HOLD. Moves the clock, nothing else."""
+    """Decide on a request: server, REJECT or HOLD. Moves the clock, nothing else."""
     site, allowed = bound.site, bound.allowed
     site.clock_s[0] = now_s
     mask = classes
@@ -173,7 +173,7 @@ def withdraw(bound: Any, server: int, position: int, now_s: float, counted: bool
 
 
 def pull(bound: Any, server: int, now_s: float, draw: int) -> tuple[int, int]:
-    """What the policy's `pull` says for a server that has fallen free: (drop, take)."""
+    """Result of the policy's `pull` for a server that has fallen free: (drop, take)."""
     bound.site.clock_s[0] = now_s
     return contract.pull(bound.policy, bound.site, server, draw)
 

@@ -323,7 +323,9 @@ class Emulation(Controls):
 
     @property
     def alive(self) -> bool:
-        """Whether packets pass; if the relay was killed, the nodes have no devices any more."""
+        """Tell whether packets pass; if the relay was killed, the nodes have no devices any
+        more.
+        """
         return self._end.alive and self._relay.poll() is None
 
     def namespace(self, node: str) -> Path:

@@ -87,7 +87,7 @@ class NodeProcess:
 
     @property
     def over(self) -> bool:
-        """Whether nothing runs, nor will by itself."""
+        """Tell whether nothing runs, nor will by itself."""
         return not self._begun or self.state is State.ENDED
 
     def start(self) -> None:

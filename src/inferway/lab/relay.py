@@ -78,7 +78,7 @@ class Pair:
 
     @property
     def plain(self) -> bool:
-        """Whether packets may pass as large as the sender makes them."""
+        """Tell whether packets may pass as large as the sender makes them."""
         return not (self.loss or self.bytes_per_s)
 
 

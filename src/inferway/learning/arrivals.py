@@ -54,7 +54,7 @@ class Flow(NamedTuple):
 def next_event(
     flow: Flow, e: int, phase: int, now_s: float, state: Any
 ) -> tuple[bool, int, float, Any]:
-    """What happens now at site e, as `flow.next_s` said, and what comes next.
+    """Apply what happens now at site e, as `flow.next_s` said, and find what comes next.
 
     Returns whether a request arrives, the workload's phase then, when the next event is, and the
     state of the site's stream of arrivals.

@@ -219,7 +219,7 @@ class Applying:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach the address."""
+    """Tell whether only this machine can reach the address."""
     if host == "localhost":
         return True
     try:
@@ -261,7 +261,7 @@ def _read_deployment(path: Path) -> Source:
 
 
 def _within(folders: Iterable[Path], path: Path) -> bool:
-    """Whether a file lies in one of the folders, be it there or not, wherever links lead."""
+    """Tell whether a file lies in one of the folders, be it there or not, wherever links lead."""
     try:
         real = path.resolve()
     except (OSError, RuntimeError, ValueError):  # a circle of links, or no path

@@ -1,4 +1,4 @@
-"""What goes on beside a fleet's requests: the slots of its scheduler, and its recording."""
+"""Work beside a fleet's requests: the slots of its scheduler, and its recording."""
 
 from __future__ import annotations
 

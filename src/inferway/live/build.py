@@ -52,7 +52,7 @@ def check_served(deployment: Deployment) -> None:
 
 
 def times_file() -> Path:
-    """Where measured service times are kept from one run to the next."""
+    """File of measured service times, kept from one run to the next."""
     home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(home) / "inferway" / "service-times.json"
 
@@ -281,7 +281,7 @@ def _controller(deployment: Deployment, task: Task, fleet: Fleet) -> Controller 
 
 
 def _identity(task: Task, name: str, hardware: str) -> str:
-    """What a measured service time is true of: this model on this hardware."""
+    """Identity of a measured service time: this model on this hardware."""
     model, remote = task.variants[name].model, task.variants[name].remote
     if remote is not None:
         return remote.url

@@ -30,7 +30,7 @@ _OVERTAKING: Final = 64
 
 
 class MemoryNeed(NamedTuple):
-    """What requests of one variant take while they run.
+    """Memory that requests of one variant take while they run.
 
     Attributes
     ----------
@@ -237,7 +237,7 @@ class Bodies:
 
     @property
     def reason(self) -> str:
-        """Why a request is refused for want of room."""
+        """Reason for refusing a request for want of room."""
         return (
             f"the bodies of all requests together would take more than the limit of {self.limit} "
             "bytes"

@@ -1,4 +1,4 @@
-"""Which instances take requests: one that fails at whatever it is given rests until it answers."""
+"""Health of instances: one that fails at whatever it is given rests until it answers."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Health:
             timer.cancel()
 
     def any_of(self, classes: int) -> bool:
-        """Whether a server of these classes takes requests."""
+        """Tell whether a server of these classes takes requests."""
         return any(
             healthy and classes >> k & 1
             for healthy, k in zip(self.healthy, self._class_of, strict=True)

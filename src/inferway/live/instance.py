@@ -1,4 +1,4 @@
-"""What a pool has of each of its servers, be it a copy that runs here or another node's.
+"""A pool's view of each of its servers, be it a copy that runs here or another node's.
 
 Who keeps it: `inferway.live.local.LocalInstance`, which runs a model, and
 `inferway.live.upstream.remote.RemoteInstance`, which sends requests on, to another node or to a
@@ -37,7 +37,7 @@ class Instance(Protocol):
 
     @property
     def group(self) -> Upstream | None:
-        """What it fails with, besides others; None where it stands for itself."""
+        """Group that it fails with; None where it stands for itself."""
 
     async def start(self, events: Events) -> None:
         """Make ready to serve, and begin.
@@ -65,7 +65,7 @@ class Instance(Protocol):
 
 
 class Events(Protocol):
-    """What instances tell a pool."""
+    """Events that instances tell a pool."""
 
     def done(self, job: Job) -> None:
         """On the event loop: a job has ended, outputs or reason filled in."""
@@ -77,7 +77,7 @@ class Events(Protocol):
         """On the event loop: an instance keeps runs for it, the next of which this does."""
 
     def leads(self, instance: Instance) -> bool:
-        """Whether it is the first of its class, and tells `slower` for all of them."""
+        """Tell whether it is the first of its class, and tells `slower` for all of them."""
 
     def slower(self, instance: Instance, by_s: float, least_s: float) -> None:
         """Services of its class take so much longer from now on, or less below 0; this at least."""
@@ -99,7 +99,7 @@ class RetryBudget:
         self._left = min(self._most, self._left + self._share)
 
     def spend(self) -> bool:
-        """Whether a request may be retried."""
+        """Tell whether a request may be retried."""
         # Shares like 0.2 do not add up to 1 exactly.
         if self._left < 1.0 - 1e-9:
             self.refused += 1
@@ -110,7 +110,7 @@ class RetryBudget:
 
 
 class PoolTerms(NamedTuple):
-    """What the instances of a pool have in common.
+    """Terms that the instances of a pool have in common.
 
     Attributes
     ----------

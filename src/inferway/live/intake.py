@@ -59,7 +59,7 @@ class Intake:
         self.schema = TaskSchema(pool.signature, self.limits.elements)
 
     def sees(self, site: Site) -> bool:
-        """Whether it is of this task's site, and of the fleet that answers there now."""
+        """Tell whether it is of this task's site, and of the fleet that answers there now."""
         return self.site is site and self._pool is site.present
 
     def request(

@@ -39,7 +39,7 @@ class CutShortError(Exception):
 
 
 class Verdict(NamedTuple):
-    """How a failed run is judged.
+    """Judgment of a failed run.
 
     It counts as so many failures. An instance rests after a `certain` one without being run on
     zeros first. Where it is `unserved`, the model has certainly not run, and another variant may be
@@ -124,7 +124,7 @@ class ModelInstance(ABC):
         """Call what may wait for room."""
 
     def _is_down(self) -> bool:
-        """Whether the model is of no use now, but may be later."""
+        """Tell whether the model is of no use now, but may be later."""
         return False
 
     async def _warm_up(self) -> None:
@@ -493,7 +493,7 @@ class LocalInstance(ModelInstance):
 
 
 class RunTime:
-    """How long one row takes a runtime, and whether that is brief.
+    """Duration of one row at a runtime, and whether that is brief.
 
     Only runtimes that say so (`inferway.runtime.Steady`) can be brief, only in requests of one row,
     and only where the signature leaves no other axis open: then the time does not depend on the
@@ -509,7 +509,7 @@ class RunTime:
         self.run_s = float("inf")
 
     def is_brief(self, rows: int) -> bool:
-        """Whether a request of so many rows is the loop's."""
+        """Tell whether a request of so many rows is the loop's."""
         return rows == 1 and self.run_s <= BRIEF_S and self.steady
 
     def begin(self, took_s: float) -> None:

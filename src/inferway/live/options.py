@@ -1,4 +1,4 @@
-"""How a process serves: its ports, keys and limits, and what each fleet of a task does."""
+"""Options of a serving process: its ports, keys and limits, and what each fleet of a task does."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ HELD_LIMIT: Final = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerOptions:
-    """How a server, or a node, serves.
+    """Options of a server or a node.
 
     Attributes
     ----------
@@ -102,7 +102,7 @@ class ServerOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolOptions:
-    """How a pool serves its task.
+    """Options of a pool.
 
     Attributes
     ----------

@@ -305,7 +305,7 @@ class Pool:
         return sum(map(len, self.queues)) + len(self.held)
 
     def has(self, request: Request) -> bool:
-        """Whether a request is at a server here, or in the central queue."""
+        """Tell whether a request is at a server here, or in the central queue."""
         server = request.server
         if server < 0:
             return request in self.held
@@ -323,7 +323,9 @@ class Pool:
         return sum(1 << k for k in self.classes if self.names[k] == own)
 
     def forwards(self, classes: int) -> bool:
-        """Whether a request that these classes may answer, a bit mask, may go to another node."""
+        """Tell whether a request that these classes may answer, a bit mask, may go to another
+        node.
+        """
         return bool(classes & ~self.own & ((1 << len(self.variants)) - 1))
 
     def withdraw(self, offers: Collection[tuple[str, str]]) -> None:
@@ -347,7 +349,7 @@ class Pool:
         return mask
 
     def out(self, server: int) -> bool:
-        """Whether the server fails together with others, and has: it gets nothing more."""
+        """Tell whether the server fails together with others, and has: it gets nothing more."""
         group = self.instances[server].group
         return group is not None and group.out
 
@@ -446,7 +448,7 @@ class Pool:
             self.instances[request.server].abort(request)
 
     def begun(self, server: int) -> int:
-        """How many requests of a server are in service; they stand before the others."""
+        """Number of a server's requests in service; they stand before the others."""
         if self.batcher is not None:
             return self.batcher.begun(server)
         return min(1, len(self.queues[server]))
@@ -460,7 +462,7 @@ class Pool:
 
     @property
     def full(self) -> bool:
-        """Whether the central queue has no room."""
+        """Tell whether the central queue has no room."""
         return len(self.held) >= self.options.room
 
     def hold(self, request: Request) -> None:
@@ -687,7 +689,7 @@ class Batcher:
             self._instances[request.server].abort(batch)
 
     def begun(self, server: int) -> int:
-        """How many requests of a server are in service; they stand before the others."""
+        """Number of a server's requests in service; they stand before the others."""
         batch = self._serving[server]
         return 0 if batch is None else len(batch.members)
 

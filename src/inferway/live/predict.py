@@ -1,4 +1,4 @@
-"""What a site expects of its servers: waits and service times, as policies predict them."""
+"""A site's predictions of its servers: waits and service times, as policies predict them."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Forecast:
         return min(map(self.wait_s, self._of(classes)), default=math.inf)
 
     def falls_open(self, request: Request, left_s: float, least: int) -> bool:
-        """Whether waiting for a server makes sense.
+        """Tell whether waiting for a server makes sense.
 
         Parameters
         ----------

@@ -21,7 +21,7 @@ LONGEST_RETRY_S = 60.0
 
 
 class Outcome(enum.IntEnum):
-    """How a request ended; the values index the counters."""
+    """End of a request; the values index the counters."""
 
     ANSWERED = 0
     REJECTED = 1
@@ -58,7 +58,7 @@ def outcome_of(status: int) -> Outcome:
 
 
 class _Job(msgspec.Struct, eq=False, kw_only=True):
-    """What an instance notes of what it runs, a request or a batch.
+    """An instance's note of what it runs, a request or a batch.
 
     Attributes
     ----------
@@ -96,7 +96,7 @@ class _Job(msgspec.Struct, eq=False, kw_only=True):
 
 
 class Request(_Job, eq=False):
-    """What a protocol hands to `Site.submit`, and gets back through `deliver`.
+    """A request as a protocol hands it to `Site.submit`, and gets it back through `deliver`.
 
     Plain Python values only: a NumPy scalar read from Python costs 50 to 100 ns each time.
 
@@ -212,7 +212,7 @@ class Request(_Job, eq=False):
 
 
 class RequestBatch(_Job, eq=False):
-    """What an instance runs as if it were one request.
+    """Requests that an instance runs as if they were one.
 
     Attributes
     ----------
@@ -283,7 +283,7 @@ class RequestBatch(_Job, eq=False):
 
 
 def fit(one: Request, other: Request) -> bool:
-    """Whether two requests can be in one batch: they differ in the first axis at most."""
+    """Tell whether two requests can be in one batch: they differ in the first axis at most."""
     return all(
         array.shape[1:] == other.inputs[name].shape[1:] for name, array in one.inputs.items()
     )

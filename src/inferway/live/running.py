@@ -44,12 +44,12 @@ class Running:
 
     @property
     def url(self) -> str:
-        """Where requests go, such as ``http://127.0.0.1:8000``."""
+        """URL to which requests go, such as ``http://127.0.0.1:8000``."""
         return f"{self.server.scheme}://{self.server.host}:{self.server.http_port}"
 
     @property
     def admin_url(self) -> str:
-        """Where metrics and status are."""
+        """URL of metrics and status."""
         return f"http://{self.server.admin_host}:{self.server.admin_port}"
 
     def wait(self) -> None:

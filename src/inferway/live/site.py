@@ -198,7 +198,7 @@ class Site:
 
     @property
     def signature(self) -> Signature:
-        """What all variants of the task take and give."""
+        """Inputs and outputs of all variants of the task."""
         return self.pool.signature
 
     @property
@@ -214,13 +214,15 @@ class Site:
 
     @property
     def unready(self) -> str:
-        """Why requests are refused while the task is not ready, whichever protocol brings them."""
+        """Refusal of requests while the task is not ready, whichever protocol brings them."""
         if self.present is None:
             return f"nothing that can answer task {self.task!r} is within reach now"
         return f"task {self.task!r} is not ready"
 
     def serves(self, variant: str | None) -> bool:
-        """Whether the task is ready, and a healthy instance of the variant, if one is named."""
+        """Tell whether the task is ready, and a healthy instance of the variant, if one is
+        named.
+        """
         if not self.ready or variant is None:
             return self.ready
         return self.pool.health.any_of(self.pool.mask_of(variant))
@@ -535,12 +537,12 @@ def take_up(sites: Mapping[str, Site], saved: Mapping[str, Balance]) -> None:
 
 
 def _falls_open(pool: Pool, request: Request) -> bool:
-    """Whether waiting for one of the full servers makes sense."""
+    """Tell whether waiting for one of the full servers makes sense."""
     return pool.forecast.falls_open(request, pool.left_s(request), pool.places)
 
 
 def rank(request: Request) -> int:
-    """Where a request stands: 1 is the highest."""
+    """Rank of a request: 1 is the highest."""
     return request.priority or UNSAID
 
 

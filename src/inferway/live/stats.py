@@ -1,4 +1,4 @@
-"""What has happened at a site, as plain numbers that cost the request path next to nothing."""
+"""Statistics of a site, as plain numbers that cost the request path next to nothing."""
 
 from __future__ import annotations
 

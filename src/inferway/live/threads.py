@@ -85,7 +85,7 @@ async def run_in_thread(work: Callable[[], T], stop: Callable[[], None] = lambda
 
 
 def working() -> bool:
-    """Whether such work goes on: the interpreter must not be taken down under it."""
+    """Tell whether such work goes on: the interpreter must not be taken down under it."""
     return any(thread.name == _NAME for thread in threading.enumerate())
 
 

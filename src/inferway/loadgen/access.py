@@ -37,12 +37,12 @@ class DriveError(ValueError):
 
 
 class AddressError(DriveError):
-    """Where a server is has not been said, or is no address."""
+    """A server's address has not been said, or is none."""
 
 
 @dataclass(frozen=True)
 class Access:
-    """What all servers of one drive are told and held to.
+    """Access to the servers of one drive: what all are told and held to.
 
     Attributes
     ----------
@@ -87,7 +87,7 @@ class Access:
 
     @cached_property
     def context(self) -> ssl.SSLContext:
-        """What connections with TLS need; made once, as reading the system's authorities takes ms.
+        """Context of connections with TLS; made once, as reading the system's authorities takes ms.
 
         Raises
         ------

@@ -95,7 +95,7 @@ class SendPlan:
 
 @dataclass(frozen=True)
 class SendOutcome:
-    """What the generator saw of the requests that were due, in the plan's order.
+    """The generator's view of the requests that were due, in the plan's order.
 
     `columns` are those of a `Record`, and `said`, which indexes `nodes`, `paths` and
     `degradations`: what answers' headers said of nodes, each empty where they said nothing; -1
@@ -165,7 +165,7 @@ class RequestPool(ConnectionPool):
 
     @property
     def connected(self) -> bool:
-        """Whether there is a connection."""
+        """Tell whether there is a connection."""
         return bool(self._busy or self._idle)
 
     async def connect(self, count: int) -> None:

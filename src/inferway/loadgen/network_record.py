@@ -1,4 +1,4 @@
-"""What was sent to a network and what came back, one row per request."""
+"""Record of a network's requests and answers, one row per request."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class NetworkRecord(Record):
 
 @dataclass(frozen=True, eq=False)
 class MeasuredGain:
-    """What requests cost less than repositories alone would have let them cost.
+    """Reduction of the requests' cost below that of repositories alone.
 
     Attributes
     ----------
@@ -244,7 +244,7 @@ def _alone(network: DeliveryNetwork, record: NetworkRecord, slot: Count, slots: 
 
 @dataclass(frozen=True)
 class NetworkSummary:
-    """What a network's requests met.
+    """Summary of a network's requests.
 
     Attributes
     ----------

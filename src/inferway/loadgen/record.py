@@ -1,4 +1,4 @@
-"""What was sent and what came back, one row per request."""
+"""Record of requests and answers, one row per request."""
 
 from __future__ import annotations
 
@@ -86,12 +86,14 @@ class Record:
 
     @property
     def answered(self) -> NDArray[np.bool_]:
-        """Which requests got an inference answer."""
+        """Mask of the requests that got an inference answer."""
         return np.asarray(self.status == 200)
 
     @property
     def rejected(self) -> NDArray[np.bool_]:
-        """Which requests the server refused for want of capacity or time (429, 503, 504)."""
+        """Mask of the requests that the server refused for want of capacity or time (429, 503,
+        504).
+        """
         return np.isin(self.status, (429, 503, 504))
 
     @property
@@ -105,13 +107,13 @@ class Record:
 
     @property
     def lag_s(self) -> NDArray[np.float64]:
-        """How late the generator sent each request that was sent, seconds."""
+        """Delay with which the generator sent each request that was sent, seconds."""
         sent = np.isfinite(self.sent_s)
         return np.asarray((self.sent_s - self.intended_s)[sent])
 
     @property
     def correct(self) -> NDArray[np.bool_]:
-        """Which requests were answered with their true class."""
+        """Mask of the requests that were answered with their true class."""
         return np.asarray(self.answered & (self.label >= 0) & (self.predicted_class == self.label))
 
     def failures(self) -> dict[str, int]:
@@ -197,7 +199,7 @@ def named(names: tuple[str, ...], index: NDArray[Any]) -> NDArray[np.str_]:
 
 @dataclass(frozen=True)
 class Summary:
-    """What a task's requests met; times in seconds, shares and accuracies in 0..1.
+    """Summary of a task's requests; times in seconds, shares and accuracies in 0..1.
 
     Attributes
     ----------

@@ -30,7 +30,7 @@ Told = Callable[[str, float], None]
 
 
 class SendSettings(TypedDict, total=False):
-    """How requests are sent; see `replay`."""
+    """Settings of sending; see `replay`."""
 
     access: Access
     binary: bool

@@ -1,4 +1,4 @@
-"""How many requests of each type come in each slot."""
+"""Number of requests of each type in each slot."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ Link = tuple[int, int, Mapping[str, Any]]  # two ends, and what the file says of
 
 @dataclass(frozen=True)
 class GmlReport:
-    """What an import took from the file, and what it had to make up.
+    """Report of an import: what it took from the file, and what it had to make up.
 
     Attributes
     ----------

@@ -39,7 +39,7 @@ def way_of(offer: Offer) -> Way:
 
 
 class FleetTerms(NamedTuple):
-    """What holds for every fleet of a task at a node.
+    """Terms of every fleet of a task at a node.
 
     Attributes
     ----------
@@ -87,7 +87,7 @@ class NodeFleet(NamedTuple):
 
 
 class Heeded(NamedTuple):
-    """What follows from the offers of now for the fleet that there is.
+    """Consequences of the present offers for the present fleet.
 
     Attributes
     ----------
@@ -255,7 +255,7 @@ class ClientRates:
 
 
 class Capability(NamedTuple):
-    """What one copy of a variant can do, as far as measured.
+    """Capability of one copy of a variant, as far as measured.
 
     Attributes
     ----------

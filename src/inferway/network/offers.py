@@ -41,7 +41,7 @@ _WORTH: Final = 0.2
 
 
 class Offer(msgspec.Struct, frozen=True, array_like=True):
-    """Who serves what.
+    """An offer to serve a variant.
 
     Attributes
     ----------
@@ -85,7 +85,7 @@ class Offer(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Own(NamedTuple):
-    """What a node itself runs of a variant, as it offers it; the fields are those of `Offer`."""
+    """A node's own copies of a variant, as it offers it; the fields are those of `Offer`."""
 
     task: str
     variant: str
@@ -150,7 +150,7 @@ def prune(own: Iterable[Own], heard: Iterable[Offer]) -> list[Offer]:
 def passed_on(
     me: str, own: Iterable[Own], heard: Iterable[Offer], *, neighbor: str = ""
 ) -> list[Offer]:
-    """What a node tells a downstream neighbor of what it runs and has `received`.
+    """List a node's offers to a downstream neighbor, from what it runs and has `received`.
 
     Left out is what leads back to the neighbor. Round-trip times are from `me`: the neighbor adds
     those of the link.
@@ -310,7 +310,7 @@ class OfferBook:
 
     @property
     def all(self) -> list[Offer]:
-        """What the node goes by, of all tasks."""
+        """Offers that the node goes by, of all tasks."""
         return _flat(self.used)
 
     def offer(self, own: Iterable[Own]) -> bool:
@@ -319,7 +319,7 @@ class OfferBook:
         return _differ(before, self.own)
 
     def reaches(self, neighbor: str) -> bool:
-        """Whether a neighbor knows a way to a repository."""
+        """Tell whether a neighbor knows a way to a repository."""
         return any(offer.repository for offer in self.heard.get(neighbor, ()))
 
     def look(self, live: Sequence[str], learned: Set[str] = frozenset()) -> tuple[set[str], bool]:
@@ -384,7 +384,7 @@ class OfferBook:
 
 
 def _differ(one: Sequence[Own | Offer], other: Sequence[Own | Offer]) -> bool:
-    """Whether two lists differ in more than what spare rates do from moment to moment."""
+    """Tell whether two lists differ in more than what spare rates do from moment to moment."""
     return len(one) != len(other) or any(
         abs(a.spare_per_s - b.spare_per_s) > _WORTH * max(a.spare_per_s, b.spare_per_s)
         or _fixed(a) != _fixed(b)

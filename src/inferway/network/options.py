@@ -1,4 +1,4 @@
-"""What can serve each request type, ranked by cost, as flat arrays.
+"""Options to serve each request type, ranked by cost, as flat arrays.
 
 [SiSalem23] (doi:10.1109/TNET.2023.3305922), Sec. III. All is indexed by whole numbers: nodes v < V,
 tasks i < N, models m < M, paths q < Q, request types rho = (i, path) < R, options o < O and pairs

@@ -1,4 +1,4 @@
-"""What never moves, repositories above all: the minimal allocation ([SiSalem23], Sec. III-A)."""
+"""Pinned instances, repositories above all: the minimal allocation ([SiSalem23], Sec. III-A)."""
 
 from __future__ import annotations
 

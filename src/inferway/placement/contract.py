@@ -79,7 +79,7 @@ def _counts(values: ArrayLike, shape: tuple[int, ...], name: str, meaning: str) 
 
 
 class Observation(NamedTuple):
-    """What one slot brought.
+    """Observations of one slot.
 
     Attributes
     ----------
@@ -94,7 +94,7 @@ class Observation(NamedTuple):
 
 
 class PlacementPolicy(Protocol):
-    """What the twin and `inferway place` need of a policy."""
+    """Interface of a policy that the twin and `inferway place` need."""
 
     @property
     def allocation(self) -> Allocation:

@@ -220,7 +220,7 @@ _Name = tuple[str | int, ...]
 
 
 class Counters(NamedTuple):
-    """What a node has counted, and what each number is of.
+    """A node's counters, and what each number is of.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What one node knows of the network: its own models and budget, and the paths through it."""
+"""One node's knowledge of the network: its own models and budget, and the paths through it."""
 
 from __future__ import annotations
 

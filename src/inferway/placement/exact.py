@@ -216,7 +216,7 @@ def _shared(rows: _Rows, column: Offset, group: Offset, share: Float) -> None:
 def _least_saving(
     network: DeliveryNetwork, requests: Float, saving: Float, capacity: Float | None
 ) -> float:
-    """What the minimal allocation saves over the last options, where instances are pinned below."""
+    """Saving of the minimal allocation over the last options, where instances are pinned below."""
     omega = minimal(network)
     if capacity is None:
         return float(saving @ serve(network, requests, omega.astype(np.uint8)))
@@ -226,7 +226,7 @@ def _least_saving(
 
 @dataclass(frozen=True)
 class StaticOptimum:
-    """What the solver found and proved.
+    """Solution found and proved by the solver.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What the policies in hindsight maximize: the time-averaged gain G_T ([SiSalem23], eq. 14).
+"""Objective of the policies in hindsight: the time-averaged gain G_T ([SiSalem23], eq. 14).
 
 Slots with the same requests are counted once, with a weight. A task's gain depends on its own
 models only (tasks meet in the budgets alone), so it can be evaluated on the task's arrays.

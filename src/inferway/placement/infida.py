@@ -36,7 +36,7 @@ class Refresh(NamedTuple):
         return self.start + (self.target - self.start) * done
 
     def due(self, slot: int, last: int) -> bool:
-        """Whether the allocation may change after `slot`, having changed last after `last`."""
+        """Tell whether the allocation may change after `slot`, having changed last after `last`."""
         return slot - last >= int(self.period(slot))
 
 

@@ -1,4 +1,4 @@
-"""What one node runs of a placement policy, from what it measures itself.
+"""One node's part of a placement policy, from what it measures itself.
 
 INFIDA is an `inferway.placement.agent.Agent`, which exchanges letters with its neighbors. OLAG and
 greedy count what reaches the node (`inferway.placement.counters`), and need nobody. The policies in
@@ -35,19 +35,21 @@ class LocalPolicy(Protocol):
 
     @property
     def agent(self) -> Agent | None:
-        """Who exchanges letters with the neighbors; None where there is nothing to say."""
+        """Agent that exchanges messages with the neighbors; None where there is nothing to say."""
 
     @property
     def needs_letters(self) -> bool:
-        """Whether there is an agent. Whoever carries its letters closes and steps the agent."""
+        """Tell whether there is an agent. Whoever carries its letters closes and steps the
+        agent.
+        """
 
     @property
     def state(self) -> InfidaState:
-        """What is to be saved; it goes on changing."""
+        """State to be saved; it goes on changing."""
 
     @property
     def counters(self) -> Counters | None:
-        """What is to be saved besides; it goes on changing. None where nothing is counted."""
+        """Counters to be saved; they go on changing. None where nothing is counted."""
 
     def restore(
         self, state: InfidaState, *, closed: int = 0, counters: Counters | None = None

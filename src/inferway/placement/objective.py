@@ -145,7 +145,7 @@ def for_each_type(
 
 @jit
 def contribution(capacity: float, worst_cost: float, cost: float) -> float:
-    """What the paper calls h (eq. 19): what one type adds to its model's component."""
+    """Compute h of eq. 19: what one type adds to its model's component."""
     return capacity * (worst_cost - cost)
 
 

@@ -48,7 +48,7 @@ class Placed:
 
 @dataclass(frozen=True, eq=False)
 class Placement:
-    """Which variants live where.
+    """Placement of variants on nodes.
 
     Attributes
     ----------
@@ -90,7 +90,7 @@ class Placement:
 
     @property
     def gap(self) -> float | None:
-        """How far the gain may be below the best, as a share of the bound."""
+        """Greatest distance of the gain from the best, as a share of the bound."""
         if self.bound_ms is None:
             return None
         return 0.0 if self.bound_ms <= 0 else max(0.0, 1.0 - self.gain_ms / self.bound_ms)
@@ -133,7 +133,7 @@ class Placement:
         return "".join(f"{line.rstrip()}\n" for line in text.getvalue().splitlines())
 
     def _words(self, name: str, described: dict[str, Any]) -> dict[str, Any]:
-        """What the file says of a node, in its own words."""
+        """A node's entry in the file, in its own words."""
         from inferway.deployment.units import SIZE
 
         if name in described:

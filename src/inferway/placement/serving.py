@@ -1,4 +1,4 @@
-"""Who serves what under an allocation: the loads of one slot ([SiSalem23], Sec. III-E).
+"""Serving under an allocation: the loads of one slot ([SiSalem23], Sec. III-E).
 
 Every request goes to the cheapest instance on its path that is not yet saturated. Where request
 types compete for an instance, the paper leaves the order of arrival open. Here all types' requests
@@ -227,7 +227,7 @@ def spent(network: DeliveryNetwork, load: Float) -> Float:
 
 
 class _Facts(NamedTuple):
-    """What the time and the accuracy of an option follow from."""
+    """Facts from which an option's time and accuracy follow."""
 
     options: Options
     paths: Paths

@@ -24,7 +24,7 @@ WRITTEN = "written"
 
 
 def lists_instances(deployment: Deployment) -> bool:
-    """Whether the file says what runs, and leaves nothing to placement."""
+    """Tell whether the file says what runs, and leaves nothing to placement."""
     return deployment.placement is None and any(
         node.instances for node in deployment.nodes.values()
     )

@@ -1,4 +1,4 @@
-"""What is wrong with a user's policy, in one sentence with its file and line.
+"""Faults of a user's policy, in one sentence with its file and line.
 
 Numba tells of its own frames, and compiled code that divides by zero of none.
 """
@@ -31,7 +31,7 @@ _PYTHON: Final = ("build", "retune")
 
 
 def compile_reason(error: Exception, policy: type) -> str:
-    """What Numba says of a policy's code, and where; the rest is its own frames.
+    """Numba's complaint about a policy's code, and its place; the rest is its own frames.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ def compile_reason(error: Exception, policy: type) -> str:
 
 
 def division(error: BaseException, policy: type) -> str | None:
-    """Where a user's policy has divided by zero; None where it has no division.
+    """Line at which a user's policy has divided by zero; None where it has no division.
 
     Compiled code does not say which line it was, so that there may be several to choose from.
     """
@@ -74,7 +74,7 @@ def division(error: BaseException, policy: type) -> str | None:
 
 
 def place_of(error: BaseException, file: Path) -> str:
-    """Where in a policy's file plain Python has failed, such as ``(mine.py, line 12)``."""
+    """Place in a policy's file where plain Python has failed, such as ``(mine.py, line 12)``."""
     if isinstance(error, SyntaxError):
         return ""  # it says so itself
     frames = traceback.extract_tb(error.__traceback__)
@@ -129,7 +129,9 @@ def _file(policy: type) -> Path | None:
 
 
 def _functions(policy: type) -> Iterator[ast.FunctionDef]:
-    """What may be compiled of a policy's file: its class's functions, and those of no class."""
+    """Functions of a policy's file that may be compiled: its class's functions, and those of no
+    class.
+    """
     file = _file(policy)
     try:
         tree = ast.parse(file.read_bytes()) if file else ast.Module([], [])

@@ -1,4 +1,4 @@
-"""Where servers are: HOST:PORT, a server's URL, and a model's URL."""
+"""Addresses of servers: HOST:PORT, a server's URL, and a model's URL."""
 
 from __future__ import annotations
 

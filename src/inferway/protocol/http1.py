@@ -93,7 +93,7 @@ class ClientConnection(asyncio.Protocol):
             self.transport.writelines((head, body))
 
     def stale(self, now_s: float) -> bool:
-        """Whether an idle connection can take no request: it has ended, or is about to.
+        """Tell whether an idle connection can take no request: it has ended, or is about to.
 
         One that has been idle for a while is looked up in the kernel, for the loop may not have
         come to its end yet. A request that is written all the same may have been read.

@@ -183,7 +183,7 @@ class RemoteAnswer(msgspec.Struct):
 
 
 class ErrorMessage(msgspec.Struct):
-    """Why a request was refused."""
+    """Message of a refused request."""
 
     error: str
 

@@ -1,4 +1,4 @@
-"""What a task takes: checks that a request passes whatever protocol brought it."""
+"""A task's inputs: checks that a request passes whatever protocol brought it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes into a model and what comes out, in the words of the Open Inference Protocol."""
+"""Inputs and outputs of a model, in the words of the Open Inference Protocol."""
 
 from __future__ import annotations
 

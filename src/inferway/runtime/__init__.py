@@ -1,4 +1,4 @@
-"""What runs a model: the checks on its file, and the runtimes."""
+"""Runtimes of models: the checks on its file, and the runtimes."""
 
 from inferway.runtime.artifact import ArtifactError, inspect
 from inferway.runtime.onnx import OnnxRuntime

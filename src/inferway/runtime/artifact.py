@@ -342,7 +342,7 @@ def _ways(kind: Any) -> tuple[tuple[str, bool], ...]:
 
 @functools.cache
 def _leads(kind: Descriptor) -> bool:
-    """Whether a message of this kind is a tensor or can hold one at any depth."""
+    """Tell whether a message of this kind is a tensor or can hold one at any depth."""
     seen, ahead = {kind.full_name}, [kind]
     while ahead:
         one = ahead.pop()

@@ -89,7 +89,7 @@ class RemoteRuntime:
 
     @property
     def signature(self) -> Signature:
-        """What goes in and comes out; a server that has not said it is asked, in this thread.
+        """Inputs and outputs; a server that has not said it is asked, in this thread.
 
         Raises
         ------
@@ -199,7 +199,7 @@ class RemoteRuntime:
             error.hung = not await self._lives()
 
     async def _lives(self) -> bool:
-        """Whether the server answers anything on a connection of its own."""
+        """Tell whether the server answers anything on a connection of its own."""
         connections = ServerConnections(self.address, self._tls)
         path = f"{self.address.server_path}/health/live"
         try:
@@ -263,7 +263,7 @@ class BlockingRemote:
 
     @property
     def signature(self) -> Signature:
-        """What goes in and comes out; see `RemoteRuntime.signature`."""
+        """Inputs and outputs; see `RemoteRuntime.signature`."""
         if self.remote.known_signature is None:
             self.learn()
         return self.remote.signature

@@ -1,4 +1,4 @@
-"""What every runtime offers, and one without a model."""
+"""Interface of every runtime, and one without a model."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Call(Protocol):
 
 
 class Stoppable(Protocol):
-    """What a runtime offers besides, if its runs can be stopped: `run(inputs, call)`."""
+    """Interface of a runtime whose runs can be stopped: `run(inputs, call)`."""
 
     def call(self) -> Call:
         """Make what stops one run."""
@@ -33,7 +33,7 @@ class Stoppable(Protocol):
 
 
 class Steady(Protocol):
-    """What a runtime says besides, if it computes in this process and does nothing else."""
+    """Statement of a runtime that it computes in this process and does nothing else."""
 
     steady: bool
     """Whether a run waits for nothing, and takes as long as any other one of the same shapes."""
@@ -44,7 +44,7 @@ class Runtime(Protocol):
 
     @property
     def signature(self) -> Signature:
-        """What goes in and comes out."""
+        """Inputs and outputs."""
 
     def run(self, inputs: Arrays) -> Arrays:
         """Answer one batch; the calling thread is held until the answer is there.

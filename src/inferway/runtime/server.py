@@ -109,7 +109,7 @@ class ServerReply(NamedTuple):
 
     @property
     def json_length(self) -> int | None:
-        """What Inference-Header-Content-Length says; None without it."""
+        """Value of Inference-Header-Content-Length; None without it."""
         value = self.headers.get(b"inference-header-content-length")
         if value is not None and not value.strip().isdigit():
             wrong = "Inference-Header-Content-Length is not a number"
@@ -118,7 +118,7 @@ class ServerReply(NamedTuple):
 
     @property
     def keep_s(self) -> float:
-        """How long an idle connection can be kept."""
+        """Time for which an idle connection can be kept."""
         for word in self.headers.get(b"keep-alive", b"").split(b","):
             key, _, number = word.strip().partition(b"=")
             if key == b"timeout" and number.isdigit():
@@ -173,7 +173,7 @@ class ServerConnection(ClientConnection):
         self.transport.set_write_buffer_limits(high=1, low=0)
 
     def stale(self, now_s: float) -> bool:
-        """Whether an idle connection can take no request: the kernel is asked each time."""
+        """Tell whether an idle connection can take no request: the kernel is asked each time."""
         return self.transport.is_closing() or bool(self._poll.poll(0))
 
     def pause_writing(self) -> None:

@@ -27,7 +27,7 @@ from inferway.workload import Span
 
 
 class Routing(NamedTuple):
-    """What holds until the next slot, for n servers of K classes."""
+    """Routing until the next slot, for n servers of K classes."""
 
     probabilities: Floats
     """(n,) of each server; they sum to 1."""
@@ -38,7 +38,7 @@ class Routing(NamedTuple):
 
 
 class Signal(NamedTuple):
-    """What is known of the workload's state."""
+    """Knowledge of the workload's state."""
 
     phase: int
     """The phase that it is in; -1 where that is not known."""
@@ -52,7 +52,7 @@ UNKNOWN = Signal(-1, math.nan)
 
 @dataclass(frozen=True)
 class Conditions:
-    """What a scheduler is made for."""
+    """Conditions that a scheduler is made for."""
 
     fleet: Fleet
     deadline_s: float | None = None
@@ -79,7 +79,7 @@ Event = Annotated[
 
 
 class Controller(Protocol):
-    """What decides how requests are routed, slot by slot.
+    """Decider of how requests are routed, slot by slot.
 
     Its class has ``build(conditions, **options)``, a classmethod, which raises ValueError where the
     scheduler lacks what it needs. Options that are annotated with `Annotated` are the policy's keys
@@ -92,14 +92,14 @@ class Controller(Protocol):
 
     @property
     def sees_phase(self) -> bool:
-        """Whether it needs the `Signal`, which only the twin can give."""
+        """Tell whether it needs the `Signal`, which only the twin can give."""
 
     @property
     def on_rejection(self) -> bool:
-        """Whether it decides also after a rejection."""
+        """Tell whether it decides also after a rejection."""
 
     def observe(self, site: Site, signal: Signal) -> Any:
-        """What it goes by; the site is only read, and may change once this has returned."""
+        """Observe what it goes by; the site is only read, and may change once this has returned."""
 
     def act(self, observation: Any) -> Routing | None:
         """The routing from now on; None leaves each request to the policy `deadline`."""

@@ -36,7 +36,7 @@ class FixedRouting:
         """Nothing."""
 
     def act(self, observation: None) -> Routing:
-        """What it was made with."""
+        """Decide as it was made to."""
         return self.routing
 
 

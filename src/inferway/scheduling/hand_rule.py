@@ -61,7 +61,7 @@ class HandRule:
         )
 
     def observe(self, site: Site, signal: Signal) -> bool:
-        """Whether load is high."""
+        """Tell whether load is high."""
         waiting = int(np.maximum(site.queue[self.heavy] - 1, 0).sum())
         return bool(site.queue[self.light].any()) or waiting >= self.waiting
 

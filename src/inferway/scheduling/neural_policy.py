@@ -29,7 +29,7 @@ _SAME = 1e-9
 
 @dataclass(frozen=True)
 class About:
-    """What a policy was trained for, and by which command."""
+    """Purpose of a trained policy, and the command that trained it."""
 
     policy: str  # ``rl-po``, ``rl-fo``, ``rl-po-b`` or ``rl-fo-b``
     task: str
@@ -57,7 +57,7 @@ class About:
 
     @property
     def layout(self) -> ObservationLayout:
-        """How its observations are laid out."""
+        """Layout of its observations."""
         return layout_of(
             counts=self.counts,
             service_s=self.service_s,
@@ -70,7 +70,7 @@ class About:
 
     @property
     def outputs(self) -> int:
-        """How many numbers it says: one per server, then one per pair of batch sizes by class."""
+        """Number of its outputs: one per server, then one per pair of batch sizes by class."""
         return sum(self.counts) + sum(len(pairs_of(one)) for one in self.batch_sizes or ())
 
 

@@ -1,4 +1,4 @@
-"""What a learned scheduler sees of a site: one vector of numbers in 0..1 ([Tan24], Sec. 5.1.4).
+"""A learned scheduler's view of a site: one vector of numbers in 0..1 ([Tan24], Sec. 5.1.4).
 
 By server, in the view's order: its queue length one-hot (c + 1 values), the elapsed time of the
 service in progress, the ages of its requests, oldest first (c + 1 values, zeros behind the last).
@@ -26,7 +26,7 @@ Vector = NDArray[np.float32]
 
 
 class ObservationLayout(NamedTuple):
-    """How the vector is laid out, for n servers of K classes."""
+    """Layout of the vector, for n servers of K classes."""
 
     buffer: int  # c, places at a server, the one in service included
     elapsed_s: Floats  # (n,) longest service time of each server's class, s

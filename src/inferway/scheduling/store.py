@@ -39,7 +39,7 @@ class LearnedController:
 
 
 def routing_of(network: NeuralPolicy, outputs: Any) -> Routing:
-    """What (outputs,) numbers of a network mean."""
+    """Read a network's (outputs,) numbers."""
     about = network.about
     servers, classes = sum(about.counts), len(about.counts)
     smallest, largest = np.ones(classes, np.int64), np.ones(classes, np.int64)
@@ -58,7 +58,7 @@ def softmax(values: Any) -> Floats:
 
 
 class Seen(NamedTuple):
-    """What a store observes."""
+    """Observation of a store."""
 
     policy: LearnedController | None  # The policy for the present servers
     vector: Vector

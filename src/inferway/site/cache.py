@@ -43,7 +43,7 @@ def cache_root() -> Path | None:
 
 
 def read(file: Path) -> bytes | None:
-    """What was kept, or None. A file that is damaged counts as none."""
+    """Read what was kept, or None. A file that is damaged counts as none."""
     try:
         content = file.read_bytes()
         if time.time() - file.stat().st_mtime > _FRESH_S:
@@ -218,7 +218,7 @@ def _canonical(node: Any, words: list[str]) -> None:
 
 
 def _is_prose(node: Any) -> bool:
-    """Whether it is a docstring, or runs for the type checker only."""
+    """Tell whether it is a docstring, or runs for the type checker only."""
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
         return True
     return (
@@ -230,7 +230,7 @@ def _is_prose(node: Any) -> bool:
 
 
 def _imports(tree: ast.AST) -> Iterator[tuple[str, str]]:
-    """What is imported when the file is: functions that import are not compiled."""
+    """Imports made when the file is imported: functions that import are not compiled."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:

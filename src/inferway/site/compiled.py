@@ -229,7 +229,7 @@ class Kernel(CPUDispatcher):  # type: ignore[misc]
         return template, signature.pysig, args, kws
 
     def get_overload(self, sig: Any) -> Any:
-        """What stands for the part."""
+        """Find what stands for the part."""
         return self._part.get_overload(sig)
 
 
@@ -398,7 +398,7 @@ class _CodeCache(_Cache):  # type: ignore[misc]
     enable = disable = flush = _nothing
 
     def _file(self, signature: Any, codegen: Any) -> Path | None:
-        """Where the compiled form is kept; None where its code is not known for certain."""
+        """File of the compiled form; None where its code is not known for certain."""
         root, function = cache_root(), self._function
         args, returned = normalize_signature(signature)
         homes = [home for kind in args for home in _homes(kind)]
@@ -417,7 +417,7 @@ class _CodeCache(_Cache):  # type: ignore[misc]
 
 
 def _compiler() -> tuple[object, ...]:
-    """What makes the same code another machine's."""
+    """Properties that make the same code another machine's."""
     import llvmlite
 
     options = "OPT LOOP_VECTORIZE SLP_VECTORIZE BOUNDSCHECK ENABLE_AVX DEBUGINFO"

@@ -101,7 +101,7 @@ class Fleet:
 
     @property
     def ordered(self) -> bool:
-        """Whether slower always means more accurate, as in [Anonymous], Sec. 2.1."""
+        """Tell whether slower always means more accurate, as in [Anonymous], Sec. 2.1."""
         return bool((np.diff(self.rate) < 0).all() and (np.diff(self.accuracy) > 0).all())
 
 

@@ -173,7 +173,9 @@ class _Layout(NamedTuple):
 
 @cache
 def _layout(kind: Any) -> _Layout:
-    """Where LLVM puts the parts of a tuple: each at the next multiple of its alignment."""
+    """Offsets at which LLVM puts the parts of a tuple: each at the next multiple of its
+    alignment.
+    """
     if not isinstance(kind, types.BaseTuple):
         size, alignment = _size(kind)
         return _Layout(size, alignment, ((0, kind),))
@@ -201,7 +203,7 @@ def _size(kind: Any) -> tuple[int, int]:
 
 
 def _code(kind: Any) -> str:
-    """How `struct` writes a value of this type; empty where only compiled code can."""
+    """Format in which `struct` writes a value of this type; empty where only compiled code can."""
     if isinstance(kind, types.Array):
         return _ARRAY + 2 * kind.ndim * "q"
     if kind == types.none:

@@ -1,4 +1,4 @@
-"""Which server of a class: idle, any, shortest. The words that policies are written in.
+"""Selection of a server of a class: idle, any, shortest. The words that policies are written in.
 
 Each takes the site, the request and a class, touches only servers that may take the request, and
 returns -1 where there is none. Costs O(1) for an ordinary request; a narrowed one is scanned.
@@ -46,7 +46,7 @@ def predicted_wait(site: Site, server: int) -> float:
 
 @jit
 def has_class(mask: int, k: int) -> bool:
-    """Whether class k is in a bit mask of classes."""
+    """Tell whether class k is in a bit mask of classes."""
     return (mask >> k) & 1 != 0
 
 

@@ -1,4 +1,4 @@
-"""How a site changes: the only code that writes a site's arrays, the same in both worlds.
+"""Transitions of a site: the only code that writes a site's arrays, the same in both worlds.
 
 Nothing is checked here: a full buffer is never admitted to, an empty server never finishes. A
 server that waits for a larger batch has requests and no start of a service. Those that are served

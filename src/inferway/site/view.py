@@ -1,4 +1,4 @@
-"""What a policy sees: the site, the request and the event, as plain arrays and numbers.
+"""A policy's view: the site, the request and the event, as plain arrays and numbers.
 
 All of it is a view: the world writes it through `inferway.site.transitions`, policies only read.
 Classes are ordered fastest first; the servers of class k are ``first[k] .. first[k + 1] - 1``.
@@ -92,7 +92,7 @@ class Request(NamedTuple):
 
 
 class Event(NamedTuple):
-    """What `learn` is told."""
+    """Event that `learn` is told."""
 
     kind: int  # DISPATCHED, COMPLETED or WITHDRAWN
     server: int

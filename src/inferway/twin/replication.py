@@ -45,7 +45,7 @@ class Samples:
 
 @dataclass
 class Replicated:
-    """What one replication gave."""
+    """Result of one replication."""
 
     tally: Tally
     queries: int  # Requests that arrived and count
@@ -145,7 +145,7 @@ def replicate(
 
 @dataclass
 class _Due:
-    """What is done at equal distances of time."""
+    """Work done at equal distances of time."""
 
     every_s: float
     act: Callable[[], None]
@@ -244,7 +244,7 @@ def _warm_up(clock: _Clock, scenario: Scenario, warmup: int | None, stop: Event)
 
 
 def truncation(means: Floats) -> int:
-    """How many of the first of a series of means MSER leaves out.
+    """Number of a series's first means that MSER leaves out.
 
     It is where the squared standard error of the mean of the rest is least.
     """
@@ -342,7 +342,7 @@ def summarize(scenario: Scenario, outcomes: Sequence[Replicated]) -> TaskResult:
 
 
 def _served(fleet: Fleet, tally: Tally, counts: dict[str, Any], phases: slice) -> dict[str, Any]:
-    """What the results of a run and of its phases have in common."""
+    """Compute what the results of a run and of its phases have in common."""
     queries = int(tally.arrived[phases].sum())
     answered = tally.answered[phases].sum(axis=0)
     return {
@@ -411,7 +411,7 @@ def _classes(fleet: Fleet, outcomes: Sequence[Replicated], tally: Tally) -> dict
 
 
 def _verdict(scenario: Scenario, outcomes: Sequence[Replicated]) -> tuple[bool, tuple[str, ...]]:
-    """Whether the site was stable, and what a reader should know."""
+    """Tell whether the site was stable, and what a reader should know."""
     notes = []
     crowded = [outcome.crowded for outcome in outcomes if outcome.crowded]
     growth = sum(outcome.growth for outcome in outcomes)

@@ -1,4 +1,4 @@
-"""What a simulation gives: numbers with their errors, as JSON, as frames, as objects."""
+"""Result of a simulation: numbers with their errors, as JSON, as frames, as objects."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Percentiles:
 
 @dataclass(frozen=True, kw_only=True)
 class Served(Percentiles):
-    """What a whole run and a phase of it have in common, over the arrivals where nothing is said.
+    """Common results of a whole run and a phase of it, over the arrivals where nothing is said.
 
     Attributes
     ----------
@@ -147,7 +147,7 @@ class Series:
 
 @dataclass(frozen=True, kw_only=True)
 class Numbers(Percentiles):
-    """What is compared: of the live server, or of a simulation."""
+    """Numbers to compare: of the live server, or of a simulation."""
 
     mean_s: float  # Response time of the answers
     accuracy: float  # Of the answers, by the profiles of their variants
@@ -165,7 +165,7 @@ class Numbers(Percentiles):
 
 @dataclass(frozen=True)
 class Error:
-    """How far a simulation is from the live server."""
+    """Error of a simulation against the live server."""
 
     mean: float  # Relative: 0.1 is a mean that is a tenth too long
     p95: float  # Relative
@@ -173,7 +173,7 @@ class Error:
 
     @classmethod
     def of(cls, simulated: Numbers, live: Numbers) -> Error:
-        """How far `simulated` is from `live`."""
+        """Compute the error of `simulated` against `live`."""
         mean, p95 = simulated.mean_s / live.mean_s, simulated.p95_s / live.p95_s
         return cls(mean - 1.0, p95 - 1.0, simulated.accuracy - live.accuracy)
 
@@ -260,7 +260,7 @@ class TaskResult(Served):
 
 @dataclass(frozen=True)
 class PartResult:
-    """What one tier served, or what the requests for one task got."""
+    """Requests that one tier served, or that were for one task."""
 
     share: float  # Of all requests
     latency_s: float  # Mean round trip and inference delay of a request
@@ -277,7 +277,7 @@ class PartResult:
 
 @dataclass(frozen=True)
 class Regret:
-    """How far a run stayed behind the best static allocation, in cost times requests."""
+    """Regret of a run against the best static allocation, in cost times requests."""
 
     best: Float  # (T,) gain per slot of the best static allocation that was found
     discounted: float  # (1 - 1/e) of its total gain less the run's: what Theorem V.1 bounds
@@ -369,7 +369,7 @@ class NetworkResult:
 
 @dataclass(frozen=True)
 class TwinResult:
-    """What `inferway.simulate` gives."""
+    """Result of `inferway.simulate`."""
 
     tasks: dict[str, TaskResult]
     # Of a file with `network`; `tasks` is empty then. With ``events=True`` it is an

@@ -1,4 +1,4 @@
-"""What is simulated: one task at one node, its fleet, its requests and its policy."""
+"""Scenario of a simulation: one task at one node, its fleet, its requests and its policy."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _RATES = ("rate", "window")  # Options that say which arrival rate the policy is
 
 @dataclass(frozen=True)
 class Failures:
-    """How the servers of a class fail at random: exponential times of these means, s."""
+    """Random failures of the servers of a class: exponential times of these means, s."""
 
     every_s: float
     for_s: float
@@ -85,7 +85,7 @@ class Scenario:
             raise ValueError(wrong)
 
     def _faults(self) -> Iterator[str]:
-        """What does not fit, a sentence each."""
+        """List what does not fit, a sentence each."""
         fleet, names, classes = self.fleet, self.fleet.variants, len(self.fleet.rate)
         if len(self.service) != classes:
             yield f"{len(self.service)} service times for {classes} classes"
@@ -186,7 +186,7 @@ class Scenario:
         return controller_of(self.scheduling, conditions, self.folder)
 
     def build_options(self) -> dict[str, Any]:
-        """What the policy's `build` is given besides fleet, target and rate."""
+        """Arguments of the policy's `build` besides fleet, target and rate."""
         own = {k: v for k, v in self.options.items() if v is not None and k not in _RATES}
         promised = {"energy_budget": self.energy_budget, "deadline_s": self.deadline_s}
         return own | {
@@ -214,7 +214,7 @@ class Scenario:
 
 
 def scenario_of(deployment: Deployment, task: str, node: str | None = None) -> Scenario:
-    """What a deployment file says of a task at a node.
+    """Read the scenario of a task at a node from a deployment file.
 
     Raises
     ------

@@ -41,7 +41,7 @@ _SAME_DEADLINE_S = 1e-3
 
 @dataclass(frozen=True)
 class RecordedTrace:
-    """What a recording says of its n requests, in the order in which they arrived."""
+    """A recording's n requests, in the order in which they arrived."""
 
     task: str
     policy: str
@@ -194,7 +194,7 @@ def traces(folder: Path) -> dict[str, RecordedTrace]:
 
 
 def measured(trace: RecordedTrace) -> Numbers:
-    """What the live server did; ValueError where it answered nothing."""
+    """Measure what the live server did; ValueError where it answered nothing."""
     answered, taken_by = trace.answered, trace.taken_by
     if not answered.any():
         raise ValueError(
@@ -289,7 +289,7 @@ def calibrated(scenario: Scenario, trace: RecordedTrace) -> Scenario:
 
 
 def departures(scenario: Scenario, trace: RecordedTrace) -> list[str]:
-    """What of a trace the twin cannot follow, a sentence each, with the number of requests."""
+    """List what of a trace the twin cannot follow, a sentence each, with the number of requests."""
     own = np.isfinite(trace.deadline_s)
     if scenario.deadline_s is not None:
         own &= np.abs(trace.deadline_s - scenario.deadline_s) > _SAME_DEADLINE_S
@@ -348,7 +348,7 @@ def _drift(trace: RecordedTrace) -> list[str]:
 
 
 def _runs(trace: RecordedTrace, variant: str) -> Ints:
-    """Which requests a variant ran alone, or as the first of a batch."""
+    """Select the requests that a variant ran alone, or as the first of a batch."""
     if variant not in trace.variants:
         return np.empty(0, np.int64)
     own = (trace.together > 0) & (trace.taken_by == trace.variants.index(variant))

@@ -1,4 +1,4 @@
-"""How requests spread over identical tasks, and how that changes with time.
+"""Popularity of identical tasks among requests, and its change with time.
 
 [SiSalem23], Sec. VI: task i of N, counted from 0, is asked for with probability
 ``p(i) = (i + 1)^-zipf / sum``; where popularity slides, with ``p((i + shift * k) mod N)`` after k

@@ -35,7 +35,7 @@ def _compressed(coding: str, compress: Callable[[bytes], bytes]) -> Callable[[Ta
 
 
 def _compressed_answer(target: Target) -> str:
-    """Who accepts gzip and deflate gets an answer that unpacks."""
+    """A client that accepts gzip and deflate gets an answer that unpacks."""
     message = target.message()
     body, headers = message.encode()
     answer = target.post(body, headers | {"Accept-Encoding": "gzip, deflate"})

@@ -1,1 +1,1 @@
-"""What nodes say to each other beside requests: who may, over which session, and in what form."""
+"""Messages between nodes beside requests: their senders, session and form."""

@@ -51,7 +51,7 @@ class WholeState(NamedTuple):
 
 
 class _Held(NamedTuple):
-    """What is known of a value: its number, its bytes, and whether it is there or was deleted."""
+    """A value as known: its number, its bytes, and whether it is there or was deleted."""
 
     number: int
     size: int

@@ -55,7 +55,7 @@ _WHOLE: Final = "whole"
 
 
 class Traffic(NamedTuple):
-    """What went over the node's links since the last `Peers.cut`.
+    """Traffic over the node's links since the last `Peers.cut`.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""Where each node of a network is reached, and where it listens itself.
+"""Addresses at which each node of a network is reached, and at which it listens itself.
 
 Neighbors reach a node at the address that they are told. Behind a router that translates addresses,
 in a container or on a rented machine no interface has that address, so that the node has to listen
@@ -58,7 +58,7 @@ class Addresses(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def url(self) -> str:
-        """What clients are given."""
+        """URL that clients are given."""
         return f"http://{self.http}"
 
 

@@ -80,7 +80,7 @@ class _Ready(NamedTuple):
 
 
 class LoadedModels:
-    """What is loaded; for one event loop.
+    """Models that are loaded; for one event loop.
 
     Parameters
     ----------
@@ -174,7 +174,7 @@ class LoadedModels:
             raise LoadError(f"{task}/{variant}: {error}") from error
 
     def is_ready(self, task: str, variant: str) -> bool:
-        """Whether a variant is loaded, or prepared."""
+        """Tell whether a variant is loaded, or prepared."""
         return (task, variant) in self._loaded or (task, variant) in self._ready
 
     def forget(self, task: str, variant: str) -> None:

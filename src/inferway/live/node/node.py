@@ -246,7 +246,7 @@ class Node:
 
     @property
     def peer(self) -> str:
-        """Where it listens for hops."""
+        """Address at which it listens for other nodes."""
         return joined(self._peer_at[0], self._listener.port)
 
     async def start(self) -> None:
@@ -554,7 +554,7 @@ class Node:
 def _listed(
     tasks: Mapping[str, Any], instances: Mapping[tuple[str, str], int]
 ) -> dict[tuple[str, str], int]:
-    """What a file lists, a counted task's own name standing for all of them."""
+    """Entries of a file's list, a counted task's own name standing for all of them."""
     return {
         (name, variant): copies
         for (task, variant), copies in instances.items()

@@ -48,7 +48,7 @@ _takes = msgspec.msgpack.Decoder(list[tuple[Signature, list[str]]]).decode
 
 
 class NeighborOffers:
-    """What one neighbor offers, taken with care.
+    """Offers of one neighbor, taken with care.
 
     Attributes
     ----------
@@ -203,11 +203,11 @@ class OfferTable:
             self._gather()
 
     def offers(self, task: str) -> Sequence[Offer]:
-        """What the node goes by: offers of a task, round trips from here."""
+        """Offers that the node goes by: offers of a task, round trips from here."""
         return self._book.used.get(task, ())
 
     def signature(self, task: str) -> Signature | None:
-        """What a task takes and gives, as far as the node or a neighbor knows."""
+        """Find a task's inputs and outputs, as far as the node or a neighbor knows."""
         known = (self._heard[neighbor].takes.get(task) for neighbor in self._live())
         return self._knows(task) or next((one for one in known if one is not None), None)
 

@@ -1,4 +1,4 @@
-"""What a node does at the end of each slot: measure, exchange letters, decide, save, move."""
+"""A node's work at the end of each slot: measure, exchange letters, decide, save, move."""
 
 from __future__ import annotations
 

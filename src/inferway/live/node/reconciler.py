@@ -37,7 +37,7 @@ class Copy(NamedTuple):
 
     @property
     def pair(self) -> Pair:
-        """What it is a copy of."""
+        """Pair of which it is a copy."""
         return self.task, self.variant
 
 
@@ -86,7 +86,7 @@ class LoadFailure:
 
 @dataclass(frozen=True)
 class MovesStatus:
-    """What runs and what moves.
+    """Replicas that run and that move.
 
     Attributes
     ----------
@@ -113,7 +113,7 @@ class MovesStatus:
 
 
 class Failed(NamedTuple):
-    """Why a variant could not be loaded, how often in a row, and when it is tried again."""
+    """Failure to load a variant: the reason, how often in a row, and when it is tried again."""
 
     reason: str
     times: int
@@ -205,7 +205,7 @@ class Reconciler:
 
     @property
     def used_bytes(self) -> float:
-        """What the budget holds: what runs, what is loading, what is not gone yet."""
+        """Bytes of the budget held by what runs, what is loading and what is not gone yet."""
         return math.fsum(self._sizes[copy.pair] for copy in self._held())
 
     @property
@@ -214,7 +214,7 @@ class Reconciler:
         return self._moved
 
     def status(self) -> MovesStatus:
-        """What runs, what moves, what failed."""
+        """Tell what runs, what moves and what failed."""
         settled = self._in_order(self._running - self._fresh)
         steps = (("starting", self._fresh), ("leaving", self._leaving))
         moving = [

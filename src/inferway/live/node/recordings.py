@@ -193,7 +193,7 @@ class RecordingRotation:
                     self._log.error("a recording stays", task=one.task, reason=str(error))
 
     def _surplus(self) -> list[_Section]:
-        """What has to go, oldest first."""
+        """Replicas that have to go, oldest first."""
         total_bytes = sum(one.size_bytes for one in self._sections)
         of = Counter(one.task for one in self._sections)
         found = []

@@ -49,7 +49,7 @@ class ModelSource(NamedTuple):
 
     @property
     def is_file(self) -> bool:
-        """Whether it lies on this machine."""
+        """Tell whether it lies on this machine."""
         return not self.host
 
 

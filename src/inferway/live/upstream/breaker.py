@@ -70,7 +70,9 @@ class CircuitBreaker:
         """How often it has opened, and how often it was on trial."""
 
     def allows(self) -> bool:
-        """Whether a request may go now; where it is open, one may as a probe when that is due."""
+        """Tell whether a request may go now; where it is open, one may as a probe when that is
+        due.
+        """
         if self.closed:
             return True
         if self.now() < self.due_s:
@@ -124,7 +126,7 @@ class Suspicion:
         self.asked = 0
 
     def asks(self, now_s: float, overdue_s: float) -> bool:
-        """Whether to ask now.
+        """Tell whether to ask now.
 
         At `overdue_s` the first of the requests that are out should have been answered at the
         latest; inf where none is out.

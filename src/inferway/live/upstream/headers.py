@@ -64,7 +64,7 @@ def decoded(name: bytes) -> str:
 
 
 class ForwardHeaders(NamedTuple):
-    """What a neighbor asks with a request.
+    """A neighbor's demands with a request.
 
     Attributes
     ----------
@@ -271,7 +271,7 @@ class Response:
 
     @property
     def said(self) -> str:
-        """What it says that is wrong; empty where it says nothing."""
+        """Error that it states; empty where it says nothing."""
         try:
             return msgspec.json.decode(self.body, type=ErrorMessage).error
         except UNREADABLE:
@@ -279,7 +279,7 @@ class Response:
 
     @property
     def is_strange_failure(self) -> bool:
-        """Whether it says that something failed, and no node has written it.
+        """Tell whether it says that something failed, and no node has written it.
 
         What is refused for want of room or of time is no failure.
         """
@@ -305,7 +305,7 @@ class Response:
 
 
 class ConnectError(NamedTuple):
-    """Why there is no answer, in a sentence.
+    """Reason for having no answer, in a sentence.
 
     A request is `unserved` where it has certainly not been run, as it never went out, and `late`
     where it was taken back.
@@ -317,7 +317,7 @@ class ConnectError(NamedTuple):
 
 
 class ResponseHeaders:
-    """What a node of this name says of itself with each answer.
+    """Headers in which a node of this name tells of itself with each answer.
 
     `degraded` says in a sentence why answers are not what they could be; it is empty while they
     are.

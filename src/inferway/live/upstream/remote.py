@@ -36,7 +36,8 @@ from inferway.protocol.inference import AnswerError, content_lines, decode, enco
 
 @dataclass(frozen=True, eq=False)
 class Forwarding:
-    """Where the servers of a class send what they are given; takes a runtime's place at a pool.
+    """Forwarding by the servers of a class of what they are given; takes a runtime's place at a
+    pool.
 
     Attributes
     ----------

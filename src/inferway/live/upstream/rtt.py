@@ -1,4 +1,5 @@
-"""How long the links behind a neighbor take: one estimate each, for all that is reached by them.
+"""Round-trip times of the links behind a neighbor: one estimate each, for all that is reached by
+them.
 
 Every answer says how long each node on its way had it. What is left between two of them is the
 round trip of the link between: one sample of each link, from requests that were sent anyway.
@@ -39,7 +40,7 @@ OnChange = Callable[[float, float], None]
 
 
 def differ(one_s: float, other_s: float) -> bool:
-    """Whether a round trip differs from another by more than noise."""
+    """Tell whether a round trip differs from another by more than noise."""
     return abs(one_s - other_s) > max(NOISE_S, NOISE * other_s)
 
 

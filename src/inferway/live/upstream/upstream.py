@@ -215,17 +215,17 @@ class Upstream(ConnectionPool):
 
     @property
     def works(self) -> bool:
-        """Whether requests may go, or at least one."""
+        """Tell whether requests may go, or at least one."""
         return self.breaker.closed or self.breaker.trial
 
     @property
     def out(self) -> bool:
-        """Whether nothing may go, or nothing but one that shows whether the neighbor works."""
+        """Tell whether nothing may go, or nothing but one that shows whether the neighbor works."""
         return not self.breaker.closed
 
     @property
     def asked(self) -> int:
-        """How often it was asked whether it lives because a request was out for too long."""
+        """Number of times it was asked whether it lives because a request was out for too long."""
         return self._suspicion.asked
 
     @property
@@ -281,7 +281,7 @@ class Upstream(ConnectionPool):
             call.hand_on(ConnectError(self.reason, unserved=True))
 
     def _tries(self, call: UpstreamCall) -> bool:
-        """Whether a request may go all the same, to show whether the neighbor works."""
+        """Tell whether a request may go all the same, to show whether the neighbor works."""
         if not self.breaker.trial or not (self._tried is None or self._tried.ended):
             return False
         self._tried = call

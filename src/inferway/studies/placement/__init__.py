@@ -1,1 +1,1 @@
-"""Where models live: [SiSalem23] and [SiSalem21], and what is ours beyond them."""
+"""Placement of models: [SiSalem23] and [SiSalem21], and what is ours beyond them."""

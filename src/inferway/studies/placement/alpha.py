@@ -299,7 +299,7 @@ def _not_beaten(cases: Cases, policy: str) -> tuple[str, str, float, str, str]:
 
 
 def _least_cost(cases: Cases, policy: str) -> tuple[str, str, float, str, str]:
-    """How much more it costs than the best rival: latency and alpha times inaccuracy."""
+    """Extra cost over the best rival: latency and alpha times inaccuracy."""
     excess = {}
     for rate, alpha, here in cases:
         costs = {

@@ -147,7 +147,7 @@ def _behind(settings: RateSettings, results: Results, window: int) -> Claim:
 
 
 def _falls_with_any(settings: RateSettings, results: Results, early: int) -> Claim:
-    """Whether it is the self-tuned rate's fault that the gain falls."""
+    """Tell whether it is the self-tuned rate's fault that the gain falls."""
     parts = windows(settings.slots)
     change: dict[str, dict[float, tuple[float, float]]] = {}
     for case in (case for case in settings.cases if not case[3]):

@@ -1,4 +1,4 @@
-"""How far the policies are from the proven best static allocation, and for how long (ours)."""
+"""Distance of the policies from the proven best static allocation, and its duration (ours)."""
 
 from __future__ import annotations
 
@@ -250,7 +250,7 @@ def _near(settings: GapSettings, results: Results, policy: str, ends: str) -> Cl
 
 
 def _settled(settings: GapSettings, results: Results, ends: str) -> Claim:
-    """Whether what a few hours show is what stays."""
+    """Tell whether what a few hours show is what stays."""
     courses = {case: _gains(settings, results, case) for case in settings.cases}
     changes = {case: gains[-1] / gains[settings.early] - 1 for case, gains in courses.items()}
     worst, (system, alpha) = most({case: abs(one) for case, one in changes.items()}, _NONE)
@@ -270,7 +270,7 @@ def _settled(settings: GapSettings, results: Results, ends: str) -> Claim:
 
 
 def _climbs(settings: GapSettings, results: Results, early: str, last: str) -> Claim:
-    """Why the gain falls: what mirror ascent climbs is not what roundings gain."""
+    """Reason for which the gain falls: what mirror ascent climbs is not what roundings gain."""
     falls = {case: _fall(settings, results, case) for case in settings.cases}
     _, (system, alpha) = least(falls, settings.cases[0])
     here = _at(results, (system, alpha))

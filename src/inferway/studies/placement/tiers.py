@@ -55,7 +55,7 @@ def _mean(results: Results, alpha: float, tier: str) -> NDArray[np.float64]:
 
 
 class _Held:
-    """What a node of each of some tiers holds of the task's models, added up, at an alpha."""
+    """Bytes of the task's models that a node of each of some tiers holds, added up, at an alpha."""
 
     def __init__(self, results: Results, alpha: float, tiers: tuple[str, ...]) -> None:
         known = [tier for tier in _tiers(results) if tier in tiers]
@@ -65,7 +65,7 @@ class _Held:
 
     @property
     def copies(self) -> float:
-        """How many."""
+        """Number of copies."""
         return float(self.y.sum())
 
     def small(self, below: int) -> float:
@@ -83,7 +83,9 @@ class _Held:
 def _by_alpha(
     settings: Settings, results: Results, tiers: tuple[str, ...]
 ) -> tuple[list[_Held], list[float]]:
-    """What tiers hold, and what share the cloud serves, at the first and the last two alphas."""
+    """Models that tiers hold, and the share that the cloud serves, at the first and the last two
+    alphas.
+    """
     alphas = (settings.alphas[0], *settings.alphas[-2:])
     cloud = results.values("served by cloud", alpha=alphas)
     return [_Held(results, alpha, tiers) for alpha in alphas], cloud
@@ -198,7 +200,7 @@ def _edge_claims(settings: Settings, results: Results) -> list[Claim]:
 
 
 def _cheaper_than_cloud(system: str, alpha: float, variant: str) -> str:
-    """What a variant costs at a base station, beside the cloud: why it is worth its memory."""
+    """Cost of a variant at a base station, beside the cloud: why it is worth its memory."""
     tiers = SYSTEMS[system]
     trip_ms = 1000 * sum(tier.rtt_s for tier in tiers)
 

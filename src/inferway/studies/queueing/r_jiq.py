@@ -350,7 +350,7 @@ def _order(settings: BlockingSettings, results: Results, buffers: list[int]) -> 
 
 
 def _blocked(results: Results, servers: int) -> float:
-    """How many requests were turned away in all trials."""
+    """Number of requests turned away in all trials."""
     return float(sum(r["rejected"] * r["queries"] for r in results.where(servers=servers).rows))
 
 

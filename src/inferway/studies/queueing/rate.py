@@ -94,7 +94,9 @@ def tolerance(
 def _well(
     system: System, servers: int, target: float, load: float, error: float, capacity: Any
 ) -> bool:
-    """Whether no class gets more than a capacity where the rate is told too low by this part."""
+    """Tell whether no class gets more than a capacity where the rate is told too low by this
+    part.
+    """
     rate_per_s = load * greatest(system, servers, target)
     shares = routing(system.fleet(servers), target=target, rate_per_s=(1 - error) * rate_per_s)
     return bool((rate_per_s * shares <= capacity * (1 + 1e-9)).all())

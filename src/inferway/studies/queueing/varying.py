@@ -48,7 +48,7 @@ class VaryingSettings(Settings):
 
     @property
     def phase_s(self) -> float:
-        """How long a phase lasts."""
+        """Duration of a phase."""
         return self.horizon_s / (2 * self.cycles)
 
     @property
@@ -166,7 +166,7 @@ def _keeps(course: _Course, where: str, policy: str) -> Claim:
 
 
 def _adapts(course: _Course, where: str, policy: str) -> list[Claim]:
-    """How far the first part of a phase, its transient included, is from what it settles at."""
+    """Distance of a phase's first part, its transient included, from what it settles at."""
     in_system, accuracy = (course.of(policy, name) for name in ("in_system", "sampled_accuracy"))
     settings = course.settings
     away: dict[float, float] = {}

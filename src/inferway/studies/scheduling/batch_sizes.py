@@ -1,4 +1,4 @@
-"""Which batch sizes are learned, and what they depend on ([Tan24], Fig. 5)."""
+"""Learned batch sizes, and what they depend on ([Tan24], Fig. 5)."""
 
 from __future__ import annotations
 

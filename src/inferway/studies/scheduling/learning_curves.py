@@ -1,4 +1,4 @@
-"""How goodput, violations and the heavy share change in training ([Tan24], Figs. 2, 4 and 6)."""
+"""Change of goodput, violations and the heavy share in training ([Tan24], Figs. 2, 4 and 6)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _LATE = 0.1  # the last part of a training that its end is averaged over
 
 @dataclass(frozen=True)
 class Settings:
-    """Which trainings; they are stored with the policies, so every scale shows the same."""
+    """The trainings; they are stored with the policies, so every scale shows the same."""
 
     names: tuple[str, ...] = (*_PLAIN, *_BATCHED, *_PERIODIC)
     others: tuple[str, ...] = other_learners.LEARNERS

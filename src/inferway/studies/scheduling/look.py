@@ -1,4 +1,4 @@
-"""How the schedulers are called and drawn, and intervals over few trials."""
+"""Names and looks of the schedulers, and intervals over few trials."""
 
 from __future__ import annotations
 

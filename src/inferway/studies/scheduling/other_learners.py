@@ -1,4 +1,4 @@
-"""What the paper says fails or does not help, trained: DDPG and a recurrent policy (Sec. 4).
+"""Training of what the paper says fails or does not help: DDPG and a recurrent policy (Sec. 4).
 
 `python -m inferway.studies.scheduling.other_learners [ddpg] [recurrent]` trains each for `SLOTS`
 slots on the sites of RL-PO and writes its learning curve beside the shipped policies.

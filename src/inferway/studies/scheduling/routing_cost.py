@@ -1,4 +1,4 @@
-"""What one routing decision costs ([Tan24], Sec. 5.2.4)."""
+"""Cost of one routing decision ([Tan24], Sec. 5.2.4)."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ _NAME = re.compile(
 
 @dataclass(frozen=True)
 class Shipped:
-    """What a name means."""
+    """Meaning of a name."""
 
     name: str
     policy: str  # ``rl-po``, ``rl-fo``, ``rl-po-b`` or ``rl-fo-b``
@@ -48,17 +48,17 @@ class Shipped:
 
     @property
     def file(self) -> Path:
-        """Where it lies, or would."""
+        """Path where it lies, or would."""
         return folder() / f"{self.name}.npz"
 
     @property
     def command(self) -> str:
-        """What makes it."""
+        """Command that makes it."""
         return f"python -m inferway.studies.scheduling.train {self.name}"
 
 
 def shipped(name: str) -> Shipped:
-    """What a name such as ``periodic-rl-po`` or ``deadline-150ms-rl-po`` means.
+    """Find what a name such as ``periodic-rl-po`` or ``deadline-150ms-rl-po`` means.
 
     Raises
     ------
@@ -88,13 +88,13 @@ def at_deadline(policy: str, deadline_s: float) -> str:
 
 
 def folder() -> Path:
-    """Where the policies are."""
+    """Folder of the policies."""
     given = os.environ.get("INFERWAY_POLICIES")
     return Path(given) if given else Path(__file__).parent / "policies"
 
 
 def digest(name: str, suffix: str = ".npz") -> str:
-    """Which version of a file there is: empty where there is none."""
+    """Version of a file: empty where there is none."""
     file = folder() / f"{name}{suffix}"
     return hashlib.sha256(file.read_bytes()).hexdigest()[:16] if file.is_file() else ""
 

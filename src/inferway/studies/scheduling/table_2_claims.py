@@ -151,7 +151,7 @@ class Table(Results):
 
 
 def printed(workload: str, row: str, column: str) -> float:
-    """What Table 2 has for a row; NaN for nothing."""
+    """Figures of Table 2 for a row; NaN for nothing."""
     name = {"sq-uniform": "sq"}.get(row, policy_of(row))
     return PRINTED.get((workload, name), {}).get(column, math.nan)
 

@@ -37,7 +37,7 @@ VARIANTS: Mapping[str, Mapping[str, Any]] = {
 
 @dataclass(frozen=True)
 class Settings:
-    """How long each is trained."""
+    """Duration of each training."""
 
     variants: tuple[str, ...] = (*VARIANTS, PAPER)
     slots: int = 3_000_000
@@ -132,7 +132,7 @@ def figure(settings: Settings, results: Results) -> Drawing:
 
 
 def ahead(results: Results, variant: str) -> tuple[float, float]:
-    """How much more overall goodput there is as trained than with a variant.
+    """Gain in overall goodput as trained over a variant.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""What no scheduler can exceed: goodput by state of the workload, and its mean.
+"""Upper bound of all schedulers: goodput by state of the workload, and its mean.
 
 In a state with lambda requests per second, let x_k be the requests per second that class k answers
 in time. Then

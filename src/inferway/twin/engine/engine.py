@@ -42,7 +42,7 @@ def names_read(policy: type) -> frozenset[str]:
 
 
 def reads_times(policy: type) -> bool:
-    """Whether the policy needs more of the view than lengths and who is idle."""
+    """Tell whether the policy needs more of the view than lengths and who is idle."""
     return not TIMES.isdisjoint(names_read(policy))
 
 
@@ -189,7 +189,7 @@ class SiteEngine:
         return ended
 
     def go_on(self, ended: int, since_s: float) -> bool:
-        """Whether a call that ended so has to be made again, with more room.
+        """Tell whether a call that ended so has to be made again, with more room.
 
         The time that queues had the lengths with which it ended is counted: they changed since. The
         kernels add, at each change, the time since the call began to the old length and take it

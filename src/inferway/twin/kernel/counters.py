@@ -1,4 +1,4 @@
-"""What is counted while a run goes on, in memory that does not grow with its length.
+"""Counters of a run, in memory that does not grow with its length.
 
 P phases of the workload (a request belongs to the phase in which it arrived), K server classes.
 """

@@ -1,4 +1,4 @@
-"""What will happen next: completions in order of time.
+"""Events to come: completions in order of time.
 
 Two structures with one face, told apart by type when compiled. Where every class has one service
 time, its completions come in the order of their starts: a ring per class. In general, a heap. Both

@@ -127,7 +127,9 @@ def run(world: World, times_s: Any, phases: Any, at: int, until_s: float) -> tup
 
 @jit
 def _is_stuck(world: World) -> bool:
-    """Whether what is still there will never leave: every server could serve, and none will."""
+    """Tell whether what is still there will never leave: every server could serve, and none
+    will.
+    """
     for server in range(world.serving.batch.size):
         if world.serving.ends_s[server] < np.inf or not world.bound.site.healthy[server]:
             return False
@@ -166,7 +168,9 @@ def _send(world: World, arrived_s: float, phase: int, now_s: float, may_hold: bo
 
 @jit
 def _falls_open(world: World, deadline_s: float, now_s: float, least: int) -> bool:
-    """Whether one of the servers that hold at least so many would be in time, once it is free."""
+    """Tell whether one of the servers that hold at least so many would be in time, once it is
+    free.
+    """
     site = world.bound.site
     left_s = deadline_s - now_s if world.rules.drops else np.inf
     for server in range(site.queue.size):

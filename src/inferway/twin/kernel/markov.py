@@ -30,7 +30,7 @@ from inferway.twin.kernel.state import BROKEN, DONE, ROOM, Serving, Waiting, pop
 
 
 class Chain(NamedTuple):
-    """What a run reads and writes."""
+    """Arrays that a run reads and writes."""
 
     policy: Any
     site: Site

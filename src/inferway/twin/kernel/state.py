@@ -1,4 +1,4 @@
-"""What an engine's run stands on besides the site: who is served since when, and by which rules."""
+"""State of an engine's run besides the site: who is served since when, and by which rules."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ANSWERED, LATE, DROPPED, REJECTED = range(4)  # What became of a request; late o
 
 
 class Serving(NamedTuple):
-    """What n servers do."""
+    """Work of n servers."""
 
     # (n,) when the request in service entered the site (the engine of one request at a time).
     since_s: Floats
@@ -36,7 +36,7 @@ class Serving(NamedTuple):
 
 
 class Rules(NamedTuple):
-    """What holds for the whole run."""
+    """Rules for the whole run."""
 
     places: int  # Places at a server, the one in service included
     central: int  # Places in the central queue

@@ -1,4 +1,4 @@
-"""What a run of the event twin adds up, slot by slot."""
+"""Sums of a run of the event twin, slot by slot."""
 
 from __future__ import annotations
 

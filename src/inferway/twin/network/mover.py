@@ -1,4 +1,4 @@
-"""What each node loads and unloads to come to what placement wants, and how long that takes."""
+"""Loads and unloads of each node to come to what placement wants, and their durations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run of the event twin of a network gives: the slot twin's numbers, and those of queues."""
+"""Result of a run of the event twin of a network: the slot twin's numbers, and those of queues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each node is, who tells whom, and which variants may run where."""
+"""The nodes, who tells whom, and which variants may run where."""
 
 from __future__ import annotations
 
