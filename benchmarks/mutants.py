@@ -41,7 +41,7 @@ PATHS = (
     *("network/offers.py", "placement/moves.py", "live/node/slots.py", "live/node/offer_table.py"),
     *("live/node/offers.py", "live/node/reconciler.py", "network/node.py", "live/node/fleets.py"),
     *("live/node/demand.py", "live/node/heard.py", "live/hops/breaker.py"),
-    *("live/upstream/breaker.py", "network/offers.py", "placement/moves.py"),
+    *("live/upstream/breaker.py", "network/offers.py"),
 )
 """The request path and a node's decisions, by the names of several versions."""
 COPIED = ("src", "tests", "examples", "docs", "benchmarks", "deploy", "zoo")
