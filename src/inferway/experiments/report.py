@@ -88,10 +88,11 @@ def _title(study: Study[Any]) -> str:
 def _section(
     scale: str, study: Study[Any], results: Results, missing: int, claims: Sequence[Claim]
 ) -> str:
-    settings = study.scales[scale]
+    settings, read = _watched(study.scales[scale])
     drawn = io.BytesIO()
+    study.points(settings)
     study.figure(settings, results).savefig(drawn, format="png", dpi=_DPI)
-    said = [f"{one.name} = {getattr(settings, one.name)!r}" for one in fields(settings)]
+    said = [f"{name} = {value!r}" for name, value in vars(settings).items() if name in read]
     notes = [*study.departures, f"Settings: {'; '.join(said)}."]
     if missing:
         notes.insert(0, f"Not finished: {missing} of {missing + len(results)} points are missing.")
@@ -102,6 +103,24 @@ def _section(
         f'<img alt="{title}" src="data:image/png;base64,{data}">\n{as_html(claims)}'
         f'<ul class="quiet">{"".join(f"<li>{escape(one)}</li>" for one in notes)}</ul>\n'
     )
+
+
+def _watched(settings: Any) -> tuple[Any, set[str]]:
+    """Copy settings so that the names of those that are read are noted.
+
+    Studies of one form share a class of settings, of which each reads its own.
+    """
+    read: set[str] = set()
+
+    def noted(self: Any, name: str) -> Any:
+        read.add(name)
+        return object.__getattribute__(self, name)
+
+    kind = type(settings)
+    watching = type(kind.__name__, (kind,), {"__getattribute__": noted})
+    copy = watching(**{one.name: getattr(settings, one.name) for one in fields(kind)})
+    read.clear()
+    return copy, read
 
 
 # Of pages that are made; by part, in the order of the studies.

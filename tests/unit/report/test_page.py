@@ -50,6 +50,8 @@ class Settings:
     """What the report prints of a study."""
 
     loads: tuple[float, ...] = (0.5,)
+    marked: float = 0.7
+    others: float = 0.9
 
 
 def nothing():
@@ -65,8 +67,10 @@ def made(tmp_path_factory):
         source="The first <study>",
         shows="Text & more.",
         scales=dict.fromkeys(("smoke", "quick", "paper"), Settings()),
-        points=lambda _: [Point({}, nothing, {})],
-        figure=lambda *_: panels([Panel("", "x", "y", [Curve("c", (0, 1), (0, 1))])]),
+        points=lambda settings: [Point({}, nothing, {}) for _ in settings.loads],
+        figure=lambda settings, _: panels(
+            [Panel("", "x", "y", [Curve("c", (0, 1), (0, settings.marked))])]
+        ),
         claims=lambda *_: [
             Claim("Sec. <1>", "a < b & c", "it", 1.0, at_least=0.0),
             Claim("Sec. 2", "never", "it", 1.0, at_least=2.0),
@@ -98,6 +102,10 @@ def test_text_is_text_and_marks_have_their_color(made):
     assert '<td class="no">no</td>' in made
     assert '<td class="open">not settled</td>' in made
     assert "prefers-color-scheme: dark" in made
+
+
+def test_settings_that_the_study_does_not_read_are_left_out(made):
+    assert "Settings: loads = (0.5,); marked = 0.7." in read(made).text
 
 
 def test_the_machine_is_said():
