@@ -24,7 +24,7 @@ from patient import Patient
 from small_disk import disk as disk
 
 from inferway.dispatch import Dispatcher
-from inferway.live import Pool, PoolOptions, Server, ServerOptions, Site
+from inferway.live import Pool, PoolOptions, Server, ServerOptions, TaskSite
 from inferway.protocol import Signature, Tensor
 from inferway.runtime import NullRuntime, Runtime
 from inferway.site import Fleet
@@ -120,7 +120,7 @@ class Running:
         return self.begin(work).result(LIMIT_S)
 
     @property
-    def site(self) -> Site:
+    def site(self) -> TaskSite:
         """Of its first task."""
         return next(iter(self.server.sites.values()))
 
@@ -208,7 +208,7 @@ def build_site(
     count: tuple[int, int] = (1, 1),
     target: float | None = 0.8,
     **options: Any,
-) -> Site:
+) -> TaskSite:
     """Two variants: `tiny` (1 ms, accuracy .7) and `big` (10 ms, .9)."""
     fleet = Fleet(
         ("tiny", "big"), np.array([1e3, 1e2]), np.array([0.7, 0.9]), np.array(count), buffer=buffer
@@ -217,7 +217,7 @@ def build_site(
     dispatcher = Dispatcher(fleet, policy, target=target, rate_per_s=100.0, narrow=narrow)
     if runtimes is None:
         runtimes = [NullRuntime(signature) for _ in range(sum(count))]
-    return Site.of(
+    return TaskSite.of(
         Pool(task, signature, dispatcher, runtimes, PoolOptions(seed=1, target=target, **options))
     )
 
@@ -228,7 +228,11 @@ def start() -> Iterator[Callable[..., Running]]:
     running: list[Running] = []
 
     def begin(
-        *sites: Site, wait: bool = True, deployment: Any = None, loop: Any = None, **options: Any
+        *sites: TaskSite,
+        wait: bool = True,
+        deployment: Any = None,
+        loop: Any = None,
+        **options: Any,
     ) -> Running:
         served = deployment or sites
         options.setdefault("log_level", "critical")
@@ -257,7 +261,7 @@ def digits() -> Iterator[Running]:
 
 
 @pytest.fixture
-def site_of() -> Callable[..., Site]:
+def site_of() -> Callable[..., TaskSite]:
     return build_site
 
 

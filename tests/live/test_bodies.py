@@ -147,7 +147,7 @@ _PROGRAM = """
 import json, sys
 import numpy as np
 from inferway.dispatch import Dispatcher
-from inferway.live import Limits, Pool, Server, ServerOptions, Site
+from inferway.live import Limits, Pool, Server, ServerOptions, TaskSite
 from inferway.protocol import Signature, Tensor
 from inferway.runtime import NullRuntime
 from inferway.site import Fleet
@@ -155,7 +155,7 @@ from inferway.site import Fleet
 signature = Signature((Tensor("image", "FP32", (-1, 4)),), (Tensor("scores", "FP32", (-1, 400)),))
 fleet = Fleet(("tiny",), np.array([1e3]), np.array([0.7]), np.array([1]))
 dispatcher = Dispatcher(fleet, "fastest-only", target=None, rate_per_s=100.0)
-site = Site.of(Pool("digits", signature, dispatcher, [NullRuntime(signature)]))
+site = TaskSite.of(Pool("digits", signature, dispatcher, [NullRuntime(signature)]))
 limits = Limits(**json.loads(sys.argv[1]))
 options = {"limits": limits, "drain_delay_s": 0.0, "log_level": "warning"}
 Server([site], ServerOptions(http_port=0, admin_port=0, **options)).run(

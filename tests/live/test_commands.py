@@ -226,7 +226,7 @@ def test_limits_of_a_node_are_in_the_file(
         serve(limits=options.limits or Limits())
 
     monkeypatch.setattr("inferway.live.serve", serve)
-    monkeypatch.setattr("inferway.live.Node", node)
+    monkeypatch.setattr("inferway.live.LiveNode", node)
     if command == "serve":
         file = examples / "digits.yaml"
         limits = "limits: {memory: 32 MiB, bodies: 16 MiB}"

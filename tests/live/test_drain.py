@@ -113,7 +113,7 @@ _PROGRAM = """
 import json
 import numpy as np
 from inferway.dispatch import Dispatcher
-from inferway.live import Pool, Server, ServerOptions, Site
+from inferway.live import Pool, Server, ServerOptions, TaskSite
 from inferway.protocol import Signature, Tensor
 from inferway.runtime import NullRuntime
 from inferway.site import Fleet
@@ -123,7 +123,7 @@ signature = Signature(
 )
 fleet = Fleet(("tiny",), np.array([10.0]), np.array([0.7]), np.array([1]))
 dispatcher = Dispatcher(fleet, "fastest-only", target=None)
-site = Site.of(Pool("digits", signature, dispatcher, [NullRuntime(signature, service_s=0.3)]))
+site = TaskSite.of(Pool("digits", signature, dispatcher, [NullRuntime(signature, service_s=0.3)]))
 Server([site], ServerOptions(http_port=0, admin_port=0, drain_delay_s=DELAY)).run(
     lambda server: print(json.dumps(server.http_port), flush=True)
 )

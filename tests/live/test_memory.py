@@ -38,7 +38,7 @@ from pathlib import Path
 import numpy as np
 from onnx import TensorProto, helper, save
 from inferway.dispatch import Dispatcher
-from inferway.live import Pool, PoolOptions, Server, ServerOptions, Site
+from inferway.live import Pool, PoolOptions, Server, ServerOptions, TaskSite
 from inferway.runtime import NullRuntime, OnnxRuntime
 from inferway.site import Fleet
 
@@ -54,7 +54,7 @@ threaded = NullRuntime(brief.signature)
 rate, accuracy = np.array([1e4, 5e3]), np.array([0.7, 0.9])
 fleet = Fleet(("tiny", "big"), rate, accuracy, np.array([1, 1]), buffer=64)
 dispatcher = Dispatcher(fleet, "priced", target=0.8, rate_per_s=1e3, measure=True)
-site = Site.of(
+site = TaskSite.of(
     Pool("digits", brief.signature, dispatcher, [brief, threaded], PoolOptions(target=0.8))
 )
 Server([site], ServerOptions(http_port=0, admin_port=0, drain_delay_s=0.0, log_level="error")).run(

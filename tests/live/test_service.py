@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from inferway.live import Outcome, PortError, ServeError, Site, WarmUpError
+from inferway.live import Outcome, PortError, ServeError, TaskSite, WarmUpError
 from inferway.protocol import Signature, Tensor
 from inferway.runtime import NullRuntime
 
@@ -403,7 +403,7 @@ def test_what_cannot_be_served_is_refused() -> None:
 def test_a_held_request_is_served_when_a_server_falls_free(
     start: Any, gates: Any, until: Any, site_of: Any
 ) -> None:
-    site: Site = site_of(gates)
+    site: TaskSite = site_of(gates)
     site.pool.dispatcher = Holding(site.pool.dispatcher)
     for gate in gates:
         gate.opened.set()

@@ -26,7 +26,7 @@ _PROGRAM = f"""
 import json
 import numpy as np
 from inferway.dispatch import Dispatcher
-from inferway.live import Pool, PoolOptions, Server, ServerOptions, Site
+from inferway.live import Pool, PoolOptions, Server, ServerOptions, TaskSite
 from inferway.protocol import Signature, Tensor
 from inferway.runtime import NullRuntime
 from inferway.site import Fleet
@@ -36,7 +36,7 @@ rate = np.array([1 / {SERVICE_S}] * 2)
 fleet = Fleet(("tiny", "big"), rate, np.array([0.7, 0.9]), np.array([2, 2]), buffer=64)
 runtimes = [NullRuntime(signature, service_s={SERVICE_S}) for _ in range({INSTANCES})]
 dispatcher = Dispatcher(fleet, "priced", target=0.8)
-site = Site.of(Pool("digits", signature, dispatcher, runtimes, PoolOptions(target=0.8)))
+site = TaskSite.of(Pool("digits", signature, dispatcher, runtimes, PoolOptions(target=0.8)))
 options = ServerOptions(http_port=0, admin_port=0, drain_delay_s=0.0, log_level="warning")
 Server([site], options).run(
     lambda server: print(json.dumps(server.http_port), flush=True)

@@ -129,9 +129,10 @@ def test_live_tests_name_no_inner_modules_but_those_listed() -> None:
 def test_faces_are_no_offenders() -> None:
     source = (
         "import inferway\nimport inferway.cli\nfrom inferway import demo, simulate\n"
-        "from inferway.live import Server, Site\nfrom inferway.lab import LocalCluster\n"
+        "from inferway.live import Server, TaskSite\nfrom inferway.lab import LocalCluster\n"
         "from inferway.dispatch import bound\n"
-        'run(["-m", "inferway.live.http"])\nscript = "from inferway.live import Site, Server\\n"\n'
+        'run(["-m", "inferway.live.http"])\n'
+        'script = "from inferway.live import TaskSite, Server\\n"\n'
     )
     assert inner_modules(source) == set()
 

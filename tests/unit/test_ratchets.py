@@ -15,13 +15,7 @@ from sources import PACKAGE, Import, all_imports, modules
 MOST_PARAMETERS = 8
 
 # A public class's name, and in how many modules such a class is defined.
-NAMED_TWICE = {
-    "Node": 2,
-    "Request": 2,
-    "Site": 2,
-    "Stream": 2,
-    "Tier": 2,
-}
+NAMED_TWICE: dict[str, int] = {}
 
 # Constructors of more than so many parameters besides `self`, and how many they have.
 WIDE_CONSTRUCTORS = {}

@@ -20,7 +20,7 @@ from inferway.cli.failure import REFUSED, CommandError
 from inferway.extras import installing
 
 if TYPE_CHECKING:
-    from inferway.live import Certificate, Node, Server
+    from inferway.live import Certificate, LiveNode, Server
 
 _EVERYWHERE: Final = {"0.0.0.0", "::", ""}
 _HERE: Final = ("127.0.0.1", "localhost", "::1")
@@ -296,7 +296,7 @@ def node(
         at = addresses_of(deployment, topology, addresses)
         # Whether there is such a node is said below.
         member = members_of(deployment, topology).get(name)
-        live.Node(
+        live.LiveNode(
             deployment,
             name,
             at,
@@ -334,7 +334,7 @@ def node(
 
 
 @terminal.unheard()
-def _tell(one: Node) -> None:
+def _tell(one: LiveNode) -> None:
     from inferway.protocol.address import joined
 
     server = one.server

@@ -2,9 +2,9 @@
 
 - `Server`: starts, serves and stops a deployment; `serve` blocks until a signal.
 - `apply`: changes what a running server serves.
-- `Node`: the same for one node of a network, at the `Addresses` of all that it knows.
-- `Site`, `Pool`, `PoolOptions`, `Request`, `Outcome`: one task's requests on their way, for other
-  protocols and tests.
+- `LiveNode`: the same for one node of a network, at the `Addresses` of all that it knows.
+- `TaskSite`, `Pool`, `PoolOptions`, `InferRequest`, `Outcome`: one task's requests on their way,
+  for other protocols and tests.
 - `ServerOptions`: ports, limits and what else a server and a node have in common.
 - `Limits`, `Keys`, `Certificate`: caps on requests, who may send them, TLS.
 - `Headroom`, `MemoryNeed`: memory for runs, and what a model's runs need of it.
@@ -24,33 +24,33 @@ if TYPE_CHECKING:
     from inferway.live.headroom import Headroom, MemoryNeed
     from inferway.live.http.limits import Limits
     from inferway.live.node.addresses import Addresses
-    from inferway.live.node.node import Node
+    from inferway.live.node.node import LiveNode
     from inferway.live.options import PoolOptions, ServerOptions
     from inferway.live.pool import Pool
-    from inferway.live.request import Outcome, Request
+    from inferway.live.request import InferRequest, Outcome
     from inferway.live.security.keys import Keys
     from inferway.live.security.tls import Certificate
     from inferway.live.server import Server, serve
-    from inferway.live.site import Site
+    from inferway.live.site import TaskSite
     from inferway.live.tracing import Tracer
 
 __all__ = [
     "Addresses",
     "Certificate",
     "Headroom",
+    "InferRequest",
     "Keys",
     "Limits",
+    "LiveNode",
     "MemoryNeed",
-    "Node",
     "Outcome",
     "Pool",
     "PoolOptions",
     "PortError",
-    "Request",
     "ServeError",
     "Server",
     "ServerOptions",
-    "Site",
+    "TaskSite",
     "Tracer",
     "WarmUpError",
     "apply",
@@ -64,19 +64,19 @@ _MODULES: Final = {
     "Addresses": "node.addresses",
     "Certificate": "security.tls",
     "Headroom": "headroom",
+    "InferRequest": "request",
     "Keys": "security.keys",
     "Limits": "http.limits",
+    "LiveNode": "node.node",
     "MemoryNeed": "headroom",
-    "Node": "node.node",
     "Outcome": "request",
     "Pool": "pool",
     "PoolOptions": "options",
     "PortError": "errors",
-    "Request": "request",
     "ServeError": "errors",
     "Server": "server",
     "ServerOptions": "options",
-    "Site": "site",
+    "TaskSite": "site",
     "Tracer": "tracing",
     "WarmUpError": "errors",
     "apply": "applying",

@@ -16,7 +16,7 @@ from inferway.live.metrics import registry_of
 from inferway.live.process import Pauses
 from inferway.live.request import Outcome
 from inferway.live.security.keys import Guard, Role
-from inferway.live.site import Site
+from inferway.live.site import TaskSite
 from inferway.site.view import WHOLE
 from inferway.version import __version__
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def admin_routes(
-    sites: Callable[[], Sequence[Site]],
+    sites: Callable[[], Sequence[TaskSite]],
     ready: Callable[[], bool],
     apply: Callable[[Exchange], None],
     pauses: Pauses,
@@ -50,7 +50,7 @@ def admin_routes(
     return routes
 
 
-def status(sites: Sequence[Site], ready: bool) -> dict[str, Any]:
+def status(sites: Sequence[TaskSite], ready: bool) -> dict[str, Any]:
     """Describe the server: tasks, their accuracy, what each variant has done and has to do."""
     return {
         "schema": 1,
@@ -60,7 +60,7 @@ def status(sites: Sequence[Site], ready: bool) -> dict[str, Any]:
     }
 
 
-def _memory(site: Site, k: int) -> dict[str, Any] | None:
+def _memory(site: TaskSite, k: int) -> dict[str, Any] | None:
     demand = site.pool.demands[k]
     if demand is None:
         return None
@@ -73,7 +73,7 @@ def _memory(site: Site, k: int) -> dict[str, Any] | None:
     }
 
 
-def _task(site: Site) -> dict[str, Any]:
+def _task(site: TaskSite) -> dict[str, Any]:
     counters = site.stats
     rows = counters.total_rows
     variants = {}

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from inferway.live.request import Outcome, Request
+from inferway.live.request import InferRequest, Outcome
 from inferway.site.view import SIZES
 
 KEPT = 4096
@@ -58,7 +58,7 @@ class FleetFacts(NamedTuple):
 
 
 class LoggedRequest(msgspec.Struct, gc=False):
-    """A request that has ended, without its tensors; as in `Request`."""
+    """A request that has ended, without its tensors; as in `InferRequest`."""
 
     fleet: FleetFacts
     """That it was decided for."""
@@ -89,7 +89,7 @@ class RequestLog:
     def __init__(self) -> None:
         self._kept: deque[LoggedRequest] = deque(maxlen=KEPT)
 
-    def keep(self, request: Request, fleet: FleetFacts) -> None:
+    def keep(self, request: InferRequest, fleet: FleetFacts) -> None:
         """Remember how a request that was decided for this fleet ended, without its tensors."""
         assert request.outcome is not None
         self._kept.append(

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from inferway.live.headroom import too_many
 from inferway.live.http.limits import Limits
-from inferway.live.request import Request
-from inferway.live.site import Site
+from inferway.live.request import InferRequest
+from inferway.live.site import TaskSite
 from inferway.protocol.messages import AnswerParameters, InferParameters
 from inferway.protocol.refusal import RefusalError
 from inferway.protocol.schema import TaskSchema, check_parameters
@@ -37,7 +37,7 @@ class Intake:
     """
 
     def __init__(
-        self, site: Site, variant: str | None, limits: Limits, *, own: bool = False
+        self, site: TaskSite, variant: str | None, limits: Limits, *, own: bool = False
     ) -> None:
         self.site = site
         self.limits = limits
@@ -58,7 +58,7 @@ class Intake:
         # What the task takes and gives.
         self.schema = TaskSchema(pool.signature, self.limits.elements)
 
-    def sees(self, site: Site) -> bool:
+    def sees(self, site: TaskSite) -> bool:
         """Tell whether it is of this task's site, and of the fleet that answers there now."""
         return self.site is site and self._pool is site.present
 
@@ -66,10 +66,10 @@ class Intake:
         self,
         arrays: Arrays,
         parameters: InferParameters | None,
-        deliver: Callable[[Request], None],
+        deliver: Callable[[InferRequest], None],
         context: Any,
         received_s: float,
-    ) -> Request:
+    ) -> InferRequest:
         """Make the request of inputs that have been taken.
 
         Parameters
@@ -79,7 +79,7 @@ class Intake:
         parameters
             What the client says of the request as a whole.
         deliver, context, received_s
-            As in `Request`.
+            As in `InferRequest`.
 
         Raises
         ------
@@ -94,7 +94,7 @@ class Intake:
                 assert self._variant is not None
                 raise RefusalError(404, unknown([self.site], self.site.task, self._variant))
         rows = next(iter(arrays.values())).shape[0]
-        request = Request(arrays, rows, deliver, context, received_s)
+        request = InferRequest(arrays, rows, deliver, context, received_s)
         request.classes = self.classes
         if rows > self._least_fits:
             request.classes = self._fitting(rows)
@@ -116,7 +116,7 @@ class Intake:
         return fitting
 
 
-def unknown(sites: Iterable[Site], task: str, variant: str | None) -> str:
+def unknown(sites: Iterable[TaskSite], task: str, variant: str | None) -> str:
     """Say what there is where a client named a task, or a variant, that is not served."""
     served = {site.task: site for site in sites}
     site = served.get(task)
@@ -136,7 +136,7 @@ def _some(names: Sequence[str]) -> str:
     return f"{first} and {more} more" if more > 0 else first
 
 
-def answer_parameters(request: Request) -> AnswerParameters:
+def answer_parameters(request: InferRequest) -> AnswerParameters:
     """Say of an answer how it came about."""
     return AnswerParameters(
         request.variant,
@@ -148,7 +148,7 @@ def answer_parameters(request: Request) -> AnswerParameters:
     )
 
 
-def _schedule(request: Request, parameters: InferParameters) -> None:
+def _schedule(request: InferRequest, parameters: InferParameters) -> None:
     check_parameters(parameters)
     received_s = request.received_s
     if parameters.accuracy is not None:

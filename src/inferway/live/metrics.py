@@ -18,7 +18,7 @@ from inferway.live.headroom import Bodies
 from inferway.live.process import PAUSE_BOUNDS_S, Pauses
 from inferway.live.request import Outcome
 from inferway.live.security.keys import Guard
-from inferway.live.site import Site
+from inferway.live.site import TaskSite
 from inferway.live.stats import BATCH_BOUNDS, LATENCY_BOUNDS_S
 from inferway.live.upstream.remote import Forwarding
 from inferway.runtime import Fault, RemoteRuntime
@@ -148,7 +148,7 @@ _Samples = dict[str, Iterable[tuple[Any, ...]]]
 
 
 def registry_of(
-    served: Callable[[], Sequence[Site]],
+    served: Callable[[], Sequence[TaskSite]],
     pauses: Pauses,
     guard: Guard | None = None,
     bodies: Bodies | None = None,
@@ -164,7 +164,7 @@ class ServerCollector(Collector):
 
     def __init__(
         self,
-        served: Callable[[], Sequence[Site]],
+        served: Callable[[], Sequence[TaskSite]],
         pauses: Pauses,
         guard: Guard | None,
         bodies: Bodies | None,
@@ -196,7 +196,7 @@ def _buckets(bounds: Sequence[float], counts: Sequence[int]) -> list[tuple[str, 
     return list(zip([*map(str, bounds), "+Inf"], accumulate(counts), strict=True))
 
 
-def _columns(site: Site) -> list[tuple[str, int]]:
+def _columns(site: TaskSite) -> list[tuple[str, int]]:
     """List the variants of a task, and where each is counted; those that it had before come last.
 
     They go on being told: a counter that vanished would seem to begin anew.
@@ -206,7 +206,7 @@ def _columns(site: Site) -> list[tuple[str, int]]:
     return here + [(name, at) for at, name in enumerate(names) if (name, at) not in here]
 
 
-def _of_requests(sites: Sequence[Site]) -> _Samples:
+def _of_requests(sites: Sequence[TaskSite]) -> _Samples:
     """Tell how requests ended, how long that took, and how many models ran at once."""
     counted = [
         ([site.task, name], site.stats, column) for site in sites for name, column in _columns(site)
@@ -236,7 +236,7 @@ def _of_requests(sites: Sequence[Site]) -> _Samples:
     }
 
 
-def _of_fleets(sites: Sequence[Site]) -> _Samples:
+def _of_fleets(sites: Sequence[TaskSite]) -> _Samples:
     """Tell of queues and instances, promises kept, schedulers, remote servers and recordings."""
     classes = [
         ([site.task, name], site.pool, range(*site.pool.first[k : k + 2]))
@@ -302,7 +302,7 @@ def _of_fleets(sites: Sequence[Site]) -> _Samples:
     }
 
 
-def _of_neighbors(sites: Sequence[Site]) -> _Samples:
+def _of_neighbors(sites: Sequence[TaskSite]) -> _Samples:
     """Tell what was sent to each neighbor, what came of it, and whether it is used."""
     upstreams = {
         one.upstream.name: one.upstream

@@ -23,7 +23,7 @@ from inferway.live.instance import Instance, PoolTerms, RetryBudget
 from inferway.live.local import LocalInstance
 from inferway.live.options import PoolOptions
 from inferway.live.predict import Forecast
-from inferway.live.request import Job, Request, RequestBatch, fit
+from inferway.live.request import InferRequest, Job, RequestBatch, fit
 from inferway.live.threads import InlineRunner, Wakeup
 from inferway.live.upstream.remote import Forwarding
 from inferway.live.upstream.server import ServerInstance
@@ -52,10 +52,10 @@ class Owner(Protocol):
     def pull(self, pool: Pool) -> None:
         """Decide on the head of the central queue again: something may have fallen free."""
 
-    def dropped(self, pool: Pool, request: Request, late: bool) -> None:
+    def dropped(self, pool: Pool, request: InferRequest, late: bool) -> None:
         """End a request that stands nowhere any more: it is late, or the policy said so."""
 
-    def moved_out(self, pool: Pool, requests: Sequence[Request]) -> None:
+    def moved_out(self, pool: Pool, requests: Sequence[InferRequest]) -> None:
         """Find other servers for requests whose server takes none any more."""
 
     def marked(self, pool: Pool, server: int, healthy: bool, reason: str) -> None:
@@ -170,8 +170,8 @@ class Pool:
                 self._groups.setdefault(instance.group, []).append(server)
         self._watchers: list[tuple[Upstream, Callable[[bool, str], None]]] = []
         self._withdrawn: frozenset[int] = frozenset()
-        self.queues: list[deque[Request]] = [deque() for _ in self.instances]
-        self.held: deque[Request] = deque()
+        self.queues: list[deque[InferRequest]] = [deque() for _ in self.instances]
+        self.held: deque[InferRequest] = deque()
         self.forecast = Forecast(view, self.class_of, self.accuracy, self.now)
         self.health = Health(self.instances, self.class_of, self._mark)
         pulls = hasattr(dispatcher.policy, "pull")
@@ -244,12 +244,12 @@ class Pool:
             self._tasks.append(asyncio.create_task(self._keep()))
         return [instance.name for instance in self.instances if instance.cold]
 
-    async def drain(self, limit_s: float) -> list[Request]:
+    async def drain(self, limit_s: float) -> list[InferRequest]:
         """Run what waits, as far as the limit allows; health, plans and schedules stay as they are.
 
         Returns
         -------
-        list of Request
+        list of InferRequest
             Those that were left, in no queue any more; what instances have, `close` waits for.
         """
         self.health.stop()
@@ -304,7 +304,7 @@ class Pool:
         """Requests at the servers and in the central queue."""
         return sum(map(len, self.queues)) + len(self.held)
 
-    def has(self, request: Request) -> bool:
+    def has(self, request: InferRequest) -> bool:
         """Tell whether a request is at a server here, or in the central queue."""
         server = request.server
         if server < 0:
@@ -355,7 +355,7 @@ class Pool:
 
     # Decisions.
 
-    def decide(self, request: Request, classes: int, deadline_s: float) -> int:
+    def decide(self, request: InferRequest, classes: int, deadline_s: float) -> int:
         """Have a request decided on; one that gets a server goes there.
 
         Parameters
@@ -419,7 +419,7 @@ class Pool:
         """Say that a server serves its first requests together, or waits for more with 0."""
         self.dispatcher.begin(server, taken, self.now())
 
-    def take_back(self, request: Request) -> None:
+    def take_back(self, request: InferRequest) -> None:
         """Undo a decision where no answer is sent: the place is freed and the balance moved back.
 
         The request keeps its server's number, for those who count.
@@ -431,7 +431,7 @@ class Pool:
         request.untime()
         self.dispatcher.withdraw(server, position, self.now(), request.counted)
 
-    def recall(self, request: Request) -> bool:
+    def recall(self, request: InferRequest) -> bool:
         """Take a request from its server and undo its decision; False when its run has begun."""
         if self.batcher is not None:
             return self.batcher.cancel(request)
@@ -440,7 +440,7 @@ class Pool:
         self.take_back(request)
         return True
 
-    def abort(self, request: Request) -> None:
+    def abort(self, request: InferRequest) -> None:
         """Nobody waits for this request, whose run has begun: it is stopped where it can be."""
         if self.batcher is not None:
             self.batcher.abort(request)
@@ -453,7 +453,7 @@ class Pool:
             return self.batcher.begun(server)
         return min(1, len(self.queues[server]))
 
-    def left_s(self, request: Request) -> float:
+    def left_s(self, request: InferRequest) -> float:
         """Time until a request's deadline."""
         # Where late requests are served, nothing is refused for being late.
         return request.deadline_s - self.now() if self.drop_late else math.inf
@@ -465,38 +465,38 @@ class Pool:
         """Tell whether the central queue has no room."""
         return len(self.held) >= self.options.room
 
-    def hold(self, request: Request) -> None:
+    def hold(self, request: InferRequest) -> None:
         """Let a request wait behind all others in the central queue."""
         self.held.append(request)
         self._held[0] = len(self.held)
         if request.deadline_s < math.inf:
             self._time(request, self.now())
 
-    def release(self, request: Request) -> None:
+    def release(self, request: InferRequest) -> None:
         """Let a request go from the central queue, wherever it stands."""
         self.held.remove(request)
         self._held[0] = len(self.held)
         request.untime()
 
-    def next_held(self) -> Request:
+    def next_held(self) -> InferRequest:
         """Take the first out, to be decided on; its deadline goes on."""
         request = self.held.popleft()
         self._held[0] = len(self.held)
         return request
 
-    def put_back(self, request: Request) -> None:
+    def put_back(self, request: InferRequest) -> None:
         """Let a request be the first again."""
         self.held.appendleft(request)
         self._held[0] = len(self.held)
 
-    def _time(self, request: Request, now_s: float) -> None:
+    def _time(self, request: InferRequest, now_s: float) -> None:
         # Whoever asked should know at once, not when a server comes to it.
         if self.drop_late:
             left_s = max(0.0, request.deadline_s - now_s)
             loop = asyncio.get_running_loop()
             request.timer = loop.call_later(left_s, self._pass, request)
 
-    def _pass(self, request: Request) -> None:
+    def _pass(self, request: InferRequest) -> None:
         request.timer = None
         if request.server < 0:
             self.release(request)
@@ -646,7 +646,7 @@ class Batcher:
         self._flushing = False
         self._idle: asyncio.Event | None = None
 
-    def put(self, request: Request) -> bool:
+    def put(self, request: InferRequest) -> bool:
         """Take a request that has just come to its server; whether it is left waiting there."""
         self._ask(request.server)
         if request.outcome is not None or request.server < 0:
@@ -654,7 +654,7 @@ class Batcher:
         batch = self._serving[request.server]
         return batch is None or request not in batch.members
 
-    def cancel(self, request: Request) -> bool:
+    def cancel(self, request: InferRequest) -> bool:
         """Take a request from its server and undo its decision; False when its run has begun.
 
         A batch that has not begun goes on without the request.
@@ -681,7 +681,7 @@ class Batcher:
         self._look()
         return True
 
-    def abort(self, request: Request) -> None:
+    def abort(self, request: InferRequest) -> None:
         """Nobody waits for a request; its batch is stopped when that is so of all its answers."""
         request.abandoned = True
         batch = self._serving[request.server]
@@ -705,7 +705,7 @@ class Batcher:
         for server in range(len(self._instances)):
             self._ask(server)
 
-    async def drain(self, limit_s: float) -> list[Request]:
+    async def drain(self, limit_s: float) -> list[InferRequest]:
         """Run what waits, as far as the limit allows; what was left, which stands nowhere now."""
         self.flush()
         self._idle = asyncio.Event()
@@ -723,7 +723,7 @@ class Batcher:
         queue = self._queues[server]
         if self._serving[server] is not None or not queue:
             return
-        gone: list[tuple[Request, bool]] = []
+        gone: list[tuple[InferRequest, bool]] = []
         if queue[0].alone:
             take = 1
         else:
@@ -753,7 +753,7 @@ class Batcher:
         for request, late in gone:
             self._pool.owner.dropped(self._pool, request, late)
 
-    def _first(self, server: int, take: int) -> list[Request]:
+    def _first(self, server: int, take: int) -> list[InferRequest]:
         """Those at the head of the queue that make the largest batch offered."""
         queue = self._queues[server]
         if not queue or take <= 0:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from inferway.live.request import Request
+from inferway.live.request import InferRequest
 from inferway.site.view import SIZES
 
 
@@ -37,7 +37,7 @@ class Forecast:
         self._row_s, self._healthy = view.row_s, view.healthy
         self._most_rows = view.most_rows
 
-    def mask(self, request: Request) -> int:
+    def mask(self, request: InferRequest) -> int:
         """Bit mask of the classes that may answer, by pin and accuracy floor."""
         mask = 0
         for k, accuracy in enumerate(self._accuracy):
@@ -74,7 +74,7 @@ class Forecast:
         """Time until the first server of these classes is idle."""
         return min(map(self.wait_s, self._of(classes)), default=math.inf)
 
-    def falls_open(self, request: Request, left_s: float, least: int) -> bool:
+    def falls_open(self, request: InferRequest, left_s: float, least: int) -> bool:
         """Tell whether waiting for a server makes sense.
 
         Parameters

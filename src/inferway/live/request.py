@@ -95,8 +95,8 @@ class _Job(msgspec.Struct, eq=False, kw_only=True):
     kept_bytes: tuple[int, int] | None = None
 
 
-class Request(_Job, eq=False):
-    """A request as a protocol hands it to `Site.submit`, and gets it back through `deliver`.
+class InferRequest(_Job, eq=False):
+    """A request as a protocol hands it to `TaskSite.submit`, and gets it back through `deliver`.
 
     Plain Python values only: a NumPy scalar read from Python costs 50 to 100 ns each time.
 
@@ -166,7 +166,7 @@ class Request(_Job, eq=False):
     given: dict[str, Any]
     """Inputs, some of them maybe undecoded."""
     rows: int
-    deliver: Callable[[Request], None]
+    deliver: Callable[[InferRequest], None]
     context: Any = None
     received_s: float = 0.0
     deadline_s: float = math.inf
@@ -225,7 +225,7 @@ class RequestBatch(_Job, eq=False):
     """
 
     server: int
-    members: list[Request]
+    members: list[InferRequest]
     joined: Arrays | None = None
 
     @property
@@ -282,12 +282,12 @@ class RequestBatch(_Job, eq=False):
         self.members = [request for request in self.members if request.abandoned]
 
 
-def fit(one: Request, other: Request) -> bool:
+def fit(one: InferRequest, other: InferRequest) -> bool:
     """Tell whether two requests can be in one batch: they differ in the first axis at most."""
     return all(
         array.shape[1:] == other.inputs[name].shape[1:] for name, array in one.inputs.items()
     )
 
 
-Job = Request | RequestBatch
+Job = InferRequest | RequestBatch
 """What an instance runs at once."""

@@ -27,7 +27,7 @@ from inferway.live.options import ServerOptions
 from inferway.live.pool import Pool
 from inferway.live.process import Pauses, descriptor_watch, settle, tidy
 from inferway.live.security.keys import ANYBODY, Guard, Keys, Role, keys_from
-from inferway.live.site import Site
+from inferway.live.site import TaskSite
 from inferway.live.threads import run_detached
 from inferway.live.tracing import tracer_from_environment
 from inferway.runtime.growth import give_back
@@ -68,7 +68,7 @@ class Server:
 
     def __init__(
         self,
-        deployment: Deployment | Sequence[Site],
+        deployment: Deployment | Sequence[TaskSite],
         options: ServerOptions | None = None,
         pages: Mapping[str, Handler] | None = None,
     ) -> None:
@@ -99,7 +99,7 @@ class Server:
         self._growths = Growths(options.times, self.log, self.limits.memory_bytes)
         self.sites = {site.task: self._watched(site) for site in sites}
         # Of tasks that are served no more, while requests of them are on their way.
-        self._dropped: dict[asyncio.Task[None], Site] = {}
+        self._dropped: dict[asyncio.Task[None], TaskSite] = {}
         # By task, what could not be recorded, of whatever fleet.
         self._losses: dict[str, Losses] = {}
         self._changing = asyncio.Lock()
@@ -192,7 +192,7 @@ class Server:
     async def _load(self) -> None:
         if self._deployment is not None:
             for pool in await self._made(self._deployment):
-                self.sites[pool.task] = self._watched(Site.of(pool))
+                self.sites[pool.task] = self._watched(TaskSite.of(pool))
         folder = self.options.record
         for site in () if folder is None else self.served():
             assert folder is not None
@@ -212,7 +212,7 @@ class Server:
             await self._prepare(site, site.pool)
             site.begin()
 
-    def served(self) -> list[Site]:
+    def served(self) -> list[TaskSite]:
         """List the tasks that a fleet answers now."""
         return [site for site in self.sites.values() if site.present is not None]
 
@@ -224,7 +224,7 @@ class Server:
             pools_of, deployment, self.options, self.headroom, self._growths, self.log
         )
 
-    def _watched(self, site: Site) -> Site:
+    def _watched(self, site: TaskSite) -> TaskSite:
         if self.options.tracer is not None:
             site.trace(self.options.tracer.request)
         site.told = self._tell
@@ -237,7 +237,7 @@ class Server:
             self.log.warning("unhealthy", instance=instance, reason=reason)
         self._announce()
 
-    async def _prepare(self, site: Site, pool: Pool) -> None:
+    async def _prepare(self, site: TaskSite, pool: Pool) -> None:
         for name in await site.prepare(pool):
             self.log.warning("not warmed up: free input axes", instance=name)
 
@@ -275,7 +275,7 @@ class Server:
             pools = await self._made(deployment)
             sites = {
                 pool.task: self.sites.get(pool.task)
-                or self._watched(Site(pool.task, pool.options.target, now=self.options.now))
+                or self._watched(TaskSite(pool.task, pool.options.target, now=self.options.now))
                 for pool in pools
             }
             try:
@@ -338,14 +338,14 @@ class Server:
             self._serve_grpc()
             return leaving
 
-    def _swap(self, site: Site, pool: Pool | None) -> asyncio.Task[None] | None:
+    def _swap(self, site: TaskSite, pool: Pool | None) -> asyncio.Task[None] | None:
         leaving = site.swap(pool)
         if pool is not None and self.options.record is not None:
             # A recording has one fleet and one policy: what is new gets a folder of its own.
             self._record(site, _following(self.options.record, site.task), patient=True)
         return leaving
 
-    def _record(self, site: Site, own: Path, *, patient: bool = False) -> None:
+    def _record(self, site: TaskSite, own: Path, *, patient: bool = False) -> None:
         from inferway.dispatch.recording import Losses
 
         folder, task = own.parent, site.task

@@ -13,7 +13,7 @@ import numpy as np
 
 from inferway.live.explain import RequestLog
 from inferway.live.pool import Pool
-from inferway.live.request import EXPIRED, Job, Outcome, Request, RequestBatch
+from inferway.live.request import EXPIRED, InferRequest, Job, Outcome, RequestBatch
 from inferway.live.stats import Stats
 from inferway.live.upstream.headers import ResponseHeaders
 from inferway.protocol import Signature
@@ -44,7 +44,7 @@ class Balance(NamedTuple):
     balance: float
 
 
-class Site:
+class TaskSite:
     """One task on this node for the life of the process, whichever fleet answers it, or none.
 
     All methods but the constructor belong to the event loop.
@@ -89,11 +89,11 @@ class Site:
         self.told: Callable[[str, bool, str], None] | None = None
         # Fleets that answer what they have, and go.
         self._retiring: dict[Pool, asyncio.Task[None]] = {}
-        self._traced: Callable[[str, Request], None] | None = None
+        self._traced: Callable[[str, InferRequest], None] | None = None
         self._stopped = False
 
     @classmethod
-    def of(cls, pool: Pool) -> Site:
+    def of(cls, pool: Pool) -> TaskSite:
         """Make the site of a fleet's task, which the fleet answers from `start` on."""
         options = pool.options
         site = cls(pool.task, options.target, now=pool.now, node=options.node)
@@ -154,7 +154,7 @@ class Site:
         await self.close(pool, 1.0)
         del self._retiring[pool]
 
-    def trace(self, traced: Callable[[str, Request], None]) -> None:
+    def trace(self, traced: Callable[[str, InferRequest], None]) -> None:
         """Have each request told, with the task, when it has ended: for spans."""
         self._traced = traced
         if self.present is not None:
@@ -229,7 +229,7 @@ class Site:
 
     # A request's life.
 
-    def submit(self, request: Request) -> None:
+    def submit(self, request: InferRequest) -> None:
         """Take a request; its `deliver` is called when it has ended, maybe before this returns."""
         pool = self.present
         if pool is None or not self.ready:
@@ -252,7 +252,7 @@ class Site:
             return
         self._reject(pool, request)
 
-    def cancel(self, request: Request) -> None:
+    def cancel(self, request: InferRequest) -> None:
         """Forget a request whose client has gone: its place is freed.
 
         In service it is stopped where the runtime can stop; else its answer comes and goes
@@ -299,7 +299,7 @@ class Site:
         finally:
             pool.batcher.settled(job)
 
-    def _settle(self, pool: Pool, request: Request, measured: int) -> bool:
+    def _settle(self, pool: Pool, request: InferRequest, measured: int) -> bool:
         """Settle a request that is in a server's queue; whether it has been answered."""
         now_s = pool.now()
         server = request.server
@@ -349,12 +349,12 @@ class Site:
 
     # Second decisions.
 
-    def moved_out(self, pool: Pool, requests: Sequence[Request]) -> None:
+    def moved_out(self, pool: Pool, requests: Sequence[InferRequest]) -> None:
         """As `Owner.moved_out`."""
         for request in requests:
             self._move(pool, request)
 
-    def _move(self, pool: Pool, request: Request) -> None:
+    def _move(self, pool: Pool, request: InferRequest) -> None:
         """Find a request that stands nowhere another server.
 
         It was taken, and so it is not refused for want of room or time elsewhere.
@@ -367,7 +367,7 @@ class Site:
         else:
             self._reject(pool, request)
 
-    def _retry(self, pool: Pool, request: Request) -> bool:
+    def _retry(self, pool: Pool, request: InferRequest) -> bool:
         """Give a request that was not answered to another class; False where none may have it.
 
         That happens to a request once. Where the budget is spent, no other node is asked: only what
@@ -421,7 +421,7 @@ class Site:
             if timer is not None:
                 timer.cancel()
 
-    def _again(self, pool: Pool, request: Request, deadline_s: float) -> int:
+    def _again(self, pool: Pool, request: InferRequest, deadline_s: float) -> int:
         try:
             return pool.decide(request, request.classes, deadline_s)
         except Exception as error:  # a policy that breaks must not cost others their answers
@@ -430,7 +430,7 @@ class Site:
 
     # Who gives way to a newcomer of higher priority where there is no room.
 
-    def _gave_way_at_servers(self, pool: Pool, newcomer: Request) -> bool:
+    def _gave_way_at_servers(self, pool: Pool, newcomer: InferRequest) -> bool:
         """Make room at a full server for a request that the policy refused; whether it is there."""
         victim = _victim(pool, newcomer)
         if victim is None or not pool.recall(victim):
@@ -447,7 +447,7 @@ class Site:
         self._give_way(pool, victim)
         return placed
 
-    def _gave_way_in_line(self, pool: Pool, newcomer: Request) -> bool:
+    def _gave_way_in_line(self, pool: Pool, newcomer: InferRequest) -> bool:
         """Make room in the full central queue; the lowest there goes, of these the last."""
         victim = max(reversed([*pool.held]), key=rank, default=newcomer)
         if not 0 < newcomer.priority < rank(victim):
@@ -456,24 +456,24 @@ class Site:
         self._give_way(pool, victim)
         return True
 
-    def _give_way(self, pool: Pool, victim: Request) -> None:
+    def _give_way(self, pool: Pool, victim: InferRequest) -> None:
         victim.retry_after_s = pool.forecast.idle_s(pool.forecast.mask(victim))
         self._end(pool, victim, Outcome.REJECTED, GAVE_WAY)
 
     # How requests end: told, counted, remembered.
 
-    def _reject(self, pool: Pool, request: Request) -> None:
+    def _reject(self, pool: Pool, request: InferRequest) -> None:
         """End a request that nobody takes, and say why."""
         outcome, reason, request.retry_after_s = _rejection(pool, request)
         if pool.scheduler is not None and outcome is Outcome.REJECTED:
             pool.scheduler.rejected()
         self._end(pool, request, outcome, reason)
 
-    def dropped(self, pool: Pool, request: Request, late: bool) -> None:
+    def dropped(self, pool: Pool, request: InferRequest, late: bool) -> None:
         """As `Owner.dropped`."""
         self._end(pool, request, Outcome.EXPIRED, EXPIRED if late else DROPPED)
 
-    def _end(self, pool: Pool | None, request: Request, outcome: Outcome, reason: str) -> None:
+    def _end(self, pool: Pool | None, request: InferRequest, outcome: Outcome, reason: str) -> None:
         """End a request without an answer."""
         request.outcome, request.reason = outcome, reason
         self._note(pool, request)
@@ -481,14 +481,14 @@ class Site:
         if self._traced is not None:
             self._traced(self.task, request)
 
-    def _note_cancel(self, pool: Pool, request: Request) -> None:
+    def _note_cancel(self, pool: Pool, request: InferRequest) -> None:
         """Note the end of a request that nobody waits for."""
         request.outcome = Outcome.CANCELED
         self._note(pool, request)
         if self._traced is not None:
             self._traced(self.task, request)
 
-    def _note_answer(self, pool: Pool, request: Request, k: int) -> None:
+    def _note_answer(self, pool: Pool, request: InferRequest, k: int) -> None:
         """Note the end of a request whose answer has been sent."""
         rows, column = request.together[1], pool.columns[k]
         if request.late:
@@ -500,7 +500,7 @@ class Site:
         if self._traced is not None:
             self._traced(self.task, request)
 
-    def _note(self, pool: Pool | None, request: Request) -> None:
+    def _note(self, pool: Pool | None, request: InferRequest) -> None:
         assert request.outcome is not None
         if pool is None:
             self.stats.ended(request.outcome)
@@ -520,7 +520,7 @@ class Site:
             self.told(instance.name, healthy, reason)
 
 
-def balances_of(sites: Iterable[Site]) -> dict[str, Balance]:
+def balances_of(sites: Iterable[TaskSite]) -> dict[str, Balance]:
     """Tell the balances of tasks that have a target, by task, as of now; those at 0 left out."""
     return {
         site.task: Balance(site.target, site.balance.item())
@@ -529,24 +529,24 @@ def balances_of(sites: Iterable[Site]) -> dict[str, Balance]:
     }
 
 
-def take_up(sites: Mapping[str, Site], saved: Mapping[str, Balance]) -> None:
+def take_up(sites: Mapping[str, TaskSite], saved: Mapping[str, Balance]) -> None:
     """Go on from saved balances, as far as the promise is still the same."""
     for task, (target, balance) in saved.items():
         if task in sites and sites[task].target == target:
             sites[task].balance[0] += balance
 
 
-def _falls_open(pool: Pool, request: Request) -> bool:
+def _falls_open(pool: Pool, request: InferRequest) -> bool:
     """Tell whether waiting for one of the full servers makes sense."""
     return pool.forecast.falls_open(request, pool.left_s(request), pool.places)
 
 
-def rank(request: Request) -> int:
+def rank(request: InferRequest) -> int:
     """Rank of a request: 1 is the highest."""
     return request.priority or UNSAID
 
 
-def _victim(pool: Pool, newcomer: Request) -> Request | None:
+def _victim(pool: Pool, newcomer: InferRequest) -> InferRequest | None:
     """Of the requests queued at full servers that may answer the newcomer, the one to go.
 
     It is the lowest in priority, of these the last to have come, where the newcomer would be in
@@ -574,7 +574,7 @@ def _victim(pool: Pool, newcomer: Request) -> Request | None:
     return victim
 
 
-def _rejection(pool: Pool, request: Request) -> tuple[Outcome, str, float]:
+def _rejection(pool: Pool, request: InferRequest) -> tuple[Outcome, str, float]:
     """Say how a request ends that no server takes, why, and when another try may be worth it."""
     mask, left_s = pool.forecast.mask(request), pool.left_s(request)
     if not mask:

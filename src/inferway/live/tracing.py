@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from inferway.live.errors import ServeError
 from inferway.live.http.trace_context import TraceContext, members_of
-from inferway.live.request import Outcome, Request
+from inferway.live.request import InferRequest, Outcome
 
 _ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 _INSTANCE: Final = "service.instance.id"
@@ -179,7 +179,7 @@ class Tracer:
         whole = self.start(name, context, api.SpanKind.SERVER, start_time=begin_ns)
         return RequestSpan(self, whole, api.set_span_in_context(whole, context), shift_s)
 
-    def request(self, task: str, request: Request) -> None:
+    def request(self, task: str, request: InferRequest) -> None:
         """Make and hand over the spans of a request that ended just now."""
         identity = request.identity or TraceContext(None, None)
         span = self.begin(f"infer {task}", identity, request.received_s)
@@ -190,7 +190,7 @@ class Tracer:
         self,
         span: RequestSpan,
         task: str,
-        request: Request,
+        request: InferRequest,
         attempts: Sequence[Attempt],
         more: Mapping[str, Any],
     ) -> None:
@@ -248,7 +248,7 @@ class _Ids:
         return False
 
 
-def attempts_of(request: Request, now_s: float) -> list[Attempt]:
+def attempts_of(request: InferRequest, now_s: float) -> list[Attempt]:
     """Read what the last decision on a request that has ended led to; nothing without one."""
     if request.before is None:
         return []

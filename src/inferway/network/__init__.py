@@ -19,7 +19,7 @@ from inferway.network.layout import (
 )
 from inferway.network.options import CostFunction, Models, Options, Pairs, Paths, Requests, Service
 from inferway.network.routes import given_paths, shortest_paths
-from inferway.network.topology import NetworkError, Tier, Topology, from_graph, to_graph, tree
+from inferway.network.topology import Level, NetworkError, Topology, from_graph, to_graph, tree
 
 __all__ = [
     "CostFunction",
@@ -28,6 +28,7 @@ __all__ = [
     "Deployed",
     "GmlNetwork",
     "GmlReport",
+    "Level",
     "Models",
     "NetworkError",
     "Options",
@@ -35,7 +36,6 @@ __all__ = [
     "Paths",
     "Requests",
     "Service",
-    "Tier",
     "Topology",
     "delivery_network",
     "demand_of",

@@ -31,7 +31,7 @@ _SLOTS = 0x5107  # tells this use of the seed from others
 
 
 @dataclass(frozen=True)
-class Stream:
+class TaskStream:
     """The requests for some identical tasks together.
 
     Attributes
@@ -65,7 +65,7 @@ class Demand:
         Any slot can be drawn at any time, and is the same each time.
     """
 
-    streams: tuple[Stream, ...]
+    streams: tuple[TaskStream, ...]
     types: int
     slot_s: float
     seed: int = 0
@@ -125,7 +125,7 @@ class Demand:
                 return int(rng.poisson(_mean_number(arrivals, start, end) or 0.0))
 
 
-def peaks(streams: tuple[Stream, ...], types: int, slot_s: float) -> Float:
+def peaks(streams: tuple[TaskStream, ...], types: int, slot_s: float) -> Float:
     """(R,) requests in a slot of each type, at most; random counts pass it in one slot of 1e9."""
     peak = np.zeros(types)
     for one in streams:

@@ -11,17 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferway.deployment import Deployment, DeploymentError, Node, Problem
-from inferway.deployment.nodes import MAX_HOPS
-from inferway.deployment.nodes import Tier as WrittenTier
+from inferway.deployment.nodes import MAX_HOPS, Tier
 from inferway.deployment.warnings import Caution
 from inferway.deployment.workloads import PhasedArrivals, TraceArrivals, Workload
 from inferway.network.delivery import DeliveryNetwork, delivery_network
-from inferway.network.demand import Demand, Stream, peaks
+from inferway.network.demand import Demand, TaskStream, peaks
 from inferway.network.gml import load_gml
 from inferway.network.options import CostFunction, Paths, Requests
 from inferway.network.pins import Given
 from inferway.network.routes import shortest_paths
-from inferway.network.topology import NetworkError, Tier, Topology, tree
+from inferway.network.topology import Level, NetworkError, Topology, tree
 
 _NAMED_BYTES: Final = 32 * 1024
 """Of a request's headers, half of what a listener takes."""
@@ -148,9 +147,9 @@ def entries_of(deployment: Deployment, topology: Topology) -> dict[str, tuple[st
     return found
 
 
-def _tier(written: WrittenTier) -> Tier:
+def _tier(written: Tier) -> Level:
     budget = written.budget_bytes
-    return Tier(
+    return Level(
         name=written.tier,
         nodes=written.nodes,
         rtt_s=written.rtt_s or 0.0,
@@ -213,14 +212,14 @@ def _requests(
     task_parts: list[NDArray[np.int64]] = []
     entry_parts: list[NDArray[np.int64]] = []
     share_parts: list[NDArray[np.float64]] = []
-    streams: list[Stream] = []
+    streams: list[TaskStream] = []
     types = 0
     for k, (name, workload) in enumerate(deployment.workload.items()):
         names, entries = _entries(deployment, topology, k, name)
         tasks = [index[one] for one in names]
         count = entries.size
         streams.append(
-            Stream(
+            TaskStream(
                 workload.arrivals,
                 workload.popularity,
                 types + np.arange(count).reshape(entries.shape),

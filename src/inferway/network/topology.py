@@ -121,7 +121,7 @@ def _or(given: NDArray[Any], count: int, default: float, dtype: type[np.generic]
 
 
 @dataclass(frozen=True)
-class Tier:
+class Level:
     """One level of a tree, as plain values.
 
     Attributes
@@ -146,7 +146,7 @@ class Tier:
     repository: bool = False
 
 
-def tree(tiers: Sequence[Tier], *, seed: int = 0) -> Topology:
+def tree(tiers: Sequence[Level], *, seed: int = 0) -> Topology:
     """Join tiers to a tree, the root first.
 
     The nodes of a tier are spread evenly over those of the tier above, neighbors under one parent:
@@ -203,7 +203,7 @@ def tree(tiers: Sequence[Tier], *, seed: int = 0) -> Topology:
 _BUDGETS = 0xB0D6  # tells this use of the seed from others
 
 
-def _budgets(tier: Tier, rng: np.random.Generator) -> NDArray[np.float64]:
+def _budgets(tier: Level, rng: np.random.Generator) -> NDArray[np.float64]:
     if tier.budget is None:
         return np.full(tier.nodes, np.inf)
     if isinstance(tier.budget, int | float):

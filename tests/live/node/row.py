@@ -23,7 +23,7 @@ from wire import Wire
 
 import inferway
 from inferway.dispatch import Dispatcher
-from inferway.live import Addresses, Node, Pool, Server, ServerOptions, Site, Tracer
+from inferway.live import Addresses, LiveNode, Pool, Server, ServerOptions, TaskSite, Tracer
 from inferway.protocol import Signature, Tensor
 from inferway.runtime import NullRuntime
 from inferway.site import Fleet
@@ -153,10 +153,10 @@ class Member:
         self.model = Doubles()
         self.asking: list[Client] = []
         self.wire: Wire = Wire("")
-        self._node: Node | None = None
+        self._node: LiveNode | None = None
 
     async def start(self, *node: Any, options: ServerOptions, **own: Any) -> None:
-        self._node = Node(*node, replace(options, log_level="critical"), **own)
+        self._node = LiveNode(*node, replace(options, log_level="critical"), **own)
         await self._node.start()
 
     def hop(self, neighbor: str) -> Any:
@@ -217,7 +217,7 @@ async def models(members: list[Member]) -> AsyncIterator[list[str]]:
     """Serve each member's model at one server; gives the addresses."""
     fleet = Fleet(("only",), np.array([1e3]), np.array([0.9]), np.array([1]))
     sites = [
-        Site.of(
+        TaskSite.of(
             Pool(
                 f"m{k}",
                 SIGNATURE,

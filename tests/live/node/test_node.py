@@ -16,7 +16,7 @@ import pytest
 from row import free_ports
 
 import inferway
-from inferway.live import Addresses, Keys, Node, ServeError, ServerOptions
+from inferway.live import Addresses, Keys, LiveNode, ServeError, ServerOptions
 from inferway.live.store import StoreError
 
 FILE = """
@@ -85,10 +85,10 @@ class World:
         self.addresses = {
             name: Addresses(free(), free(), free(), free()) for name in ("cloud", "edge")
         }
-        self.nodes: dict[str, Node] = {}
+        self.nodes: dict[str, LiveNode] = {}
 
-    async def start(self, name: str, **options: Any) -> Node:
-        node = Node(
+    async def start(self, name: str, **options: Any) -> LiveNode:
+        node = LiveNode(
             self.deployment,
             name,
             self.addresses,

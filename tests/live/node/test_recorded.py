@@ -19,7 +19,7 @@ from inferway.cli import main as cli
 from inferway.dispatch import recordings
 from inferway.dispatch.recording import BALANCE, FINISH, LASTING, MARK
 from inferway.dispatch.replay import events, header
-from inferway.live import Outcome, Request, ServeError, Site
+from inferway.live import InferRequest, Outcome, ServeError, TaskSite
 from inferway.live.node.recordings import RecordingRotation
 
 FILE = """
@@ -224,9 +224,9 @@ def test_old_sections_go_and_a_restart_goes_on_behind_them(tmp_path: Path, site_
 def test_what_the_site_before_undoes_is_part_of_the_next_ones_section(
     tmp_path: Path, site_of: Any, gates: Any
 ) -> None:
-    def ask(site: Site) -> Request:
+    def ask(site: TaskSite) -> InferRequest:
         image = {"image": np.zeros((1, 4), np.float32)}
-        request = Request(image, 1, lambda request: None, None, site.now())
+        request = InferRequest(image, 1, lambda request: None, None, site.now())
         site.submit(request)
         return request
 

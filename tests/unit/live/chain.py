@@ -15,7 +15,7 @@ import numpy as np
 from wire import Wire
 
 from inferway.dispatch import Dispatcher
-from inferway.live import Pool, PoolOptions, Site
+from inferway.live import Pool, PoolOptions, TaskSite
 from inferway.live.http.limits import Limits
 from inferway.live.http.listener import Listener
 from inferway.live.http.routes import inference_routes
@@ -135,7 +135,7 @@ class Node:
         )
         self.peers = Listener(self.proxy.find, self._broken, hops=True)
         self.clients: Listener | None = None
-        self._site: Site | None = None
+        self._site: TaskSite | None = None
         self.asking: list[Client] = []
         self.errors: list[BaseException] = []
 
@@ -143,7 +143,7 @@ class Node:
         self.errors.append(error)
 
     @property
-    def site(self) -> Site:
+    def site(self) -> TaskSite:
         assert self._site is not None
         return self._site
 
@@ -163,7 +163,7 @@ class Node:
                 self.upstreams[neighbor], node, variant, (neighbor, node), self.spans
             )
             runtimes += [forwarding] * copies
-        self._site = Site.of(
+        self._site = TaskSite.of(
             Pool("task", SIGNATURE, dispatcher, runtimes, PoolOptions(node=self.name, **kw))
         )
         if self.spans is not None:

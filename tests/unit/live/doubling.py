@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from inferway.live import Outcome, Request, Site
+from inferway.live import InferRequest, Outcome, TaskSite
 from inferway.protocol import Signature, Tensor
 from inferway.runtime import NullRuntime
 
@@ -47,9 +47,9 @@ class One:
     """A request and what tells of its end."""
 
     def __init__(self, value: float, rows: int = 1, width: int = 2) -> None:
-        self.ended: asyncio.Future[Request] = asyncio.get_running_loop().create_future()
+        self.ended: asyncio.Future[InferRequest] = asyncio.get_running_loop().create_future()
         inputs = {"x": np.full((rows, width), value, np.float32)}
-        self.request = Request(inputs, rows, self.ended.set_result)
+        self.request = InferRequest(inputs, rows, self.ended.set_result)
 
     async def answer(self) -> list[Any]:
         await asyncio.wait_for(self.ended, LIMIT_S)
@@ -63,6 +63,6 @@ class One:
         return self.request.outcome
 
 
-def give(site: Site, *ones: One) -> None:
+def give(site: TaskSite, *ones: One) -> None:
     for one in ones:
         site.submit(one.request)

@@ -12,9 +12,9 @@ from inferway.live.node.fleets import Fleets
 from inferway.live.node.models import LoadedModels
 from inferway.live.node.plan import plan_of
 from inferway.live.options import ServerOptions
-from inferway.live.request import Request
+from inferway.live.request import InferRequest
 from inferway.live.server import Server
-from inferway.live.site import Site
+from inferway.live.site import TaskSite
 from inferway.live.store.store import ModelStore
 from inferway.live.upstream.upstream import Upstream
 from inferway.network.offers import Offer
@@ -71,9 +71,9 @@ class World:
         self.later_s = 0.0
         # Nobody listens there: what these tests send stays where it is.
         self.upstreams = {"metro": Upstream("metro", "127.0.0.1", 9)}
-        self.ended: list[Request] = []
+        self.ended: list[InferRequest] = []
         plan = plan_of(deployment, node)
-        site = Site("digits", plan.tasks["digits"].accuracy_target, now=self._now, node=node)
+        site = TaskSite("digits", plan.tasks["digits"].accuracy_target, now=self._now, node=node)
         site.trace(lambda task, request: self.ended.append(request))
         self.server = Server([site], ServerOptions(log_level="critical"))
         self.fleets = Fleets(
@@ -94,11 +94,11 @@ class World:
             await self.models.load("digits", variant)
 
     @property
-    def site(self) -> Site:
+    def site(self) -> TaskSite:
         return self.server.sites["digits"]
 
-    def ask(self, rows: int = 1) -> Request:
+    def ask(self, rows: int = 1) -> InferRequest:
         image = np.zeros((rows, 1, 32, 32), np.float32)
-        request = Request({"image": image}, rows, lambda request: None, None, self.site.now())
+        request = InferRequest({"image": image}, rows, lambda request: None, None, self.site.now())
         self.site.submit(request)
         return request

@@ -13,8 +13,8 @@ import pytest
 from inferway.dispatch import Dispatcher
 from inferway.live.options import PoolOptions
 from inferway.live.pool import Pool
-from inferway.live.request import Outcome, Request
-from inferway.live.site import Balance, Site, balances_of, take_up
+from inferway.live.request import InferRequest, Outcome
+from inferway.live.site import Balance, TaskSite, balances_of, take_up
 from inferway.protocol import Signature, Tensor
 from inferway.runtime import NullRuntime
 from inferway.site import Fleet
@@ -46,11 +46,11 @@ class World:
 
     def __init__(self) -> None:
         targets = {"a": 0.8, "b": 0.8, "free": None}
-        self.sites = {task: Site(task, target) for task, target in targets.items()}
+        self.sites = {task: TaskSite(task, target) for task, target in targets.items()}
         self.leaving: list[asyncio.Task[None]] = []
         self.runtime = Gated()
 
-    async def come(self, task: str = "a") -> Site:
+    async def come(self, task: str = "a") -> TaskSite:
         self.runtime = Gated()
         fleet = Fleet(("tiny",), np.array([1e3]), np.array([0.6]), np.array([1]))
         dispatcher = Dispatcher(fleet, "fastest-only", target=0.8)
@@ -67,15 +67,15 @@ class World:
         assert leaving is not None
         return leaving
 
-    def ask(self, task: str = "a") -> Request:
+    def ask(self, task: str = "a") -> InferRequest:
         site = self.sites[task]
-        request = Request(
+        request = InferRequest(
             {"x": np.zeros((1, 2), np.float32)}, 1, lambda request: None, None, site.now()
         )
         site.submit(request)
         return request
 
-    async def answered(self, request: Request) -> None:
+    async def answered(self, request: InferRequest) -> None:
         async with asyncio.timeout(LIMIT_S):
             while request.outcome is None:
                 await asyncio.sleep(0.001)

@@ -15,7 +15,7 @@ from inferway.dispatch import Dispatcher
 from inferway.dispatch.alias import set_routing
 from inferway.dispatch.batching import Rule
 from inferway.dispatch.replay import replay
-from inferway.live import Outcome, Pool, PoolOptions, Site
+from inferway.live import Outcome, Pool, PoolOptions, TaskSite
 from inferway.live.errors import WarmUpError
 from inferway.protocol import Signature, Tensor
 from inferway.site import Fleet
@@ -32,7 +32,7 @@ def site_of(
     signature: Signature = SIGNATURE,
     buffer: int | None = None,
     **options: Any,
-) -> Site:
+) -> TaskSite:
     """One variant with a server per gate."""
     fleet = Fleet(("a",), np.array([100.0]), np.array([0.7]), np.array([len(gates)]), buffer=buffer)
     narrow = options.get("drop_late", True)
@@ -41,12 +41,12 @@ def site_of(
         ones = np.ones(1, np.int64)
         set_routing(made.policy, made.policy.probabilities, least * ones, most * ones)
     rules = [Rule(SIZES, least, most)]
-    return Site.of(
+    return TaskSite.of(
         Pool("task", signature, made, gates, PoolOptions(target=0.8, rules=rules, **options))
     )
 
 
-async def opened(site: Site, *gates: Gate) -> None:
+async def opened(site: TaskSite, *gates: Gate) -> None:
     """Start, and hold back whoever comes from now on."""
     await site.start()
     for gate in gates:
@@ -54,7 +54,7 @@ async def opened(site: Site, *gates: Gate) -> None:
         gate.opened.clear()
 
 
-def is_empty(site: Site) -> bool:
+def is_empty(site: TaskSite) -> bool:
     """Whether the view says so too, in each of its parts."""
     view = site.pool.dispatcher.site
     return (

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from inferway.dispatch import Dispatcher
-from inferway.live import Outcome, Pool, PoolOptions, Request, Site
+from inferway.live import InferRequest, Outcome, Pool, PoolOptions, TaskSite
 from inferway.protocol import Signature, Tensor
 from inferway.runtime import NullRuntime
 from inferway.site import Fleet
@@ -47,7 +47,7 @@ class Line:
         )
         narrow = options.get("drop_late", True)
         dispatcher = Dispatcher(fleet, policy, target=0.8, rate_per_s=1.0, narrow=narrow)
-        self.site = Site.of(
+        self.site = TaskSite.of(
             Pool(
                 "task",
                 SIGNATURE,
@@ -65,14 +65,14 @@ class Line:
             gate.gated = True
         return self
 
-    def submit(self, number: int, within_s: float | None = None, **said: Any) -> Request:
-        def deliver(one: Request) -> None:
+    def submit(self, number: int, within_s: float | None = None, **said: Any) -> InferRequest:
+        def deliver(one: InferRequest) -> None:
             self.ended.append(number)
             event.set()
 
         event = asyncio.Event()
         tensor = np.full((1, 2), number, np.float32)
-        one = Request({"x": tensor}, 1, deliver, event, self.patient.time())
+        one = InferRequest({"x": tensor}, 1, deliver, event, self.patient.time())
         if within_s is not None:
             one.deadline_s = self.patient.time() + within_s
         for name, value in said.items():
@@ -80,7 +80,7 @@ class Line:
         self.site.submit(one)
         return one
 
-    async def free(self, server: int, one: Request) -> None:
+    async def free(self, server: int, one: InferRequest) -> None:
         """Let a server answer the request that it has."""
         self.gates[server].passes.release()
         await one.context.wait()
@@ -249,7 +249,7 @@ def test_late_ones_are_served_where_the_file_says_so(run: Any, patient: Any) -> 
 def test_a_queue_at_the_servers_is_refused() -> None:
     fleet = Fleet(("a",), np.array([1.0]), np.array([0.7]), np.array([1]), buffer=2)
     with pytest.raises(ValueError, match="2 places at each server; there must be one"):
-        Site.of(
+        TaskSite.of(
             Pool(
                 "task",
                 SIGNATURE,

@@ -12,7 +12,7 @@ from finished import Finished
 
 from inferway.live.instance import FAILURES, RETRY_S, PoolTerms, RetryBudget
 from inferway.live.local import verdict
-from inferway.live.request import Outcome, Request
+from inferway.live.request import InferRequest, Outcome
 from inferway.live.upstream.server import ServerInstance
 from inferway.protocol import Signature, Tensor
 from inferway.runtime import Fault, RemoteError
@@ -70,7 +70,7 @@ def test_how_many_failures_an_instance_bears(
         for number in range(1, FAILURES + 2):
             if instance.resting:
                 break
-            instance.put(Request({"x": np.ones((1, 1), np.float32)}, 1, lambda _: None))
+            instance.put(InferRequest({"x": np.ones((1, 1), np.float32)}, 1, lambda _: None))
             while done.empty():
                 await asyncio.sleep(0)
             ended = done.get()

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from inferway.dispatch import Dispatcher
-from inferway.live import Outcome, Pool, PoolOptions, Request, Site
+from inferway.live import InferRequest, Outcome, Pool, PoolOptions, TaskSite
 from inferway.live.instance import FAILURES
 from inferway.protocol import Signature, Tensor
 from inferway.runtime import NullRuntime
@@ -47,7 +47,7 @@ class Sick(NullRuntime):
 
 def site_of(
     first: Any, second: Any, patient: Any, signature: Signature = SIGNATURE, **options: Any
-) -> Site:
+) -> TaskSite:
     fleet = Fleet(
         ("tiny", "big"),
         np.array([1e3, 1e2]),
@@ -56,7 +56,7 @@ def site_of(
         buffer=options.pop("buffer", None),
     )
     dispatcher = Dispatcher(fleet, "jiq-fast", target=0.8, rate_per_s=50)
-    site = Site.of(
+    site = TaskSite.of(
         Pool(
             "task", signature, dispatcher, (first, second), PoolOptions(now=patient.time, **options)
         )
@@ -67,9 +67,11 @@ def site_of(
     return site
 
 
-def submit(site: Any, classes: int = -1, value: float = 0.0) -> asyncio.Future[Request]:
-    ended: asyncio.Future[Request] = asyncio.get_running_loop().create_future()
-    one = Request({"x": np.full((1, 2), value, np.float32)}, 1, ended.set_result, None, site.now())
+def submit(site: Any, classes: int = -1, value: float = 0.0) -> asyncio.Future[InferRequest]:
+    ended: asyncio.Future[InferRequest] = asyncio.get_running_loop().create_future()
+    one = InferRequest(
+        {"x": np.full((1, 2), value, np.float32)}, 1, ended.set_result, None, site.now()
+    )
     one.classes = classes
     one.id = b"last"
     site.submit(one)

@@ -10,7 +10,7 @@ import pytest
 
 from inferway.live.instance import FAILURES
 from inferway.live.local import BRIEF_S, LocalInstance, RunTime
-from inferway.live.request import Job, Outcome, Request
+from inferway.live.request import InferRequest, Job, Outcome
 from inferway.live.threads import InlineRunner
 from inferway.protocol import Signature, Tensor
 
@@ -96,8 +96,8 @@ def beside(model: Model, clock: Clock) -> Iterator[Loop]:
     made.close()
 
 
-def request(rows: int = 1, deadline_s: float = float("inf")) -> Request:
-    made = Request({"x": np.zeros((rows, 2), np.float32)}, rows, lambda _: None)
+def request(rows: int = 1, deadline_s: float = float("inf")) -> InferRequest:
+    made = InferRequest({"x": np.zeros((rows, 2), np.float32)}, rows, lambda _: None)
     made.deadline_s = deadline_s
     return made
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from inferway.dispatch import Dispatcher
-from inferway.live import Limits, Pool, PoolOptions, Site
+from inferway.live import Limits, Pool, PoolOptions, TaskSite
 from inferway.live.intake import Intake, answer_parameters, unknown
 from inferway.protocol import Signature, Tensor
 from inferway.protocol.messages import InferParameters, TensorParameters
@@ -21,20 +21,20 @@ SIGNATURE = Signature(
 )
 
 
-def served(task: str) -> Site:
+def served(task: str) -> TaskSite:
     fleet = Fleet(("tiny", "big"), np.array([1e3, 1e2]), np.array([0.7, 0.9]), np.array([1, 1]))
     dispatcher = Dispatcher(fleet, "fastest-only", target=0.8, rate_per_s=50)
     runtimes = [NullRuntime(SIGNATURE), NullRuntime(SIGNATURE)]
-    return Site.of(Pool(task, SIGNATURE, dispatcher, runtimes, PoolOptions(deadline_s=2.0)))
+    return TaskSite.of(Pool(task, SIGNATURE, dispatcher, runtimes, PoolOptions(deadline_s=2.0)))
 
 
 @pytest.fixture(scope="module")
-def site() -> Site:
+def site() -> TaskSite:
     return served("task")
 
 
 @pytest.fixture
-def intake(site: Site) -> Intake:
+def intake(site: TaskSite) -> Intake:
     return Intake(site, None, Limits(elements=8))
 
 
@@ -54,7 +54,7 @@ def test_a_request_for_the_task(intake: Intake) -> None:
     assert (request.deadline_s, request.floor, request.priority) == (12.0, 0.0, 0)
 
 
-def test_a_request_for_a_variant(site: Site) -> None:
+def test_a_request_for_a_variant(site: TaskSite) -> None:
     request = make(Intake(site, "big", Limits()))
     assert (request.classes, request.counted) == (0b10, False)
 
@@ -134,7 +134,7 @@ def test_outputs(intake: Intake) -> None:
         assert caught.value.status == status
 
 
-def test_what_is_not_served(site: Site) -> None:
+def test_what_is_not_served(site: TaskSite) -> None:
     assert unknown([site], "other", None) == "unknown task 'other'; there is task"
     assert unknown([], "other", None) == "unknown task 'other'; there is none yet"
     assert unknown([site], "task", "old") == "task 'task' has no variant 'old'; there is tiny, big"

@@ -10,7 +10,7 @@ from finished import Finished, close, start
 
 from inferway.live.errors import WarmUpError
 from inferway.live.local import WARM_UP_RUNS, LocalInstance
-from inferway.live.request import Outcome, Request
+from inferway.live.request import InferRequest, Outcome
 from inferway.protocol import Signature, Tensor
 from inferway.runtime import zeros
 
@@ -64,8 +64,8 @@ def instance(model: Model, done: Finished) -> Iterator[LocalInstance]:
     close(made)
 
 
-def request(value: float = 1.0) -> Request:
-    return Request({"x": np.full((1, 2), value, np.float32)}, 1, lambda _: None)
+def request(value: float = 1.0) -> InferRequest:
+    return InferRequest({"x": np.full((1, 2), value, np.float32)}, 1, lambda _: None)
 
 
 def test_requests_are_answered_in_order(instance: LocalInstance, done: Finished) -> None:

@@ -11,7 +11,7 @@ from doubling import SIGNATURE, Gate, One, give
 
 from inferway.dispatch import Dispatcher
 from inferway.dispatch.replay import replay
-from inferway.live import Outcome, Pool, PoolOptions, Site
+from inferway.live import Outcome, Pool, PoolOptions, TaskSite
 from inferway.scheduling import Routing, Signal
 from inferway.site import Fleet
 
@@ -44,7 +44,7 @@ class Shares:
         return Routing(np.eye(count)[int(np.argmin(loads))], ones, ones)
 
 
-def site_of(controller: Any, *gates: Gate, policy: str = "alias", **options: Any) -> Site:
+def site_of(controller: Any, *gates: Gate, policy: str = "alias", **options: Any) -> TaskSite:
     """One server of each of two variants."""
     fleet = Fleet(
         ("tiny", "big"),
@@ -55,7 +55,7 @@ def site_of(controller: Any, *gates: Gate, policy: str = "alias", **options: Any
     )
     made = Dispatcher(fleet, policy, target=None)
     given = gates or (Gate(), Gate())
-    return Site.of(
+    return TaskSite.of(
         Pool("task", SIGNATURE, made, given, PoolOptions(controller=controller, **options))
     )
 

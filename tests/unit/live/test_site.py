@@ -11,7 +11,7 @@ import pytest
 
 from inferway.dispatch import Dispatcher
 from inferway.dispatch.dispatcher import RetunedPolicy
-from inferway.live import Outcome, Pool, PoolOptions, Request, Site
+from inferway.live import InferRequest, Outcome, Pool, PoolOptions, TaskSite
 from inferway.live.errors import WarmUpError
 from inferway.protocol import Signature, Tensor
 from inferway.protocol.refusal import RefusalError
@@ -22,7 +22,7 @@ SIGNATURE = Signature((Tensor("x", "FP32", (-1, 2)),), (Tensor("y", "FP32", (-1,
 LIMIT_S = 10.0
 
 
-def site_of(*runtimes: Any, **options: Any) -> Site:
+def site_of(*runtimes: Any, **options: Any) -> TaskSite:
     fleet = Fleet(
         ("tiny", "big"),
         np.array([1e3, 1e2]),
@@ -35,14 +35,18 @@ def site_of(*runtimes: Any, **options: Any) -> Site:
     folder = options.pop("folder", None)
     dispatcher = Dispatcher(fleet, policy, target=0.8, rate_per_s=50, narrow=narrow, folder=folder)
     given = runtimes or (NullRuntime(SIGNATURE), NullRuntime(SIGNATURE))
-    return Site.of(Pool("task", SIGNATURE, dispatcher, given, PoolOptions(target=0.8, **options)))
+    return TaskSite.of(
+        Pool("task", SIGNATURE, dispatcher, given, PoolOptions(target=0.8, **options))
+    )
 
 
-def request(rows: int = 1, received_s: float = 0.0) -> tuple[Request, asyncio.Future[Request]]:
+def request(
+    rows: int = 1, received_s: float = 0.0
+) -> tuple[InferRequest, asyncio.Future[InferRequest]]:
     """A request and what tells of its end."""
-    ended: asyncio.Future[Request] = asyncio.get_running_loop().create_future()
+    ended: asyncio.Future[InferRequest] = asyncio.get_running_loop().create_future()
     inputs = {"x": np.zeros((rows, 2), np.float32)}
-    return Request(inputs, rows, ended.set_result, received_s=received_s), ended
+    return InferRequest(inputs, rows, ended.set_result, received_s=received_s), ended
 
 
 class Gate(NullRuntime):
@@ -128,7 +132,7 @@ def test_an_answer_that_cannot_be_sent_does_not_count_and_holds_up_no_other(run:
         gate.opened.clear()
         outcomes: list[Outcome | None] = []
 
-        def refuse(one: Request) -> None:
+        def refuse(one: InferRequest) -> None:
             outcomes.append(one.outcome)
             if one is never:
                 raise RuntimeError("a bug")

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from inferway.deployment import ServiceTime, Task, Variant
 from inferway.network import (
     DeliveryNetwork,
+    Level,
     NetworkError,
     Paths,
     Requests,
     Service,
-    Tier,
     Topology,
     delivery_network,
     given_paths,
@@ -38,7 +38,7 @@ def variant(name: str, accuracy: float, size: int | None, **mean_s: float) -> Va
 def cases(draw: st.DrawFn) -> dict[str, Any]:
     """Draw a small network; values are few, so that ties are many."""
     tiers = [
-        Tier(
+        Level(
             f"t{k}",
             draw(st.integers(1, 3)),
             draw(st.sampled_from([0.0, 0.005, 0.01])),
@@ -60,7 +60,7 @@ def cases(draw: st.DrawFn) -> dict[str, Any]:
             )
         count, copies = draw(st.integers(1, 2)), draw(st.sampled_from([None, 1, 3]))
         tasks.append(Task(f"task{k}", variants, count=count, max_instances=copies))
-    topology = tree([Tier("root", 1, hardware="fast", repository=True), *tiers])
+    topology = tree([Level("root", 1, hardware="fast", repository=True), *tiers])
     total = sum(task.count for task in tasks)
     types = draw(
         st.lists(
@@ -171,9 +171,9 @@ def test_many_equal_costs_keep_their_order() -> None:
         tasks=[Task("see", turns, max_instances=2)],
         topology=tree(
             [
-                Tier("root", 1, hardware="slow", repository=True),
-                Tier("near", 1, 0.1, 199.0, "fast"),
-                Tier("edge", 1, 0.0, 199.0, "fast"),
+                Level("root", 1, hardware="slow", repository=True),
+                Level("near", 1, 0.1, 199.0, "fast"),
+                Level("edge", 1, 0.0, 199.0, "fast"),
             ]
         ),
         types=[(0, 2)],
@@ -251,7 +251,7 @@ def small(**change: Any) -> dict[str, Any]:
         "quick": variant("quick", 0.5, 1, fast=0.01, slow=0.02),
         "exact": variant("exact", 0.9, 3, fast=0.05, slow=0.5),
     }
-    tiers = [Tier("root", 1, hardware="fast", repository=True), Tier("edge", 2, 0.1, 4.0, "slow")]
+    tiers = [Level("root", 1, hardware="fast", repository=True), Level("edge", 2, 0.1, 4.0, "slow")]
     return {
         "tasks": [Task("see", variants, max_instances=2)],
         "topology": tree(tiers),
@@ -282,7 +282,7 @@ def test_capacity_is_whole_unless_a_request_takes_longer_than_a_slot(
     rate: float, slot_s: float, capacity: float
 ) -> None:
     one = {"a": variant("a", 0.5, 1, fast=1 / rate)}
-    topology = tree([Tier("root", 1, hardware="fast", repository=True)])
+    topology = tree([Level("root", 1, hardware="fast", repository=True)])
     network = build(
         small(tasks=[Task("see", one)], topology=topology, types=[(0, 0)]), slot_s=slot_s
     )

@@ -9,7 +9,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from inferway.deployment.workloads import Arrivals, Popularity
-from inferway.network.demand import Demand, Stream, peaks
+from inferway.network.demand import Demand, TaskStream, peaks
 from inferway.workload import times
 
 ADAPTER: TypeAdapter[Any] = TypeAdapter(Arrivals)
@@ -22,7 +22,7 @@ def arrivals(folder: Path = Path(), **said: Any) -> Any:
 def demand(process: Any, *, tasks: int = 1, entries: int = 1, slot_s: float = 60.0,
            popularity: Popularity | None = None, seed: int = 1) -> Demand:  # fmt: skip
     types = np.arange(tasks * entries).reshape(tasks, entries)
-    return Demand((Stream(process, popularity, types),), tasks * entries, slot_s, seed)
+    return Demand((TaskStream(process, popularity, types),), tasks * entries, slot_s, seed)
 
 
 def test_constant_arrivals_are_counted_exactly() -> None:
@@ -116,8 +116,8 @@ def test_streams_add_up() -> None:
     steady = arrivals(process="constant", rate="10/s")
     both = Demand(
         (
-            Stream(steady, None, np.array([[0], [1]])),
-            Stream(arrivals(process="constant", rate="1/s"), None, np.array([[2]])),
+            TaskStream(steady, None, np.array([[0], [1]])),
+            TaskStream(arrivals(process="constant", rate="1/s"), None, np.array([[2]])),
         ),
         3,
         10.0,

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inferway.network import NetworkError, Tier, Topology, tree
+from inferway.network import Level, NetworkError, Topology, tree
 
 
 def parents(topology: Topology) -> dict[int, int]:
@@ -15,10 +15,10 @@ def parents(topology: Topology) -> dict[int, int]:
 def test_a_tree_spreads_its_nodes_evenly() -> None:
     topology = tree(
         [
-            Tier("cloud", 1, hardware="titan-rtx", repository=True),
-            Tier("metro", 2, 0.015, 12.0, "gtx-980"),
-            Tier("office", 8, 0.006, 8.0, "gtx-980"),
-            Tier("base", 24, 0.006, 4.0, "gtx-980"),
+            Level("cloud", 1, hardware="titan-rtx", repository=True),
+            Level("metro", 2, 0.015, 12.0, "gtx-980"),
+            Level("office", 8, 0.006, 8.0, "gtx-980"),
+            Level("base", 24, 0.006, 4.0, "gtx-980"),
         ]
     )
     assert topology.nodes[:3] == ("cloud", "metro-0", "metro-1")
@@ -37,7 +37,7 @@ def test_a_tree_spreads_its_nodes_evenly() -> None:
 def test_any_tree_is_one_and_no_parent_has_two_children_more_than_another(
     sizes: list[int],
 ) -> None:
-    tiers = [Tier(f"t{k}", n, 0.001) for k, n in enumerate([1, *sizes])]
+    tiers = [Level(f"t{k}", n, 0.001) for k, n in enumerate([1, *sizes])]
     topology = tree(tiers)
     assert len(topology.links) == len(topology.nodes) - 1 == len(parents(topology))
     for k in range(1, len(tiers)):
@@ -47,7 +47,7 @@ def test_any_tree_is_one_and_no_parent_has_two_children_more_than_another(
 
 
 def test_shares_of_a_mixed_budget_are_drawn_by_the_seed() -> None:
-    tiers = [Tier("root", 1), Tier("base", 60, 0.006, [(0.75, 1.0), (0.25, 4.0)])]
+    tiers = [Level("root", 1), Level("base", 60, 0.006, [(0.75, 1.0), (0.25, 4.0)])]
     one, same, other = (tree(tiers, seed=seed).budget[1:] for seed in (1, 1, 2))
     assert sorted(one.tolist()) == [1.0] * 45 + [4.0] * 15
     assert one.tolist() == same.tolist() != other.tolist()
@@ -56,7 +56,7 @@ def test_shares_of_a_mixed_budget_are_drawn_by_the_seed() -> None:
 @given(st.integers(1, 40), st.lists(st.integers(1, 9), min_size=1, max_size=4))
 def test_shares_become_whole_numbers_of_nodes(nodes: int, parts: list[int]) -> None:
     shares = [(part / sum(parts), float(k)) for k, part in enumerate(parts)]
-    budget = tree([Tier("root", 1), Tier("base", nodes, 0.0, shares)]).budget[1:]
+    budget = tree([Level("root", 1), Level("base", nodes, 0.0, shares)]).budget[1:]
     for share, size in shares:
         assert abs((budget == size).sum() - share * nodes) < 1
 
@@ -90,12 +90,12 @@ def test_refused(change: dict[str, object], sentence: str) -> None:
     ("tiers", "sentence"),
     [
         ([], "at least one tier"),
-        ([Tier("root", 2)], "tier root is the root and has one node"),
-        ([Tier("root", 1), Tier("base", 0)], "tier base has 0 nodes"),
-        ([Tier("root", 1), Tier("b", 4, 0, [(0.5, 1.0)])], "tier b add up to 0.5, not to 1"),
+        ([Level("root", 2)], "tier root is the root and has one node"),
+        ([Level("root", 1), Level("base", 0)], "tier base has 0 nodes"),
+        ([Level("root", 1), Level("b", 4, 0, [(0.5, 1.0)])], "tier b add up to 0.5, not to 1"),
     ],
 )
-def test_refused_trees(tiers: list[Tier], sentence: str) -> None:
+def test_refused_trees(tiers: list[Level], sentence: str) -> None:
     with pytest.raises(NetworkError) as error:
         tree(tiers)
     assert sentence in str(error.value)
@@ -103,4 +103,4 @@ def test_refused_trees(tiers: list[Tier], sentence: str) -> None:
 
 def test_a_tier_by_name() -> None:
     with pytest.raises(NetworkError, match="there is no tier bass; there is root"):
-        tree([Tier("root", 1)]).of_tier("bass")
+        tree([Level("root", 1)]).of_tier("bass")

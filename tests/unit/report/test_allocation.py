@@ -19,7 +19,7 @@ from inferway.experiments.networks import (
     over_time,
     served_at,
 )
-from inferway.network import Tier, Topology, network_of, topology_of, tree
+from inferway.network import Level, Topology, network_of, topology_of, tree
 
 LINKS = """
 tasks: {t: {variants: {a: {accuracy: 0.8, size: 1 GiB, service: {mean: 9 ms}}}}}
@@ -90,7 +90,7 @@ def test_a_graph_is_drawn_as_its_round_trip_times_are(tmp_path: Path) -> None:
 
 
 def test_a_map_of_too_many_nodes_is_refused() -> None:
-    topology = tree([Tier("root", 1), Tier("leaf", MOST_NODES)])
+    topology = tree([Level("root", 1), Level("leaf", MOST_NODES)])
     with pytest.raises(ValueError, match="up to 2000 nodes, not 2001"):
         network_map(topology, np.zeros(MOST_NODES + 1))
 

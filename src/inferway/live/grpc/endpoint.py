@@ -18,7 +18,7 @@ from inferway.live.http.limits import Limits
 from inferway.live.http.routes import EXTENSIONS
 from inferway.live.intake import Intake, unknown
 from inferway.live.security.keys import Denied, Guard, Role
-from inferway.live.site import Site
+from inferway.live.site import TaskSite
 from inferway.protocol import Tensor
 from inferway.protocol.address import joined
 from inferway.protocol.refusal import RefusalError
@@ -73,7 +73,7 @@ class Endpoint:
         self._arrivals = Arrivals(self._bodies, self._limits)
         self._unread = Unread(self._limits)
         self._health = _Health(self._is_ready)
-        self._sites: Sequence[Site] | None = None
+        self._sites: Sequence[TaskSite] | None = None
         self._intakes: dict[tuple[str, str], Intake] = {}
         self._server: Any = None
         self._aborting: asyncio.Task[None] | None = None
@@ -118,7 +118,7 @@ class Endpoint:
         self._server = server
         self._arrivals.port = self._unread.port = self.port
 
-    def serve(self, sites: Sequence[Site]) -> None:
+    def serve(self, sites: Sequence[TaskSite]) -> None:
         """Answer for these tasks from now on; called again whenever they change."""
         self._sites = sites
         self._intakes = {
@@ -128,7 +128,7 @@ class Endpoint:
         }
         self.announce()
 
-    def _intake(self, site: Site, variant: str) -> Intake:
+    def _intake(self, site: TaskSite, variant: str) -> Intake:
         # One task's fleet changes at a time, and there may be hundreds.
         intake = self._intakes.get((site.task, variant))
         if intake is None or not intake.sees(site):

@@ -19,9 +19,9 @@ from inferway.live.grpc.messages import ModelInferResponse
 from inferway.live.http.body import unknown_in
 from inferway.live.http.trace_context import TraceContext
 from inferway.live.intake import Intake, answer_parameters
-from inferway.live.request import LONGEST_RETRY_S, STATUS, Outcome, Request
+from inferway.live.request import LONGEST_RETRY_S, STATUS, InferRequest, Outcome
 from inferway.live.security.keys import Denied
-from inferway.live.site import Site
+from inferway.live.site import TaskSite
 from inferway.live.stats import Stats
 from inferway.protocol import DTYPES, Tensor
 from inferway.protocol import tensors as codec
@@ -68,8 +68,8 @@ CODES: Final = {
 class PendingCall(NamedTuple):
     """A request that has been checked and not submitted yet, and what becomes of it."""
 
-    site: Site
-    request: Request
+    site: TaskSite
+    request: InferRequest
     end: asyncio.Future[Any]
     """The answer's message, None where there is no answer."""
 
@@ -85,7 +85,7 @@ def ask(message: Any, intake: Intake, context: Any) -> PendingCall:
     named = message.id
     end: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
-    def deliver(request: Request) -> None:
+    def deliver(request: InferRequest) -> None:
         answered = request.outcome is Outcome.ANSWERED
         if end.done():  # the client has gone, and the site is about to hear of it
             request.abandoned = True
@@ -198,7 +198,9 @@ def _parameters(given: Any, kind: Any, counters: Stats) -> Any:
         raise RefusalError(400, f"the parameters are not valid: {error}") from None
 
 
-def _answer(named: str, intake: Intake, request: Request, wanted: list[Tensor], raw: bool) -> Any:
+def _answer(
+    named: str, intake: Intake, request: InferRequest, wanted: list[Tensor], raw: bool
+) -> Any:
     outputs = request.outputs
     assert outputs is not None
     answer = ModelInferResponse(
@@ -283,7 +285,7 @@ def denied(found: Denied) -> CallError:
     return CallError(CODES[found.status], reason, retry(found.retry_s) if found.retry_s else ())
 
 
-def ended(request: Request) -> CallError:
+def ended(request: InferRequest) -> CallError:
     """End the call of a request that was not answered."""
     outcome = request.outcome
     assert outcome is not None
@@ -297,7 +299,7 @@ def code_of(outcome: Outcome) -> grpc.StatusCode:
     return CODES[STATUS[outcome]] if outcome in STATUS else grpc.StatusCode.CANCELLED
 
 
-def called(request: Request) -> Any:
+def called(request: InferRequest) -> Any:
     """Name a request in trailing metadata: by this it can be explained."""
     return (("x-request-id", request.id.decode()),)
 

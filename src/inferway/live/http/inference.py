@@ -13,7 +13,7 @@ from inferway.live.http.body import prepare, read
 from inferway.live.http.compression import SMALLEST, accepted, compress, packing
 from inferway.live.http.exchange import JSON, OCTETS, RETRY, Exchange
 from inferway.live.intake import Intake, answer_parameters
-from inferway.live.request import LONGEST_RETRY_S, STATUS, Outcome, Request
+from inferway.live.request import LONGEST_RETRY_S, STATUS, InferRequest, Outcome
 from inferway.protocol import Tensor
 from inferway.protocol import tensors as codec
 from inferway.protocol.messages import (
@@ -62,7 +62,7 @@ class Infer:
         if request is not None:
             self.site.submit(request)
 
-    def take(self, exchange: Exchange, received_s: float) -> Request | None:
+    def take(self, exchange: Exchange, received_s: float) -> InferRequest | None:
         """Check a whole request; one that does not fit is refused, and None comes back.
 
         So it does of one whose body is prepared beside; its handler is found again.
@@ -93,7 +93,7 @@ class Infer:
         exchange.request, exchange.withdraw = request, site.cancel
         return request
 
-    def _parse(self, exchange: Exchange, received_s: float) -> Request:
+    def _parse(self, exchange: Exchange, received_s: float) -> InferRequest:
         """Decode and check the body; RefusalError with status 4xx and the reason."""
         body: bytes | bytearray = exchange.body
         message: InferMessage | None = None
@@ -173,7 +173,7 @@ class Infer:
         return list(wanted.values())
 
 
-def reply(request: Request) -> None:
+def reply(request: InferRequest) -> None:
     """Send what came of a request; RefusalError when the protocol cannot hold the answer."""
     wanted: Wanted = request.context
     exchange, site = wanted.exchange, wanted.infer.site
@@ -222,7 +222,7 @@ def reply(request: Request) -> None:
     exchange.respond(200, body, kind, extra + lines, tensors)
 
 
-def _is_long(request: Request, wanted: Wanted) -> bool:
+def _is_long(request: InferRequest, wanted: Wanted) -> bool:
     """Tell an answer that would hold up the event loop: much JSON, or much to pack."""
     outputs, elements, size = request.outputs, 0, 0
     assert outputs is not None
@@ -236,7 +236,7 @@ def _is_long(request: Request, wanted: Wanted) -> bool:
     return elements > LONG or (size > LONG_PACKED and wanted.exchange.accept_encoding is not None)
 
 
-async def _reply_later(request: Request, wanted: Wanted, extra: bytes) -> None:
+async def _reply_later(request: InferRequest, wanted: Wanted, extra: bytes) -> None:
     exchange = wanted.exchange
     listener = exchange.connection.listener
     try:
@@ -251,7 +251,7 @@ async def _reply_later(request: Request, wanted: Wanted, extra: bytes) -> None:
 
 
 def _written(
-    request: Request, wanted: Wanted
+    request: InferRequest, wanted: Wanted
 ) -> Generator[int, None, tuple[bytes, bytes, list[bytes]]]:
     """Write a long answer step by step: header lines, type, and the body in pieces."""
     outputs = request.outputs
@@ -272,7 +272,7 @@ def _written(
 
 
 def _encoded(
-    request: Request, wanted: Wanted, lists: Mapping[str, Any] | None
+    request: InferRequest, wanted: Wanted, lists: Mapping[str, Any] | None
 ) -> tuple[bytes, list[bytes] | None]:
     """Encode an answer: its JSON, and the raw outputs or None when all are in the JSON.
 

@@ -16,7 +16,7 @@ from inferway.live.http.openapi import document
 from inferway.live.intake import Intake
 from inferway.live.intake import unknown as why_unknown
 from inferway.live.security.keys import ANY_KEY, ANYBODY, Role
-from inferway.live.site import Site
+from inferway.live.site import TaskSite
 from inferway.protocol.messages import (
     IndexEntry,
     ServerMetadata,
@@ -127,14 +127,14 @@ def plain_path(target: bytes) -> bytes:
 
 
 def inference_routes(
-    sites: Mapping[str, Site], ready: Callable[[], bool], limits: Limits
+    sites: Mapping[str, TaskSite], ready: Callable[[], bool], limits: Limits
 ) -> Routes:
     """Lay out the protocol's paths for the tasks of sites.
 
     `ready` tells whether the server as a whole is.
     """
 
-    def served() -> list[Site]:
+    def served() -> list[TaskSite]:
         return [site for site in sites.values() if site.present is not None]
 
     def unknown(path: str) -> str:
@@ -160,7 +160,7 @@ def inference_routes(
     return routes
 
 
-def lay_out(routes: Routes, site: Site, ready: Callable[[], bool], limits: Limits) -> None:
+def lay_out(routes: Routes, site: TaskSite, ready: Callable[[], bool], limits: Limits) -> None:
     """Lay out a task's paths, or do so anew: another fleet answers, or none."""
     own = f"/v2/models/{site.task}"
     routes.clear(own)
@@ -204,11 +204,11 @@ def _health(*checks: Callable[[], bool]) -> Handler:
 
 
 def _index(
-    served: Callable[[], Iterable[Site]], ready: Callable[[], bool], limits: Limits
+    served: Callable[[], Iterable[TaskSite]], ready: Callable[[], bool], limits: Limits
 ) -> Handler:
     """Answer the repository's index: an entry for each variant of each task, or what is ready."""
 
-    def entry(site: Site, variant: str, all_ready: bool) -> IndexEntry:
+    def entry(site: TaskSite, variant: str, all_ready: bool) -> IndexEntry:
         reason = "" if site.serves(variant) else "no instance of it is healthy"
         reason = reason if all_ready else "the server is not ready"
         return IndexEntry(site.task, variant, "UNAVAILABLE" if reason else "READY", reason)

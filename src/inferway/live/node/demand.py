@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote
 
 from inferway.dispatch.batching import least_s, most_per_s, rule_of
-from inferway.live.request import Outcome, Request
+from inferway.live.request import InferRequest, Outcome
 from inferway.network.node import Capability, offered
 from inferway.network.offers import Own
 
@@ -58,7 +58,7 @@ class LocalDemand:
         self._reached: Counter[int] = Counter()
         self._served: Counter[tuple[int, str]] = Counter()
 
-    def ended(self, task: str, request: Request) -> None:
+    def ended(self, task: str, request: InferRequest) -> None:
         """Count a request that a site has ended."""
         exchange, rows = request.raw, request.rows
         path: bytes = b"" if exchange is None else exchange.path

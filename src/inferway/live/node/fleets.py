@@ -20,7 +20,7 @@ from inferway.live.node.offer_table import OfferTable
 from inferway.live.node.plan import NodePlan
 from inferway.live.options import PoolOptions
 from inferway.live.pool import Pool
-from inferway.live.site import Site
+from inferway.live.site import TaskSite
 from inferway.live.threads import run_detached
 from inferway.live.upstream.remote import Forwarding
 from inferway.live.upstream.spans import Spans
@@ -61,7 +61,7 @@ class Fleets:
         self,
         deployment: Deployment,
         plan: NodePlan,
-        sites: Mapping[str, Site],
+        sites: Mapping[str, TaskSite],
         replace: Callable[[str, Pool | None], Awaitable[asyncio.Task[None] | None]],
         models: LoadedModels,
         offers: OfferTable,

@@ -42,10 +42,10 @@ from inferway.live.node.state import NodeState, fingerprint
 from inferway.live.options import ServerOptions
 from inferway.live.pool import Pool
 from inferway.live.process import settle
-from inferway.live.request import Request
+from inferway.live.request import InferRequest
 from inferway.live.security.tls import Credentials
 from inferway.live.server import Server
-from inferway.live.site import Site
+from inferway.live.site import TaskSite
 from inferway.live.store.allowed import Allowed
 from inferway.live.store.store import ModelStore
 from inferway.live.upstream.spans import Spans
@@ -68,7 +68,7 @@ TOLD_S: Final = 0.1
 _POLL_S: Final = 0.01
 
 
-class Node:
+class LiveNode:
     """One node of a deployment's network.
 
     Parameters
@@ -152,7 +152,7 @@ class Node:
         # What it records and traces differs from what a server alone does, and nothing is recalled.
         self.server = Server(
             [
-                Site(task, kind.accuracy_target, now=options.now, node=name)
+                TaskSite(task, kind.accuracy_target, now=options.now, node=name)
                 for task, kind in plan.tasks.items()
             ],
             replace(
@@ -314,12 +314,12 @@ class Node:
             contexts = [self._peer_tls["ssl"], *secured]
             self.server.again("certs", partial(mine.renew, self.name, contexts))
 
-    def run(self, ready: Callable[[Node], None] | None = None) -> None:
+    def run(self, ready: Callable[[LiveNode], None] | None = None) -> None:
         """Run until SIGTERM, which drains first, or SIGINT, which does not wait for that."""
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(self._main(ready))
 
-    async def _main(self, ready: Callable[[Node], None] | None) -> None:
+    async def _main(self, ready: Callable[[LiveNode], None] | None) -> None:
         loop = asyncio.get_running_loop()
         give_back()
         loop.add_signal_handler(signal.SIGTERM, self.server.end)
@@ -389,7 +389,7 @@ class Node:
         if self._spans is not None:
             self._spans.degraded = reason
 
-    def _ended(self, task: str, request: Request) -> None:
+    def _ended(self, task: str, request: InferRequest) -> None:
         self.demand.ended(task, request)
         assert self._spans is not None
         self._spans.ended(task, request)

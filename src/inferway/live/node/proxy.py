@@ -16,7 +16,7 @@ from inferway.live.http.limits import Limits
 from inferway.live.http.routes import Routes
 from inferway.live.intake import Intake
 from inferway.live.security.keys import ANYBODY
-from inferway.live.site import Site
+from inferway.live.site import TaskSite
 from inferway.live.upstream.breaker import time_limit_s
 from inferway.live.upstream.connections import UpstreamCall
 from inferway.live.upstream.headers import (
@@ -82,7 +82,7 @@ class Proxy:
         self._routes = Routes(lambda path: f"there is nothing at {path} for neighbors")
         self._routes.read("/v2/health/live", self._live, ANYBODY)
 
-    def serve(self, sites: Iterable[Site]) -> None:
+    def serve(self, sites: Iterable[TaskSite]) -> None:
         """Serve these tasks' own variants from now on; called again whenever they change."""
         before = self._infers
         self._infers = {}

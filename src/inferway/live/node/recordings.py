@@ -22,7 +22,7 @@ from typing import Any, Final
 from inferway.dispatch.recording import Losses, Recording
 from inferway.dispatch.replay import header, recordings
 from inferway.live.errors import ServeError
-from inferway.live.site import Site
+from inferway.live.site import TaskSite
 
 KEPT: Final = 256
 """Sections of a task."""
@@ -140,7 +140,7 @@ class RecordingRotation:
                 self._sections.append(_Section(one, task, number))
                 self._last[task] = max(number, self._last.get(task, 0))
 
-    def begin(self, site: Site) -> None:
+    def begin(self, site: TaskSite) -> None:
         """Record a site from now on; what cannot be is said, and the site serves all the same."""
         task = site.task
         site.pool.record(

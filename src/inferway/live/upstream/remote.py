@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from inferway.live.instance import RETRY_S, Events, PoolTerms
-from inferway.live.request import EXPIRED, Job, Outcome, Request, RequestBatch, outcome_of
+from inferway.live.request import EXPIRED, InferRequest, Job, Outcome, RequestBatch, outcome_of
 from inferway.live.threads import run_detached
 from inferway.live.upstream.breaker import time_limit_s
 from inferway.live.upstream.connections import UpstreamCall
@@ -210,7 +210,7 @@ class NodeInstance(RemoteInstance):
         done = partial(self._ended, job)
         self._call = self._upstream.send(head, body, done, predicted_s, limit_s)
 
-    def _written(self, request: Request, started_s: float) -> tuple[bytes, Any, int]:
+    def _written(self, request: InferRequest, started_s: float) -> tuple[bytes, Any, int]:
         """Header lines, body and its size."""
         identity = request.identity
         if self._spans is not None:
@@ -248,7 +248,7 @@ class NodeInstance(RemoteInstance):
             )
         super()._end(job)
 
-    def _take(self, job: Job, request: Request, answer: Response) -> None:
+    def _take(self, job: Job, request: InferRequest, answer: Response) -> None:
         job.outcome = Outcome.ANSWERED
         request.passed = answer
         if request.raw is not None:
@@ -261,7 +261,7 @@ class NodeInstance(RemoteInstance):
             wrong = f"the remote server's answer {error}" if type(error) is AnswerError else error
             job.reason = f"the answer of node {self.forwarding.node} is wrong: {wrong}"
 
-    def _refuse(self, job: Job, request: Request, answer: Response) -> None:
+    def _refuse(self, job: Job, request: InferRequest, answer: Response) -> None:
         if answer.is_strange_failure:
             # Nobody knows how far the request had come when something on the way failed.
             complaint = answer.complaint(self._upstream.name)
@@ -280,7 +280,7 @@ class NodeInstance(RemoteInstance):
             job.retry_after_s = float(after) if after.isdigit() else RETRY_S
         request.passed = answer
 
-    def _fail(self, job: Job, request: Request, failure: ConnectError) -> None:
+    def _fail(self, job: Job, request: InferRequest, failure: ConnectError) -> None:
         job.reason, job.unserved = failure.reason, failure.unserved
         if failure.unserved:
             job.outcome, job.retry_after_s = Outcome.UNAVAILABLE, RETRY_S

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from inferway.live.http.exchange import Exchange
 from inferway.live.http.trace_context import TraceContext
-from inferway.live.request import Outcome, Request, outcome_of
+from inferway.live.request import InferRequest, Outcome, outcome_of
 from inferway.live.tracing import Attempt, RequestSpan, Tracer, attempts_of
 from inferway.live.upstream.connections import UpstreamCall
 from inferway.live.upstream.headers import ConnectError, ForwardHeaders, Response, decoded
@@ -46,10 +46,10 @@ class Spans:
     def __init__(self, tracer: Tracer, node: str) -> None:
         self.tracer, self._node = tracer, node
         self.degraded = ""
-        self._forwards: dict[Request, _Forwarded] = {}
+        self._forwards: dict[InferRequest, _Forwarded] = {}
 
     def forward(
-        self, task: str, request: Request, to: tuple[str, str, str], started_s: float
+        self, task: str, request: InferRequest, to: tuple[str, str, str], started_s: float
     ) -> bytes:
         """Begin a forward of a request that left the queue here at a time.
 
@@ -67,7 +67,7 @@ class Spans:
         way.forward = way.span.forward(started_s, *to)
         return _onward(identity, way.forward)
 
-    def forwarded(self, request: Request, outcome: Outcome | None) -> None:
+    def forwarded(self, request: InferRequest, outcome: Outcome | None) -> None:
         """End a forward: an answer has come, or none will."""
         way = self._forwards.get(request)
         if way is None or way.forward is None:
@@ -84,7 +84,7 @@ class Spans:
         )
         way.forward = None
 
-    def ended(self, task: str, request: Request) -> None:
+    def ended(self, task: str, request: InferRequest) -> None:
         """Make the spans of a request that a site has ended just now."""
         way = self._forwards.pop(request, None)
         if way is None:

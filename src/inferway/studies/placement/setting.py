@@ -19,14 +19,14 @@ from inferway.deployment.workloads import Popularity, constant
 from inferway.network import (
     DeliveryNetwork,
     Demand,
+    Level,
     Requests,
-    Tier,
     Topology,
     delivery_network,
     shortest_paths,
     tree,
 )
-from inferway.network.demand import Stream, peaks
+from inferway.network.demand import TaskStream, peaks
 from inferway.network.layout import assign
 
 GIB: Final = float(2**30)
@@ -37,32 +37,32 @@ SHIFT: Final = 5
 WINDOW: Final = 2.7e7  # requests between two shifts of a sliding popularity, the paper's W
 
 
-def _conference(part: float) -> tuple[Tier, ...]:
+def _conference(part: float) -> tuple[Level, ...]:
     """The conference's tree. RTTs are ours: they add up to the 50 ms that the paper states."""
     mixed = ((0.75, GIB * part), (0.25, 4 * GIB * part))
     return (
-        Tier("cloud", 1, hardware="titan-rtx", repository=True),
-        Tier("tier 1", 1, 0.025, 16 * GIB * part, "gtx-980"),
-        Tier("tier 2", 4, 0.015, 12 * GIB * part, "gtx-980"),
-        Tier("tier 3", 20, 0.005, 8 * GIB * part, "gtx-980"),
-        Tier("base", 60, 0.005, mixed, "gtx-980"),
+        Level("cloud", 1, hardware="titan-rtx", repository=True),
+        Level("tier 1", 1, 0.025, 16 * GIB * part, "gtx-980"),
+        Level("tier 2", 4, 0.015, 12 * GIB * part, "gtx-980"),
+        Level("tier 3", 20, 0.005, 8 * GIB * part, "gtx-980"),
+        Level("base", 60, 0.005, mixed, "gtx-980"),
     )
 
 
 # Trees, from the cloud down.
-SYSTEMS: Final[Mapping[str, tuple[Tier, ...]]] = {
+SYSTEMS: Final[Mapping[str, tuple[Level, ...]]] = {
     "I": (
-        Tier("cloud", 1, hardware="titan-rtx", repository=True),
-        Tier("tier 1", 1, 0.040, 16 * GIB, "titan-rtx"),
-        Tier("tier 2", 2, 0.015, 12 * GIB, "gtx-980"),
-        Tier("tier 3", 8, 0.006, 8 * GIB, "gtx-980"),
-        Tier("base", 24, 0.006, 4 * GIB, "gtx-980"),
+        Level("cloud", 1, hardware="titan-rtx", repository=True),
+        Level("tier 1", 1, 0.040, 16 * GIB, "titan-rtx"),
+        Level("tier 2", 2, 0.015, 12 * GIB, "gtx-980"),
+        Level("tier 3", 8, 0.006, 8 * GIB, "gtx-980"),
+        Level("base", 24, 0.006, 4 * GIB, "gtx-980"),
     ),
     "II": (
-        Tier("cloud", 1, hardware="titan-rtx", repository=True),
-        Tier("tier 1", 1, 0.040, 16 * GIB, "titan-rtx"),
-        Tier("tier 3", 1, 0.021, 8 * GIB, "gtx-980"),
-        Tier("base", 2, 0.006, 4 * GIB, "gtx-980"),
+        Level("cloud", 1, hardware="titan-rtx", repository=True),
+        Level("tier 1", 1, 0.040, 16 * GIB, "titan-rtx"),
+        Level("tier 3", 1, 0.021, 8 * GIB, "gtx-980"),
+        Level("base", 2, 0.006, 4 * GIB, "gtx-980"),
     ),
     "conference": _conference(1.0),
     "conference, smaller": _conference(0.2),
@@ -144,7 +144,7 @@ def demanded(
 ) -> DeliveryScenario:
     """Give a topology the papers' tasks and requests, which enter at some of `places`."""
     moving = {"shift": SHIFT, "every": f"{WINDOW / rate_per_s!r} s"} if sliding else None
-    stream = Stream(
+    stream = TaskStream(
         constant(rate_per_s),
         Popularity.read({"zipf": ZIPF, **({"sliding": moving} if moving else {})}),
         np.arange(TASKS * per_task).reshape(TASKS, per_task),

@@ -22,13 +22,13 @@ from typing import Any
 import numpy as np
 
 import inferway
-from inferway.live import Outcome, Request
+from inferway.live import InferRequest, Outcome
 from inferway.live.node.demand import LocalDemand
 from inferway.live.node.placement import NodePlacement
 from inferway.live.node.plan import NodePlan, plan_of
 from inferway.live.node.slots import Slot
 from inferway.live.node.state import NodeState, Saved, fingerprint
-from inferway.live.site import Balance, Site, balances_of, take_up
+from inferway.live.site import Balance, TaskSite, balances_of, take_up
 from inferway.live.store import Allowed, ModelStore
 from inferway.placement.counters import Counters
 from inferway.placement.infida import InfidaState
@@ -167,7 +167,7 @@ def owed(slot: int) -> Balance:
     return Balance(0.9, random.Random(-slot).uniform(-1.0, 1.0))
 
 
-def decided(policy: LocalPolicy, sites: Mapping[str, Site]) -> dict[str, Any]:
+def decided(policy: LocalPolicy, sites: Mapping[str, TaskSite]) -> dict[str, Any]:
     """What a node has come to."""
     assert policy.counters is not None
     return {
@@ -204,13 +204,13 @@ class Deciding:
         self.plan = plan
         self.policy = local_policy("olag", network, plan.number)
         self.demand = LocalDemand(plan.node, plan.types)
-        self.sites = {task: Site(task, 0.9) for task in plan.tasks}
+        self.sites = {task: TaskSite(task, 0.9) for task in plan.tasks}
         self.tasks = list(plan.tasks)
 
     def come(self, slot: int) -> None:
         """Let come what comes in a slot."""
         for task, rows in asked(self.tasks, slot).items():
-            request = Request({}, rows, lambda request: None)
+            request = InferRequest({}, rows, lambda request: None)
             request.outcome, request.variant, request.node = Outcome.ANSWERED, "c", "cloud"
             self.demand.ended(task, request)
         take_up(self.sites, {self.tasks[slot % len(self.tasks)]: owed(slot)})

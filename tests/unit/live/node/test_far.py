@@ -16,7 +16,7 @@ from inferway.live.node.models import LoadedModels
 from inferway.live.node.plan import plan_of
 from inferway.live.options import ServerOptions
 from inferway.live.server import Server
-from inferway.live.site import Site
+from inferway.live.site import TaskSite
 from inferway.live.store.store import ModelStore
 from inferway.live.upstream.headers import Response
 from inferway.live.upstream.rtt import ENOUGH, FIRST
@@ -53,7 +53,7 @@ def hear(hop: Upstream, rtt_s: float, times: int) -> None:
         hop._trips.learn(answer, now_s - rtt_s, now_s)
 
 
-def times_of(site: Site, name: str) -> Any:
+def times_of(site: TaskSite, name: str) -> Any:
     """Predicted times of the servers of a class, s."""
     k = site.pool.variants.index(name)
     return site.pool.dispatcher.site.row_s[site.pool.first[k] : site.pool.first[k + 1], 0]
@@ -69,7 +69,7 @@ def test_what_is_known_of_a_link_counts_once(tmp_path: Path) -> None:
         await models.load("digits", "mini")
         offers = [SMALL]
         hop = Upstream("metro", "127.0.0.1", 9)
-        server = Server([Site("digits", node="edge")], ServerOptions(log_level="critical"))
+        server = Server([TaskSite("digits", node="edge")], ServerOptions(log_level="critical"))
         heard = SimpleNamespace(offers=lambda task: offers, signature=lambda task: None)
         fleets = Fleets(
             deployment,

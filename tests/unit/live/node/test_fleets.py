@@ -15,7 +15,7 @@ from neighbor import Neighbor, Visit
 
 from inferway.catalog import zoo
 from inferway.live.errors import ServeError
-from inferway.live.request import Outcome, Request
+from inferway.live.request import InferRequest, Outcome
 from inferway.live.site import balances_of
 from inferway.live.upstream.remote import RemoteInstance
 from inferway.live.upstream.upstream import Upstream
@@ -237,7 +237,7 @@ def test_only_what_leaves_is_waited_for(run: Callable[..., None]) -> None:
         site, before = world.site, world.site.pool
         image = np.zeros((1, 1, 32, 32), np.float32)
         # On its way to a neighbor that takes long.
-        stuck = Request({"image": image}, 1, lambda request: None, None, site.now())
+        stuck = InferRequest({"image": image}, 1, lambda request: None, None, site.now())
         stuck.classes = site.pool.mask_of("small")
         site.submit(stuck)
         assert before.in_flight == 1
@@ -267,7 +267,7 @@ def test_copies_take_the_batches_that_the_file_offers(run: Callable[..., None]) 
             assert world.site.pool.names[world.site.pool.class_of[one.server]] == ("mini", "edge")
         # One that is forwarded is on its way alone.
         image = np.zeros((1, 1, 32, 32), np.float32)
-        there = Request({"image": image}, 1, lambda request: None, None, world.site.now())
+        there = InferRequest({"image": image}, 1, lambda request: None, None, world.site.now())
         there.classes = world.site.pool.mask_of("small")
         world.site.submit(there)
         async with asyncio.timeout(30):

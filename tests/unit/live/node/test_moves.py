@@ -16,7 +16,7 @@ from model_server import Asked, ModelServer, digest_of, make_certificate, say, w
 import inferway
 from inferway.catalog import zoo
 from inferway.dispatch import Dispatcher
-from inferway.live import Pool, Server, ServerOptions, Site
+from inferway.live import Pool, Server, ServerOptions, TaskSite
 from inferway.live.node.models import LoadedModels, Pair
 from inferway.live.node.reconciler import Reconciler
 from inferway.live.store import Allowed, ModelStore
@@ -40,7 +40,7 @@ def digits() -> Iterator[Server]:
     signature = Signature((image,), (scores,))
     fleet = Fleet(("big",), np.array([1e2]), np.array([0.9]), np.array([1]))
     dispatcher = Dispatcher(fleet, "fastest-only", target=None)
-    site = Site.of(Pool("digits", signature, dispatcher, [NullRuntime(signature)]))
+    site = TaskSite.of(Pool("digits", signature, dispatcher, [NullRuntime(signature)]))
     server = Server([site], ServerOptions(http_port=0, admin_port=0, log_level="critical"))
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from inferway.live.node.demand import LocalDemand
-from inferway.live.request import Outcome, Request
+from inferway.live.request import InferRequest, Outcome
 
 TYPES = {("digits", "edge"): 3, ("digits", "metro"): 4}
 
@@ -24,8 +24,8 @@ def request(
     node: str = "metro",
     rows: int = 1,
     path: bytes | None = b"",
-) -> Request:
-    made = Request({}, rows, lambda request: None)
+) -> InferRequest:
+    made = InferRequest({}, rows, lambda request: None)
     made.outcome, made.variant, made.node = outcome, variant, node
     made.raw = None if path is None else Exchange(path)
     return made

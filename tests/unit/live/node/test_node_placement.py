@@ -16,8 +16,8 @@ from inferway.live.node.placement import NodePlacement
 from inferway.live.node.plan import NodePlan, plan_of
 from inferway.live.node.slots import Slot
 from inferway.live.node.state import NodeState, StateError, fingerprint
-from inferway.live.request import Outcome, Request
-from inferway.live.site import Balance, Site, balances_of, take_up
+from inferway.live.request import InferRequest, Outcome
+from inferway.live.site import Balance, TaskSite, balances_of, take_up
 from inferway.placement.local import local_policy
 
 FILE = """
@@ -81,7 +81,7 @@ class World:
         self.demand = LocalDemand(node, self.plan.types)
         self.clock = Clock(*slots)
         self.memory = NodeState(folder / "state.sqlite", fingerprint(network, self.plan.number))
-        self.sites = {task: Site(task, 0.9) for task in ("digits-0", "digits-1")}
+        self.sites = {task: TaskSite(task, 0.9) for task in ("digits-0", "digits-1")}
         self.running: Mapping[tuple[str, str], int] = PINNED
         self.wanted: list[Mapping[tuple[str, str], int]] = []
         self.log = Log()
@@ -105,7 +105,7 @@ class World:
 
     def ask(self, task: str, count: int, rows: int = 1) -> None:
         for _ in range(count):
-            request = Request({}, rows, lambda request: None)
+            request = InferRequest({}, rows, lambda request: None)
             request.outcome, request.variant, request.node = Outcome.ANSWERED, "large", "cloud"
             self.demand.ended(task, request)
 

@@ -17,7 +17,7 @@ from inferway.live.http.listener import Listener
 from inferway.live.node.proxy import Proxy
 from inferway.live.options import PoolOptions
 from inferway.live.pool import Pool
-from inferway.live.site import Site
+from inferway.live.site import TaskSite
 from inferway.live.upstream.headers import ResponseHeaders, encoded, forward_headers_of
 from inferway.live.upstream.upstream import Upstream
 from inferway.protocol import Signature, Tensor
@@ -274,10 +274,10 @@ def test_names_of_any_kind_fit_into_headers() -> None:
 def test_only_the_task_whose_site_has_changed_is_served_anew() -> None:
     signature = Signature((Tensor("x", "FP32", (-1, 2)),), (Tensor("y", "FP32", (-1, 2)),))
 
-    def site(task: str) -> Site:
+    def site(task: str) -> TaskSite:
         fleet = Fleet(("tiny",), np.array([1e3]), np.array([0.6]), np.array([1]))
         dispatcher = Dispatcher(fleet, "fastest-only", target=None)
-        return Site.of(
+        return TaskSite.of(
             Pool(task, signature, dispatcher, [NullRuntime(signature)], PoolOptions(node="metro"))
         )
 

@@ -14,7 +14,7 @@ import uvloop
 from chain import BODY, Node, line
 
 from inferway.deployment.nodes import MAX_HOPS
-from inferway.live import Request
+from inferway.live import InferRequest
 from inferway.live.headroom import Headroom, MemoryNeed
 from inferway.live.http import connection
 from inferway.live.upstream.headers import Response, ResponseHeaders
@@ -78,7 +78,7 @@ def test_the_deadline_of_a_request_holds_at_its_end(run: Any) -> None:
             given: list[float] = []
             submit = cloud.site.submit
 
-            def see(request: Request) -> None:
+            def see(request: InferRequest) -> None:
                 given.append(request.deadline_s - request.received_s)
                 submit(request)
 

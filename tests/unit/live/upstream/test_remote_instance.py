@@ -12,7 +12,7 @@ from doubling import SIGNATURE, Gate, One, give
 from neighbor import LIMIT_S, Neighbor, Visit, until
 
 from inferway.dispatch import Dispatcher
-from inferway.live import Outcome, Pool, PoolOptions, Site
+from inferway.live import Outcome, Pool, PoolOptions, TaskSite
 from inferway.live.instance import RetryBudget
 from inferway.live.upstream.remote import Forwarding
 from inferway.live.upstream.upstream import Upstream
@@ -62,7 +62,7 @@ def doubled(visit: Visit) -> bytes:
     )
 
 
-def site_at(hop: Upstream, **options: Any) -> Site:
+def site_at(hop: Upstream, **options: Any) -> TaskSite:
     """`tiny` here (.7), and of cloud through metro `tiny` (.8, two servers) and `big` (.9)."""
     fleet = Fleet(
         ("tiny", "tiny@cloud", "big@cloud"),
@@ -75,7 +75,7 @@ def site_at(hop: Upstream, **options: Any) -> Site:
     tiny = Forwarding(hop, "cloud", "tiny", ("metro", "cloud"))
     big = Forwarding(hop, "cloud", "big", ("metro", "cloud"))
     gate = options.pop("gate", None) or Gate()
-    return Site.of(
+    return TaskSite.of(
         Pool(
             "task",
             SIGNATURE,
@@ -86,7 +86,7 @@ def site_at(hop: Upstream, **options: Any) -> Site:
     )
 
 
-async def begin(script: Any, **options: Any) -> tuple[Neighbor, Upstream, Site]:
+async def begin(script: Any, **options: Any) -> tuple[Neighbor, Upstream, TaskSite]:
     neighbor = await Neighbor(script).start()
     hop = Upstream("metro", "127.0.0.1", neighbor.port)
     site = site_at(hop, **options)
@@ -94,7 +94,7 @@ async def begin(script: Any, **options: Any) -> tuple[Neighbor, Upstream, Site]:
     return neighbor, hop, site
 
 
-async def end(neighbor: Neighbor, hop: Upstream, site: Site) -> None:
+async def end(neighbor: Neighbor, hop: Upstream, site: TaskSite) -> None:
     await site.stop()
     hop.close()
     await neighbor.stop()

@@ -14,7 +14,7 @@ from doubling import SIGNATURE, Gate, One, give
 from neighbor import Neighbor, Visit
 
 from inferway.dispatch import Dispatcher
-from inferway.live import Pool, PoolOptions, Site
+from inferway.live import Pool, PoolOptions, TaskSite
 from inferway.live.upstream.remote import Forwarding
 from inferway.live.upstream.rtt import ENOUGH, FIRST
 from inferway.live.upstream.upstream import Upstream
@@ -54,7 +54,7 @@ async def double(visit: Visit) -> None:
     )
 
 
-def site_at(hop: Upstream, rtt_s: float | None = None) -> Site:
+def site_at(hop: Upstream, rtt_s: float | None = None) -> TaskSite:
     """The node's own server, four virtual ones of metro's, and four of cloud's through metro."""
     fleet = Fleet(
         ("tiny", "tiny@metro", "tiny@cloud"),
@@ -68,11 +68,13 @@ def site_at(hop: Upstream, rtt_s: float | None = None) -> Site:
         for path in (("metro",), ("metro", "cloud"))
         for _ in range(4)
     ]
-    return Site.of(Pool("task", SIGNATURE, dispatcher, [Gate(), *ways], PoolOptions(node="edge")))
+    return TaskSite.of(
+        Pool("task", SIGNATURE, dispatcher, [Gate(), *ways], PoolOptions(node="edge"))
+    )
 
 
 @asynccontextmanager
-async def begun() -> AsyncIterator[tuple[Upstream, Site]]:
+async def begun() -> AsyncIterator[tuple[Upstream, TaskSite]]:
     neighbor = await Neighbor(double).start()
     hop = Upstream("metro", "127.0.0.1", neighbor.port)
     site = site_at(hop)
@@ -85,7 +87,7 @@ async def begun() -> AsyncIterator[tuple[Upstream, Site]]:
         await neighbor.stop()
 
 
-async def ask(site: Site, k: int, times: int) -> None:
+async def ask(site: TaskSite, k: int, times: int) -> None:
     """Have a class answer so many requests, one after the other."""
     for _ in range(times):
         one = One(1.0)
