@@ -35,8 +35,8 @@ class Caution:
         ``target-at-best``, ``target-out-of-reach``, ``target-for-free``, ``energy-unkept``,
         ``deadline-too-short``, ``unmeasured``, ``undescribed-node``, ``no-tiers``,
         ``unused-dispatch`` or ``no-checkpoint``. ``above-the-bound`` comes from
-        `inferway.dispatch.deployed`, ``too-large`` from `inferway.network.cautions`,
-        ``unreachable`` and ``remote-unfit`` from `inferway.deployment.reachability`.
+        `inferway.dispatch.deployed`, ``too-large`` from `inferway.network.layout`,
+        ``unreachable`` and ``remote-unfit`` from asking remote servers.
     field, line
         Where in the file; line 0 where no line can be named.
     message

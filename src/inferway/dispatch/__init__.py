@@ -1,5 +1,5 @@
-"""Choice of the server that answers each request: one file per policy, the bound, and what binds
-them to a site.
+"""Choice of the server that answers each request: a file for each family of policies, the bound,
+and what binds them to a site.
 
 - `Dispatcher`: a site and its policy, one call per event.
 - `POLICIES`: the names that deployment files use.

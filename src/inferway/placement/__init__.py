@@ -1,8 +1,7 @@
 """Placement: which variants live on which node, slot by slot.
 
 A policy is built by its name for a delivery network; it holds an allocation and is told once a slot
-what the slot brought (`inferway.placement.contract`). The files are named as [SiSalem23] and
-[SiSalem21] name their contents.
+what the slot brought (`inferway.placement.contract`).
 """
 
 from inferway.placement.contract import Observation, PlacementPolicy
