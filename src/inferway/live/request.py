@@ -6,6 +6,7 @@ import asyncio
 import enum
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -55,6 +56,18 @@ def outcome_of(status: int) -> Outcome:
     """Tell how a request ended that was answered with this HTTP status."""
     other = Outcome.INVALID if 400 <= status < 500 else Outcome.FAILED
     return _OF_STATUS.get(status, other)
+
+
+@dataclass
+class NodeCondition:
+    """A node as it tells of itself with its answers and in its spans.
+
+    `degraded` says in a sentence why answers are not what they could be; it is empty while they
+    are.
+    """
+
+    name: str
+    degraded: str = ""
 
 
 class _Job(msgspec.Struct, eq=False, kw_only=True):

@@ -358,7 +358,7 @@ class Server:
         )
 
     async def _apply(self, deployment: Deployment) -> dict[str, list[str]]:
-        if any(site.response_headers is not None for site in self.sites.values()):
+        if any(site.node is not None for site in self.sites.values()):
             raise ServeError(
                 "a node of a network runs what its file says and placement decides: change the "
                 "file, and start its nodes again one by one"

@@ -13,9 +13,8 @@ import numpy as np
 
 from inferway.live.explain import RequestLog
 from inferway.live.pool import Pool
-from inferway.live.request import EXPIRED, InferRequest, Job, Outcome, RequestBatch
+from inferway.live.request import EXPIRED, InferRequest, Job, NodeCondition, Outcome, RequestBatch
 from inferway.live.stats import Stats
-from inferway.live.upstream.headers import ResponseHeaders
 from inferway.protocol import Signature
 from inferway.protocol.refusal import RefusalError
 from inferway.site import HOLD, REJECT
@@ -58,7 +57,7 @@ class TaskSite:
     now
         The clock, seconds.
     node
-        This node's name, where it is one of a network: answers tell it then.
+        This node, where it is one of a network: answers tell of it then.
 
     Attributes
     ----------
@@ -75,15 +74,13 @@ class TaskSite:
         target: float | None = None,
         *,
         now: Callable[[], float] = time.monotonic,
-        node: str = "",
+        node: NodeCondition | None = None,
     ) -> None:
-        self.task, self.target, self.now = task, target, now
+        self.task, self.target, self.now, self.node = task, target, now, node
         self.present: Pool | None = None
         self.balance = np.zeros(1)
         self.ready = False
         self.stats = Stats()
-        # What the node says of itself with its answers; None where it is none of a network.
-        self.response_headers = ResponseHeaders(node) if node else None
         self.log = RequestLog()
         # Told the name of each instance that is healthy no longer, or again, and why not.
         self.told: Callable[[str, bool, str], None] | None = None
@@ -96,7 +93,8 @@ class TaskSite:
     def of(cls, pool: Pool) -> TaskSite:
         """Make the site of a fleet's task, which the fleet answers from `start` on."""
         options = pool.options
-        site = cls(pool.task, options.target, now=pool.now, node=options.node)
+        node = NodeCondition(options.node) if options.node else None
+        site = cls(pool.task, options.target, now=pool.now, node=node)
         site.present, site.balance = pool, pool.balance
         pool.owner, pool.columns = site, site.stats.columns(pool.variants)
         return site

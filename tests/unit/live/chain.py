@@ -20,6 +20,7 @@ from inferway.live.http.limits import Limits
 from inferway.live.http.listener import Listener
 from inferway.live.http.routes import inference_routes
 from inferway.live.node.proxy import Proxy
+from inferway.live.request import NodeCondition
 from inferway.live.security.tls import Credentials, file_name
 from inferway.live.upstream.remote import Forwarding
 from inferway.live.upstream.spans import Spans
@@ -128,7 +129,7 @@ class Node:
         self.ways: dict[str, str] = {}
         self.seen: list[tuple[str, str, bool, str]] = []
         self.proxy = Proxy(
-            name,
+            NodeCondition(name),
             lambda to, been: self.upstreams.get(self.ways.get(to, to)),
             passed=lambda *told: self.seen.append(told),
             spans=spans,

@@ -12,7 +12,7 @@ from inferway.live.node.fleets import Fleets
 from inferway.live.node.models import LoadedModels
 from inferway.live.node.plan import plan_of
 from inferway.live.options import ServerOptions
-from inferway.live.request import InferRequest
+from inferway.live.request import InferRequest, NodeCondition
 from inferway.live.server import Server
 from inferway.live.site import TaskSite
 from inferway.live.store.store import ModelStore
@@ -73,7 +73,8 @@ class World:
         self.upstreams = {"metro": Upstream("metro", "127.0.0.1", 9)}
         self.ended: list[InferRequest] = []
         plan = plan_of(deployment, node)
-        site = TaskSite("digits", plan.tasks["digits"].accuracy_target, now=self._now, node=node)
+        target = plan.tasks["digits"].accuracy_target
+        site = TaskSite("digits", target, now=self._now, node=NodeCondition(node))
         site.trace(lambda task, request: self.ended.append(request))
         self.server = Server([site], ServerOptions(log_level="critical"))
         self.fleets = Fleets(

@@ -14,6 +14,7 @@ from inferway.live.http.compression import SMALLEST, accepted, compress, packing
 from inferway.live.http.exchange import JSON, OCTETS, RETRY, Exchange
 from inferway.live.intake import Intake, answer_parameters
 from inferway.live.request import LONGEST_RETRY_S, STATUS, InferRequest, Outcome
+from inferway.live.upstream.headers import ResponseHeaders
 from inferway.protocol import Tensor
 from inferway.protocol import tensors as codec
 from inferway.protocol.messages import (
@@ -48,7 +49,8 @@ class Infer:
 
     def __init__(self, intake: Intake) -> None:
         self.intake = intake
-        self.site = intake.site
+        self.site = site = intake.site
+        self.headers = None if site.node is None else ResponseHeaders(site.node)
         outputs = self.site.signature.outputs
         # What goes to another node is decoded there; batches of open shapes look at each other's.
         self._later = self.site.pool.forwards(intake.classes) and not any(
@@ -82,9 +84,9 @@ class Infer:
             unready = refusal.status == 503
             site.stats.ended(Outcome.UNAVAILABLE if unready else Outcome.INVALID)
             extra = RETRY * unready
-            if site.response_headers is not None:
+            if self.headers is not None:
                 took_s = site.now() - received_s
-                extra += site.response_headers.own(exchange.path, took_s, "", unready)
+                extra += self.headers.own(exchange.path, took_s, "", unready)
             exchange.refuse(refusal.status, refusal.reason, extra)
             return None
         request.identity = identity = exchange.name()
@@ -178,7 +180,7 @@ def reply(request: InferRequest) -> None:
     wanted: Wanted = request.context
     exchange, site = wanted.exchange, wanted.infer.site
     exchange.request = exchange.withdraw = None
-    headers = site.response_headers
+    headers = wanted.infer.headers
     extra = b""
     if request.passed is not None:  # another node's answer, its body as it came
         answer = request.passed

@@ -42,7 +42,7 @@ from inferway.live.node.state import NodeState, fingerprint
 from inferway.live.options import ServerOptions
 from inferway.live.pool import Pool
 from inferway.live.process import settle
-from inferway.live.request import InferRequest
+from inferway.live.request import InferRequest, NodeCondition
 from inferway.live.security.tls import Credentials
 from inferway.live.server import Server
 from inferway.live.site import TaskSite
@@ -146,13 +146,14 @@ class LiveNode:
         for neighbor, upstream in self.upstreams.items():
             upstream.watch(partial(self._reached, neighbor))
         self.demand = LocalDemand(name, plan.types)
+        self._condition = condition = NodeCondition(name)
         http_host, http_port = host_and_port(here.http)
         admin_host, admin_port = host_and_port(here.admin)
         self._peer_at = host_and_port(here.peer)
         # What it records and traces differs from what a server alone does, and nothing is recalled.
         self.server = Server(
             [
-                TaskSite(task, kind.accuracy_target, now=options.now, node=name)
+                TaskSite(task, kind.accuracy_target, now=options.now, node=condition)
                 for task, kind in plan.tasks.items()
             ],
             replace(
@@ -175,7 +176,7 @@ class LiveNode:
                 "them; `inferway certs` makes some"
             )
         self._tracer = tracer = options.tracer
-        self._spans = None if tracer is None else Spans(tracer, name)
+        self._spans = None if tracer is None else Spans(tracer, condition)
         self._sections = (
             None if options.record is None else RecordingRotation(options.record, self.log)
         )
@@ -213,7 +214,7 @@ class LiveNode:
         )
         limits, bodies = self.server.limits, self.server.bodies
         self.proxy = Proxy(
-            name,
+            condition,
             self._next_hop,
             limits=limits,
             passed=self.demand.came,
@@ -353,7 +354,7 @@ class LiveNode:
         if fresh and not self._pending:
             self._go(self._refresh())
         self._pending |= fresh
-        self._degrade()
+        self._condition.degraded = self.offer_table.degraded
 
     def _go(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Do something beside; what goes wrong is said."""
@@ -377,17 +378,7 @@ class LiveNode:
                 await self.fleets.refresh(task)
             except Exception as error:
                 self.log.error("a task's site could not be made", task=task, reason=str(error))
-        self._degrade()
-
-    def _degrade(self) -> None:
-        """Say with every answer why it is not what it could be, if so."""
-        reason = self.offer_table.degraded
-        for site in self.server.sites.values():
-            assert site.response_headers is not None
-            site.response_headers.degraded = reason
-        self.proxy.headers.degraded = reason
-        if self._spans is not None:
-            self._spans.degraded = reason
+        self._condition.degraded = self.offer_table.degraded
 
     def _ended(self, task: str, request: InferRequest) -> None:
         self.demand.ended(task, request)
@@ -450,7 +441,7 @@ class LiveNode:
         if pool is not None and self._sections is not None:
             self._sections.begin(self.server.sites[task])
         self.proxy.serve(self.server.served())
-        self._degrade()
+        self._condition.degraded = self.offer_table.degraded
         return leaving
 
     async def _run(self, running: Mapping[tuple[str, str], int]) -> None:
@@ -478,7 +469,7 @@ class LiveNode:
             await asyncio.sleep(LOOK_S)
             self._rates.look(self._now(), self.demand.for_clients)
             self._offer()
-            self._degrade()
+            self._condition.degraded = self.offer_table.degraded
             self._count_traffic()
 
     # What it says of itself.

@@ -15,6 +15,7 @@ from inferway.live.http.inference import Infer
 from inferway.live.http.limits import Limits
 from inferway.live.http.routes import Routes
 from inferway.live.intake import Intake
+from inferway.live.request import NodeCondition
 from inferway.live.security.keys import ANYBODY
 from inferway.live.site import TaskSite
 from inferway.live.upstream.breaker import time_limit_s
@@ -62,7 +63,7 @@ class Proxy:
 
     def __init__(
         self,
-        node: str,
+        node: NodeCondition,
         next_hop: Callable[[str, Set[bytes]], Upstream | None],
         *,
         limits: Limits | None = None,
@@ -71,7 +72,7 @@ class Proxy:
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self.node = node
-        self._own = encoded(node)
+        self._own = encoded(node.name)
         self._next_hop, self._passed, self._now = next_hop, passed, now
         self._limits = limits or Limits()
         self.headers = ResponseHeaders(node)
@@ -122,7 +123,7 @@ class Proxy:
             self._refuse(exchange, refusal.status, refusal.reason, received_s, unserved=True)
             return
         exchange.path = forward.path
-        if forward.node == self.node:
+        if forward.node == self.node.name:
             self._serve(task, exchange, forward, left_s, received_s)
         else:
             self._send(task, exchange, forward, left_s, predicted_s, received_s)
@@ -137,7 +138,9 @@ class Proxy:
     ) -> None:
         infer = self._infers.get((task, forward.variant))
         if infer is None:
-            reason = f"variant {forward.variant!r} of task {task!r} does not run on {self.node} now"
+            reason = (
+                f"variant {forward.variant!r} of task {task!r} does not run on {self.node.name} now"
+            )
             relayed = self._relayed(task, exchange, forward, received_s)
             self._refuse(exchange, 503, reason, received_s, unserved=True, relayed=relayed)
             return
@@ -166,7 +169,7 @@ class Proxy:
         upstream = self._next_hop(forward.node, forward.nodes)
         # Back to where it has been it would only be refused as a loop.
         if upstream is None or encoded(upstream.name) in forward.nodes:
-            reason = f"node {self.node} has no way to node {forward.node} now"
+            reason = f"node {self.node.name} has no way to node {forward.node} now"
             self._refuse(exchange, 503, reason, received_s, unserved=True, relayed=relayed)
             return
         target = self._targets.get((upstream, task))
@@ -246,7 +249,7 @@ class Proxy:
         name = unquote_to_bytes(to).decode("utf-8", "replace")
         upstream = self._next_hop(name, set(nodes)) if len(nodes) < MAX_HOPS else None
         if upstream is None or self._own in nodes or encoded(upstream.name) in nodes:
-            reason = f"node {self.node} has no way to node {name} now"
+            reason = f"node {self.node.name} has no way to node {name} now"
             self._refuse(exchange, 503, reason, received_s, unserved=True)
             return
         head = live_head(upstream.at, name, b",".join([*nodes, self._own]))

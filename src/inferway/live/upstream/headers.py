@@ -20,6 +20,7 @@ import msgspec
 
 from inferway.deployment.nodes import MAX_HOPS
 from inferway.live.http.exchange import DEADLINE, JSON, NODE, PATH, VARIANT
+from inferway.live.request import NodeCondition
 from inferway.protocol.address import joined
 from inferway.protocol.messages import ErrorMessage
 from inferway.protocol.refusal import RefusalError
@@ -317,15 +318,10 @@ class ConnectError(NamedTuple):
 
 
 class ResponseHeaders:
-    """Headers in which a node of this name tells of itself with each answer.
+    """Headers in which a node tells of itself with each answer."""
 
-    `degraded` says in a sentence why answers are not what they could be; it is empty while they
-    are.
-    """
-
-    def __init__(self, node: str) -> None:
-        self.node = encoded(node)
-        self.degraded = ""
+    def __init__(self, node: NodeCondition) -> None:
+        self.node, self.name = node, encoded(node.name)
 
     def own(self, path: bytes, took_s: float, variant: str, unserved: bool) -> bytes:
         """Lines of an answer that was made here.
@@ -334,8 +330,8 @@ class ResponseHeaders:
         the whole request's arrival. No variant is named where none answered.
         """
         lines = b"Inferway-Node: %s\r\nInferway-Path: %s\r\nInferway-Time-Ms: %.2f\r\n" % (
-            self.node,
-            b"%s,%s" % (path, self.node) if path else self.node,
+            self.name,
+            b"%s,%s" % (path, self.name) if path else self.name,
             took_s * 1e3,
         )
         if variant:
@@ -358,11 +354,12 @@ class ResponseHeaders:
             lines += b"Inferway-Variant: %s\r\n" % answer.variant
         if answer.unserved:
             lines += b"Inferway-Unserved: 1\r\n"
-        if self.degraded or answer.degraded:
+        if self.node.degraded or answer.degraded:
             lines += self._degraded(answer.degraded)
         return lines + answer.lines
 
     def _degraded(self, others: bytes) -> bytes:
         # Of several nodes' sentences the nearest to the client's is told.
-        said = quote(self.degraded, safe=" !'()*,/:;=").encode() if self.degraded else others
+        own = self.node.degraded
+        said = quote(own, safe=" !'()*,/:;=").encode() if own else others
         return b"Inferway-Degraded: %s\r\n" % said if said else b""

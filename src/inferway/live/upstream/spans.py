@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from inferway.live.http.exchange import Exchange
 from inferway.live.http.trace_context import TraceContext
-from inferway.live.request import InferRequest, Outcome, outcome_of
+from inferway.live.request import InferRequest, NodeCondition, Outcome, outcome_of
 from inferway.live.tracing import Attempt, RequestSpan, Tracer, attempts_of
 from inferway.live.upstream.connections import UpstreamCall
 from inferway.live.upstream.headers import ConnectError, ForwardHeaders, Response, decoded
@@ -37,15 +37,10 @@ class _Forwarded:
 
 
 class Spans:
-    """Makes the spans of a node; a node without an exporter has none.
+    """Makes the spans of a node; a node without an exporter has none."""
 
-    `degraded` says in a sentence why answers are not what they could be; it is empty while they
-    are.
-    """
-
-    def __init__(self, tracer: Tracer, node: str) -> None:
-        self.tracer, self._node = tracer, node
-        self.degraded = ""
+    def __init__(self, tracer: Tracer, node: NodeCondition) -> None:
+        self.tracer, self.node = tracer, node
         self._forwards: dict[InferRequest, _Forwarded] = {}
 
     def forward(
@@ -111,12 +106,12 @@ class Spans:
 
     def whereabouts(self, answer: Response | None, came: bytes) -> dict[str, Any]:
         """Tell who answered and by which nodes, as the headers of the answer say it."""
-        degraded = self.degraded
+        degraded = self.node.degraded
         if answer is not None and answer.path:
             node, names = decoded(answer.node), _names(answer.path)
             degraded = degraded or decoded(answer.degraded)
         else:
-            node, names = self._node, (*_names(came), self._node)
+            node, names = self.node.name, (*_names(came), self.node.name)
         told: dict[str, Any] = {"inferway.node": node, "inferway.path": names}
         if degraded:
             told["inferway.degraded"] = degraded

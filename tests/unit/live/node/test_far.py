@@ -15,6 +15,7 @@ from inferway.live.node.fleets import Fleets
 from inferway.live.node.models import LoadedModels
 from inferway.live.node.plan import plan_of
 from inferway.live.options import ServerOptions
+from inferway.live.request import NodeCondition
 from inferway.live.server import Server
 from inferway.live.site import TaskSite
 from inferway.live.store.store import ModelStore
@@ -69,7 +70,9 @@ def test_what_is_known_of_a_link_counts_once(tmp_path: Path) -> None:
         await models.load("digits", "mini")
         offers = [SMALL]
         hop = Upstream("metro", "127.0.0.1", 9)
-        server = Server([TaskSite("digits", node="edge")], ServerOptions(log_level="critical"))
+        server = Server(
+            [TaskSite("digits", node=NodeCondition("edge"))], ServerOptions(log_level="critical")
+        )
         heard = SimpleNamespace(offers=lambda task: offers, signature=lambda task: None)
         fleets = Fleets(
             deployment,

@@ -17,6 +17,7 @@ from inferway.live.http.listener import Listener
 from inferway.live.node.proxy import Proxy
 from inferway.live.options import PoolOptions
 from inferway.live.pool import Pool
+from inferway.live.request import NodeCondition
 from inferway.live.site import TaskSite
 from inferway.live.upstream.headers import ResponseHeaders, encoded, forward_headers_of
 from inferway.live.upstream.upstream import Upstream
@@ -72,7 +73,7 @@ async def metro(script: Any = None) -> AsyncIterator[Peer]:
     hop = Upstream("cloud", "127.0.0.1", neighbor.port)
     seen: list[Any] = []
     relay = Proxy(
-        "metro",
+        NodeCondition("metro"),
         lambda to, been: hop if to == "cloud" and b"caf%C3%A9" not in been else None,
         passed=lambda *told: seen.append(told),
     )
@@ -245,8 +246,7 @@ def test_a_sender_that_goes_takes_its_request_back(run: Any) -> None:
 
 def test_names_of_any_kind_fit_into_headers() -> None:
     strange = "a,b c/ü"
-    trail = ResponseHeaders(strange)
-    trail.degraded = "node x is away: ü"
+    trail = ResponseHeaders(NodeCondition(strange, degraded="node x is away: ü"))
     lines = trail.own(b"edge", 0.001, strange, unserved=False).decode("ascii")
     assert f"Inferway-Path: edge,{encoded(strange).decode()}\r\n" in lines
     assert "Inferway-Degraded: node x is away: %C3%BC\r\n" in lines
@@ -281,7 +281,7 @@ def test_only_the_task_whose_site_has_changed_is_served_anew() -> None:
             Pool(task, signature, dispatcher, [NullRuntime(signature)], PoolOptions(node="metro"))
         )
 
-    relay = Proxy("metro", lambda to, been: None)
+    relay = Proxy(NodeCondition("metro"), lambda to, been: None)
     one, other, again = site("one"), site("other"), site("other")
     relay.serve([one, other])
     before = dict(relay._infers)

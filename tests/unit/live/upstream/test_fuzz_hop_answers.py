@@ -12,6 +12,7 @@ sys.path.insert(0, str(Path(__file__).parents[3]))
 
 from fuzzed import HTTP_TOKENS
 from fuzzing import Course, few_or_many
+from inferway.live.request import NodeCondition
 from inferway.live.upstream.headers import Response, ResponseHeaders
 from inferway.protocol.http1 import ClientConnection
 from mutation import respelled
@@ -68,7 +69,7 @@ class Pipe:
 def take(raw: bytes, choose: random.Random, pipe: Pipe) -> None:
     """Read an answer as one hop does, and say what it says."""
     answers: list[Response] = []
-    trail = ResponseHeaders("edge")
+    trail = ResponseHeaders(NodeCondition("edge"))
 
     def answered(wire: ClientConnection, answer: Response, _: bool) -> None:
         answers.append(answer)

@@ -17,7 +17,8 @@ from inferway.deployment.nodes import MAX_HOPS
 from inferway.live import InferRequest
 from inferway.live.headroom import Headroom, MemoryNeed
 from inferway.live.http import connection
-from inferway.live.upstream.headers import Response, ResponseHeaders
+from inferway.live.request import NodeCondition
+from inferway.live.upstream.headers import Response
 from inferway.protocol import tensors
 
 
@@ -182,9 +183,9 @@ def test_emulated_latencies_add_up_along_the_path(run: Any) -> None:
     run(main())
 
 
-def trail_of(node: Node) -> ResponseHeaders:
-    assert node.site.response_headers is not None
-    return node.site.response_headers
+def condition_of(node: Node) -> NodeCondition:
+    assert node.site.node is not None
+    return node.site.node
 
 
 def test_a_degraded_node_says_so(run: Any) -> None:
@@ -192,11 +193,11 @@ def test_a_degraded_node_says_so(run: Any) -> None:
         async with line("edge", "cloud") as (edge, cloud):
             await cloud.serve()
             await edge.serve(("tiny", "cloud", "cloud"))
-            cloud.proxy.headers.degraded = "unheard"
-            trail_of(cloud).degraded = "cloud is short of memory"
+            cloud.proxy.node.degraded = "unheard"
+            condition_of(cloud).degraded = "cloud is short of memory"
             client = await edge.client()
             assert (await client.ask()).headers["inferway-degraded"] == "cloud is short of memory"
-            trail_of(edge).degraded = "no way to isp"
+            condition_of(edge).degraded = "no way to isp"
             assert (await client.ask()).headers["inferway-degraded"] == "no way to isp"
 
     run(main())

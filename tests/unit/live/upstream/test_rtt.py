@@ -13,6 +13,7 @@ from neighbor import LIMIT_S, Neighbor, Visit, until
 
 from inferway.live.http.listener import Listener
 from inferway.live.node.proxy import Proxy
+from inferway.live.request import NodeCondition
 from inferway.live.upstream import rtt as estimates
 from inferway.live.upstream import upstream as upstreams
 from inferway.live.upstream.headers import ConnectError, Response
@@ -295,10 +296,12 @@ async def chain() -> AsyncIterator[tuple[Upstream, Upstream, set[bytes]]]:
         return onward if to == "cloud" else None
 
     errors: list[BaseException] = []
-    cloud = Listener(Proxy("cloud", lambda to, been: None).find, errors.append, hops=True)
+    cloud = Listener(
+        Proxy(NodeCondition("cloud"), lambda to, been: None).find, errors.append, hops=True
+    )
     await cloud.start("127.0.0.1", 0)
     onward = Upstream("cloud", "127.0.0.1", cloud.port)
-    relay = Proxy("metro", onwards)
+    relay = Proxy(NodeCondition("metro"), onwards)
     metro = Listener(relay.find, errors.append, hops=True)
     await metro.start("127.0.0.1", 0)
     hop = Upstream("metro", "127.0.0.1", metro.port)

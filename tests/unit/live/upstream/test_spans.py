@@ -11,6 +11,7 @@ import uvloop
 from chain import line
 
 from inferway.live.http.trace_context import TraceContext
+from inferway.live.request import NodeCondition
 from inferway.live.upstream.spans import Spans
 
 pytest.importorskip("opentelemetry.sdk")
@@ -46,7 +47,9 @@ class Exported:
     def __init__(self, *names: str) -> None:
         self.exporters = {name: InMemorySpanExporter() for name in names}
         self.tracers = {name: Tracer(one, node=name) for name, one in self.exporters.items()}
-        self.spans = {name: Spans(tracer, name) for name, tracer in self.tracers.items()}
+        self.spans = {
+            name: Spans(tracer, NodeCondition(name)) for name, tracer in self.tracers.items()
+        }
 
     def of(self, name: str) -> tuple[Any, list[Any]]:
         """The first span of a node, and the others; to be asked once, at the end."""
@@ -85,7 +88,7 @@ def test_a_relay_that_is_degraded_says_so_of_what_passes(run: Any) -> None:
         async with line("edge", "metro", "cloud", spans=told.spans) as (edge, _, cloud):
             await cloud.serve()
             await edge.serve(("tiny", "cloud", "metro"))
-            told.spans["metro"].degraded = "node metro reaches no repository"
+            told.spans["metro"].node.degraded = "node metro reaches no repository"
             answer = await (await edge.client()).ask(headers=CLIENT)
             assert answer.headers["inferway-path"] == "edge,metro,cloud"
 

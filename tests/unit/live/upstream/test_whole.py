@@ -14,6 +14,7 @@ from inferway.live.headroom import Bodies
 from inferway.live.http.exchange import JSON, Exchange, whole
 from inferway.live.http.limits import Limits
 from inferway.live.http.listener import Listener
+from inferway.live.request import NodeCondition
 from inferway.live.upstream.headers import (
     Response,
     ResponseHeaders,
@@ -200,7 +201,9 @@ def test_limits_hold_for_what_comes_whole(run: Any, limits: Limits, status: byte
 
 
 def answered(extra: bytes = b"", kind: bytes = JSON, body: bytes = BODY) -> bytes:
-    lines = ResponseHeaders("cloud").own(b"edge,metro", 1e-3, "ti ny", unserved=False)
+    lines = ResponseHeaders(NodeCondition("cloud")).own(
+        b"edge,metro", 1e-3, "ti ny", unserved=False
+    )
     return b"HTTP/1.1 200 OK\r\nContent-Type: %s\r\nContent-Length: %d\r\n%s%s\r\n%s" % (
         kind,
         len(body),
@@ -269,7 +272,7 @@ def test_what_a_node_passes_on_is_still_whole() -> None:
     line = b"Inference-Header-Content-Length: 3\r\n"
     answer = Response.whole(answered(line))
     assert answer is not None
-    lines = ResponseHeaders("metro").passed(answer, b"edge", 2e-3)
+    lines = ResponseHeaders(NodeCondition("metro")).passed(answer, b"edge", 2e-3)
     assert lines.endswith(b"Inferway-Variant: ti%20ny\r\n" + line)
     again = b"HTTP/1.1 200 OK\r\nContent-Type: x/y\r\nContent-Length: 0\r\n" + lines + b"\r\n"
     assert Response.whole(again) is not None
