@@ -160,10 +160,15 @@ def claim(
     return Claim(where, says, measure, value, least, most, unit, why, **interval)
 
 
-def as_text(claims: Iterable[Claim]) -> list[Text]:
-    """Write claims for a terminal: verdict, sentence, what was measured and what it needs."""
+def as_text(claims: Iterable[Claim], *, short: bool = False) -> list[Text]:
+    """Write claims for a terminal: verdict, sentence, what was measured and what it needs.
+
+    In short a line each: what does not hold for sure has `NO`, and `why` says what was measured.
+    """
     from rich.text import Text
 
+    if short:
+        return [Text(f"{'yes' if c.reproduced else 'NO '}  {c.says} ({c.why})") for c in claims]
     lines = []
     for one in claims:
         verdict = (f"{one.verdict:<3}", _COLORS[one.verdict])

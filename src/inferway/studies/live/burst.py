@@ -8,7 +8,6 @@ take seconds where the paper's take minutes, and slots a quarter of a second whe
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,20 +24,19 @@ from inferway.experiments.text import percent, table
 from inferway.loadgen import Record
 from inferway.site.fleet import Fleet, fleet_of
 from inferway.studies.live.comparison import (
+    ABOVE_ZERO,
+    PATIENT_S,
     TASK,
-    ImageStream,
+    Contest,
+    Interval,
     LiveComparison,
     Progress,
     Row,
     Steps,
-    alone,
-    claim,
-    fitting,
-    requests,
+    ours,
     serving,
     warnings_of,
     with_service,
-    workplace,
     write,
 )
 from inferway.studies.live.servers import DemoError, as_measured, simulate
@@ -64,23 +62,12 @@ JUMP: Final = 18.0  # by which a burst multiplies the rate, as in [Tan24]
 
 _FILE: Final = "burst.yaml"
 _WITHOUT_SLOTS: Final = ("lw", "hw", "hw-e", "sq")
-# Calm rate over what the heavy instances carry, as in [Tan24]: 10/s of 2 at 42.9 ms.
-_CALM_LOAD: Final = 0.21
-# Of a core, for the server itself and the generator, where instances have no cores to spare.
-_SPARED: Final = 0.3
-_SERVICES: Final = 6.0  # heavy ones that fit into the deadline, at least; 7 in [Tan24]
 _LEAST_DEADLINE_S: Final = 0.01
-_LATE_S: Final = 5e-3
-_READY_S: Final = 120.0
-_SIMULATED: Final = (
-    *("--warmup", "0", "--queries", "6000"),
-    *("--replications", "3", "--workers", "1"),
-)
 # Guesses of how long the parts besides the streams take.
 _CALIBRATION_S: Final = 7.0
 _START_S: Final = 3.0
 _TWIN_S: Final = 3.0
-_PAUSE_S: Final = 1.5  # between two streams: encoding, the last answers
+_AROUND_S: Final = _START_S + _TWIN_S + 1.5  # and between two streams: encoding, the last answers
 # Of a phase: the part of the requests that was answered rightly and in time; the part that was
 # answered late, or not at all; the part of the answers that is right, and that the most accurate
 # variant gave.
@@ -108,14 +95,16 @@ class BurstLoad:
     calm_s: float
     burst_s: float
 
-    def process(self) -> dict[str, Any]:
-        """Return the arrivals as a deployment file writes them."""
+    @property
+    def changes(self) -> dict[str, Any]:
+        """Deadline and arrivals as a deployment file writes them."""
+        phases = [
+            {"for": f"{self.calm_s!r} s", "rate": f"{self.calm_per_s!r}/s"},
+            {"for": f"{self.burst_s!r} s", "rate": f"{self.burst_per_s!r}/s"},
+        ]
         return {
-            "process": "phases",
-            "phases": [
-                {"for": f"{self.calm_s!r} s", "rate": f"{self.calm_per_s!r}/s"},
-                {"for": f"{self.burst_s!r} s", "rate": f"{self.burst_per_s!r}/s"},
-            ],
+            "deadline": f"{self.deadline_s * 1e3:g} ms",
+            f"workload.{TASK}": {"arrivals": {"process": "phases", "phases": phases}},
         }
 
     def arrivals(self, seed: int) -> NDArray[np.float64]:
@@ -137,9 +126,11 @@ def choose(fleet: Fleet, cores: int, duration_s: float) -> BurstLoad:
     """
     heavy = int(np.argmax(fleet.accuracy))
     service_s = 1.0 / float(fleet.rate[heavy])
-    carried = min(float(fleet.count[heavy]), max(cores - _SPARED, 0.5)) / service_s
-    doublings = math.ceil(math.log2(_SERVICES * service_s / _LEAST_DEADLINE_S))
-    calm = _CALM_LOAD * carried
+    # The server itself and the generator need a part of a core, where there is none to spare.
+    carried = min(float(fleet.count[heavy]), max(cores - 0.3, 0.5)) / service_s
+    # At least six heavy services fit into the deadline; 7 in [Tan24].
+    doublings = math.ceil(math.log2(6.0 * service_s / _LEAST_DEADLINE_S))
+    calm = 0.21 * carried  # as in [Tan24]: 10/s of 2 at 42.9 ms
     cycle_s = duration_s / CYCLES
     return BurstLoad(
         carried,
@@ -175,36 +166,45 @@ def overall_table(rows: Sequence[Row], load: BurstLoad) -> Table:
 
 def phases_table(rows: Sequence[Row]) -> Table:
     """Lay out calm and burst beside each other, live."""
-    head, cells = ["scheduler"], [[row["scheduler"]] for row in rows]
-    for phase in PHASES:
-        head += [f"{phase}\ngoodput", "\nlate", "\nheavy"]
-        for row, written in zip(rows, cells, strict=True):
-            live, (low, high) = row["phases"][phase], row["goodput_interval"][phase]
-            written += [
-                f"{percent(live['goodput'])} ±{50 * (high - low):.1f}",
-                percent(live["violation_ratio"]),
-                percent(live["heavy"], 0),
-            ]
+
+    def cells(row: Row, phase: str) -> list[str]:
+        live, (low, high) = row["phases"][phase], row["goodput_interval"][phase]
+        goodput = f"{percent(live['goodput'])} ±{50 * (high - low):.1f}"
+        return [goodput, percent(live["violation_ratio"]), percent(live["heavy"], 0)]
+
     offered = " and ".join(f"{rows[0]['offered'][phase]} requests in {phase}" for phase in PHASES)
-    return table(f"By phase: {offered}", head, cells)
+    head = [part for phase in PHASES for part in (f"{phase}\ngoodput", "\nlate", "\nheavy")]
+    return table(
+        f"By phase: {offered}",
+        ["scheduler", *head],
+        [[row["scheduler"], *(c for phase in PHASES for c in cells(row, phase))] for row in rows],
+    )
 
 
 def claims(rows: Sequence[Row]) -> list[Claim]:
     """Check what is to be shown; a claim about a scheduler that did not run is left out."""
-    by_name = {row["scheduler"]: row for row in rows}
+    overall = {row["scheduler"]: row["overall"] for row in rows}
     found = []
-    if deadline := by_name.get("deadline"):
-        late, mine = deadline["overall"]["violation_ratio"], deadline["overall"]["goodput"]
+    if mine := overall.get("deadline"):
+        late = mine["violation_ratio"]
         says = f"deadline keeps {1 - MOST_LATE:.0%} of the requests in time"
-        found.append(claim(says, f"violation ratio {late:.2%}", late, at_most=MOST_LATE))
-        for name in (name for name in by_name if name in ("lw", "hw", "hw-e")):
-            other = by_name[name]["overall"]["goodput"]
-            says = f"deadline has a higher goodput than {name}"
-            found.append(claim(says, f"{mine:.2%} against {other:.2%}", mine - other, above=0.0))
-    if heavy := by_name.get("hw"):
-        late = heavy["phases"]["burst"]["violation_ratio"]
-        says = "hw fails most requests of a burst"
-        found.append(claim(says, f"violation ratio {late:.2%} there", late, above=0.5))
+        found = [
+            ours(says=says, value=late, at_most=MOST_LATE, why=f"violation ratio {late:.2%}"),
+            *(
+                ours(
+                    says=f"deadline has a higher goodput than {name}",
+                    value=mine["goodput"] - other["goodput"],
+                    at_least=ABOVE_ZERO,
+                    why=f"{mine['goodput']:.2%} against {other['goodput']:.2%}",
+                )
+                for name, other in overall.items()
+                if name in ("lw", "hw", "hw-e")
+            ),
+        ]
+    for row in (row for row in rows if row["scheduler"] == "hw"):
+        late = row["phases"]["burst"]["violation_ratio"]
+        says, why = "hw fails most requests of a burst", f"violation ratio {late:.2%} there"
+        found.append(ours(says=says, value=late - 0.5, at_least=ABOVE_ZERO, why=why))
     return found
 
 
@@ -246,40 +246,34 @@ def compare_schedulers(
     DemoError
         When a server does not start or answers nothing, or the checkpoint is for something else.
     """
-    began = time.monotonic()
     names = [*schedulers, *([LEARNED] if checkpoint is not None else [])]
-    around_s = _START_S + _TWIN_S + _PAUSE_S
-    steps = Steps(progress, _CALIBRATION_S + len(names) * (duration_s + around_s))
-    with workplace(_FILE) as (folder, deployment):
-        fleet = fleet_of(deployment, TASK)
-        steps.begin("measuring this machine", _CALIBRATION_S)
-        service_s = alone(deployment, folder, steps, _READY_S)
-        left_s = (began + within_s - time.monotonic()) / len(names) - around_s
-        duration_s = fitting(duration_s, left_s)
+    steps = Steps(progress, _CALIBRATION_S + len(names) * (duration_s + _AROUND_S))
+    with Contest.of(_FILE, seed, within_s, steps) as contest:
+        fleet = fleet_of(contest.deployment, TASK)
+        service_s = contest.alone(_CALIBRATION_S)
+        duration_s = contest.fitting(duration_s, len(names), _AROUND_S)
         load = choose(as_measured(fleet, service_s), cores(), duration_s)
         if checkpoint is not None:
             check(checkpoint, fleet, load)
-        served = with_load(deployment, service_s, load)
+        served = with_service(contest.deployment, service_s, load.changes)
         files = {
-            name: write(scheduled(served, name, checkpoint), folder / f"{name}.yaml")
+            name: write(scheduled(served, name, checkpoint), contest.folder / f"{name}.yaml")
             for name in names
         }
-        stream = requests(load.arrivals(seed), seed)
         heavy = fleet.variants[int(np.argmax(fleet.accuracy))]
         steps.begin("simulating what is to come", len(names) * _TWIN_S)
         twins, lost = _predicted(files, heavy)
         steps.begin("starting a server for each scheduler", len(names) * _START_S)
-        with serving(files, ready_s=_READY_S) as urls:
-            rows = stream.measured(
-                *(urls, steps, duration_s),
-                lambda name, record: measured(
-                    *(name, record, heavy, load, stream, twins.get(name, {}), seed)
+        with serving(files, ready_s=PATIENT_S) as urls:
+            rows = contest.drive(
+                *(urls, load.arrivals(seed), duration_s),
+                lambda name, record, interval: measured(
+                    *(name, record, heavy, load, interval, twins.get(name, {}))
                 ),
             )
-    out.mkdir(parents=True, exist_ok=True)
+    figure = draw(out / "burst", rows)
     # With a scheduler that has slots: `inferway train` takes their length from the file.
     left = write(scheduled(served, "hand"), out / _FILE)
-    figure = draw(out / "burst", rows)
     return LiveComparison(
         rows=rows,
         found={
@@ -297,9 +291,9 @@ def compare_schedulers(
             f"\nFigure: {figure[0]} and {figure[1].name}",
             f"Deployment, to serve or to train for: {left}",
         ],
-        began=began,
         seed=seed,
-        warnings=[*warnings_of(rows, _LATE_S, "and its own lateness counts"), *lost],
+        seconds=contest.seconds,
+        warnings=[*warnings_of(rows, 5e-3, "and its own lateness counts"), *lost],
     )
 
 
@@ -311,15 +305,6 @@ def check(checkpoint: Path, fleet: Fleet, load: BurstLoad) -> None:
         networks_of(checkpoint, fleet, policy=LEARNED, deadline_s=load.deadline_s, slot_s=SLOT_S)
     except (ValueError, OSError) as error:
         raise DemoError(f"the checkpoint does not fit: {error}") from error
-
-
-def with_load(
-    deployment: Deployment, service_s: Mapping[str, float], load: BurstLoad
-) -> Deployment:
-    """Return the deployment with this machine's times, the deadline and the stream's workload."""
-    arrivals = {f"workload.{TASK}": {"arrivals": load.process()}}
-    deadline = f"{load.deadline_s * 1e3:g} ms"
-    return with_service(deployment, service_s, deadline=deadline, **arrivals)
 
 
 def scheduled(
@@ -342,9 +327,8 @@ def measured(
     record: Record,
     heavy: str,
     load: BurstLoad,
-    stream: ImageStream,
+    interval: Interval,
     twin: dict[str, Row],
-    seed: int,
 ) -> Row:
     """Sum up what became of a stream, phase by phase, beside what the twin predicts of each."""
     answered = record.answered
@@ -363,7 +347,7 @@ def measured(
             "accuracy": float(record.correct[given].mean()) if given.any() else float("nan"),
             "heavy": float(by_heavy[given].mean()) if given.any() else float("nan"),
         }
-        intervals[part] = stream.interval(good, record.item[own], seed)
+        intervals[part] = interval(good, record.item[own])
         offered[part] = int(own.sum())
     return {
         "scheduler": name,
@@ -385,8 +369,8 @@ def mean_of(phases: Mapping[str, Row]) -> Row:
 
 def _predicted(files: Mapping[str, Path], heavy: str) -> tuple[dict[str, Row], list[str]]:
     """Simulate each scheduler from its file alone; phases by scheduler, and warnings."""
-    options = {name: [str(file), *_SIMULATED] for name, file in files.items()}
-    found, warnings = simulate(options, cores())
+    shown = ("--warmup", "0", "--queries", "6000", "--replications", "3", "--workers", "1")
+    found, warnings = simulate({name: [str(file), *shown] for name, file in files.items()})
     return {
         name: {
             phase: {
@@ -401,18 +385,20 @@ def _predicted(files: Mapping[str, Path], heavy: str) -> tuple[dict[str, Row], l
 
 def draw(path: Path, rows: Sequence[Row]) -> tuple[Path, Path]:
     """Draw goodput and violation ratio by scheduler and phase, the twin's beside; PNG and SVG."""
+    titles = {
+        "goodput": ("Schedulers live, calm and under bursts, the same requests", "goodput ratio"),
+        "violation_ratio": ("", "violation ratio"),
+    }
+
+    def values(row_part: str, what: str) -> dict[str, list[float]]:
+        return {
+            phase: [row[row_part].get(phase, {}).get(what, math.nan) for row in rows]
+            for phase in PHASES
+        }
+
     names = [row["scheduler"] for row in rows]
-    shown = []
-    for title, up, what in (
-        ("Schedulers live, calm and under bursts, the same requests", "goodput ratio", "goodput"),
-        ("", "violation ratio", "violation_ratio"),
-    ):
-        heights, marks = (
-            {
-                phase: [row[of].get(phase, {}).get(what, math.nan) for row in rows]
-                for phase in PHASES
-            }
-            for of in ("phases", "twin")
-        )
-        shown.append(Bars(title, up, names, heights, marks, "twin", top=1.0))
+    shown = [
+        Bars(title, up, names, values("phases", what), values("twin", what), "twin", top=1.0)
+        for what, (title, up) in titles.items()
+    ]
     return save(bars(shown, columns=1, width=6.8), path)

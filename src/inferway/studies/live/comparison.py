@@ -1,30 +1,31 @@
-"""Parts of all live comparisons: requests, servers in turn, progress, and how results are shown."""
+"""One comparison of subjects on this machine, under the same requests, and how it is shown."""
 
 from __future__ import annotations
 
+import functools
 import io
 import math
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 import inferway
 from inferway.catalog.zoo import testset
-from inferway.experiments.claim import Claim
+from inferway.experiments.claim import Claim, as_text
 from inferway.experiments.machine import machine
 from inferway.experiments.results import cluster_bootstrap
 from inferway.experiments.runner import Point, in_turn
 from inferway.loadgen import Record, drive
 from inferway.site.fleet import fleet_of
-from inferway.studies.live.servers import READY_S, calibrate, launch, times_of
+from inferway.studies.live.servers import READY_S, calibrate, launch
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -33,10 +34,15 @@ if TYPE_CHECKING:
     from inferway.deployment import Deployment
 
 TASK: Final = "digits"  # of all comparisons
-SCHEMA: Final = 1
+ABOVE_ZERO: Final = math.ulp(0.0)  # for a claim's `at_least`
+PATIENT_S: Final = 120.0  # that a server may take to start, where several start at once
 
 Progress = Callable[[str, float], None]
 Row = dict[str, Any]
+# Gives the 95 % interval of a mean over requests, from values and numbers of images.
+Interval = Callable[[NDArray[np.bool_], NDArray[np.integer]], list[float]]
+
+ours = functools.partial(Claim, "ours", measure="")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,10 +61,10 @@ class LiveComparison:
         The claims come after the second.
     closing
         Files, and what can be done with them.
-    began
-        On the monotonic clock.
     seed
         Of the requests.
+    seconds
+        How long it took.
     warnings
         What spoils the measurement.
     interrupted
@@ -70,27 +76,21 @@ class LiveComparison:
     claims: list[Claim]
     tables: list[Table]
     closing: list[str]
-    began: float
     seed: int
+    seconds: float
     warnings: list[str]
     interrupted: bool = False
-    machine: dict[str, Any] = field(default_factory=lambda: machine(("onnxruntime",)))
-    seconds: float = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "seconds", time.monotonic() - self.began)
 
     def to_json(self) -> dict[str, Any]:
         """Return the result as plain data."""
-        claims = [
-            {"claim": one.says, "holds": one.reproduced is True, "measured": one.why}
-            for one in self.claims
-        ]
         return {
-            "schema": SCHEMA,
+            "schema": 1,
             **self.found,
-            "claims": claims,
-            "machine": self.machine,
+            "claims": [
+                {"claim": one.says, "holds": one.reproduced is True, "measured": one.why}
+                for one in self.claims
+            ],
+            "machine": machine(("onnxruntime",)),
             "seed": self.seed,
             "seconds": self.seconds,
             "warnings": self.warnings,
@@ -103,92 +103,98 @@ class LiveComparison:
         first, second, *more = self.tables
         parts: list[RenderableType] = [first, Text(), second]
         if self.claims:
-            lines = [f"{'yes' if c.reproduced else 'NO '}  {c.says} ({c.why})" for c in self.claims]
-            parts.append(Text("\n".join(["", *lines])))
+            parts += [Text(), *as_text(self.claims, short=True)]
         for table in more:
             parts += [Text(), table]
-        warnings = [f"Warning: {warning}" for warning in self.warnings]
-        if self.interrupted:
-            warnings.insert(0, "Ended before its time: this is what is known.")
+        early = ["Ended before its time: this is what is known."] if self.interrupted else []
+        warnings = [*early, *(f"Warning: {warning}" for warning in self.warnings)]
         parts += [Text(sentence, style="yellow") for sentence in warnings]
         return [*parts, *map(Text, self.closing)]
 
 
-def claim(
-    says: str,
-    said: str,
-    value: float,
-    *,
-    at_least: float | None = None,
-    at_most: float | None = None,
-    above: float | None = None,
-) -> Claim:
-    """Make a claim of ours, with what was measured in words; `above` is a limit left out."""
-    if above is not None:
-        at_least = math.nextafter(above, math.inf)
-    return Claim("ours", says, "", value, at_least, at_most, why=said)
-
-
-class ImageStream(NamedTuple):
-    """A stream of labeled images, the same for everyone.
+@dataclass(frozen=True)
+class Contest:
+    """One comparison while it runs: its subjects take turns under the same requests.
 
     Attributes
     ----------
-    item
-        Which image each request has.
-    source
-        Of which original each image is a variation.
+    deployment, folder
+        What is served, and where this comparison's own files are, until it ends.
+    seed
+        Of the requests.
+    began, end_s
+        On the monotonic clock; the end is when it ought to be over.
     """
 
-    times_s: NDArray[np.float64]
-    images: NDArray[Any]
-    labels: NDArray[Any]
-    item: NDArray[np.intp]
-    source: NDArray[np.int64]
+    deployment: Deployment
+    folder: Path
+    seed: int
+    began: float
+    end_s: float
+    steps: Steps
 
-    def interval(
-        self, values: NDArray[np.bool_], item: NDArray[np.integer], seed: int
-    ) -> list[float]:
-        """Return the 95 % interval of a mean over requests, by resampling original images."""
-        return list(cluster_bootstrap(values, self.source[item], seed=seed))
+    @classmethod
+    @contextmanager
+    def of(cls, file: str, seed: int, within_s: float, steps: Steps) -> Iterator[Contest]:
+        """Begin a comparison on a file beside this one; its folder goes when the block ends."""
+        began = time.monotonic()
+        with tempfile.TemporaryDirectory(prefix="inferway-demo-") as name:
+            plain = Path(name, file)
+            plain.write_text(template(file), encoding="utf-8")
+            yield cls(inferway.load(plain), Path(name), seed, began, began + within_s, steps)
 
-    def measured(
+    @property
+    def seconds(self) -> float:
+        """Time since it began."""
+        return time.monotonic() - self.began
+
+    def alone(self, expected_s: float, each_s: float = 1.5) -> dict[str, float]:
+        """Measure the variants' service times here, in seconds, on a site without a deadline.
+
+        On a slow machine lone requests are late, too: nobody is to refuse them.
+        """
+        self.steps.begin("measuring this machine", expected_s)
+        file = write(site_of(self.deployment), self.folder / "alone.yaml")
+        with launch(file) as launched:
+            fleet = fleet_of(inferway.load(file), TASK)
+            url = launched.url(PATIENT_S)
+            return calibrate(url, fleet, each_s=each_s, progress=self.steps).service_s
+
+    def fitting(self, duration_s: float, subjects: int, around_s: float) -> float:
+        """Shorten each subject's stream to what is left of the time, to half of it at most."""
+        left_s = (self.end_s - time.monotonic()) / subjects - around_s
+        return max(min(duration_s, left_s), duration_s / 2)
+
+    def drive(
         self,
         urls: Mapping[str, str],
-        steps: Steps,
+        times_s: NDArray[np.float64],
         duration_s: float,
-        measure: Callable[[str, Record], Row],
+        measure: Callable[[str, Record, Interval], Row],
     ) -> list[Row]:
-        """Send it to one server after the other; `measure` makes a row of what each answered.
+        """Send the same images at the same times to one server after the other.
 
-        Raises
-        ------
-        KeyboardInterrupt
-            Where the requests were stopped by it.
+        `measure` makes a row of what each answered. KeyboardInterrupt where requests were stopped.
         """
+        images = testset(TASK)
+        item = np.random.default_rng(self.seed).integers(0, len(images), len(times_s))
+        used, item = np.unique(item, return_inverse=True)
+        stream = (TASK, times_s, images.images[used], images.labels[used])
+
+        def interval(values: NDArray[np.bool_], of: NDArray[np.integer]) -> list[float]:
+            # Variations of one original are no images of their own.
+            return list(cluster_bootstrap(values, images.source[used][of], seed=self.seed))
 
         def send(name: str, url: str) -> Row:
-            steps.begin(name, duration_s)
-            record = drive(
-                *(url, TASK, self.times_s, self.images, self.labels),
-                item=self.item,
-                progress=steps,
-            )
+            self.steps.begin(name, duration_s)
+            record = drive(url, *stream, item=item, progress=self.steps)
             if record.interrupted:
                 raise KeyboardInterrupt
-            return measure(name, record)
+            return measure(name, record, interval)
 
         return in_turn(
             Point({"name": name}, send, {"name": name, "url": url}) for name, url in urls.items()
         )
-
-
-def requests(times_s: NDArray[np.float64], seed: int) -> ImageStream:
-    """Draw an image of the zoo's test set for each time."""
-    images = testset(TASK)
-    item = np.random.default_rng(seed).integers(0, len(images), len(times_s))
-    used, item = np.unique(item, return_inverse=True)
-    return ImageStream(times_s, images.images[used], images.labels[used], item, images.source[used])
 
 
 def template(file: str) -> str:
@@ -196,36 +202,15 @@ def template(file: str) -> str:
     return files("inferway.studies.live").joinpath(file).read_text(encoding="utf-8")
 
 
-@contextmanager
-def workplace(file: str) -> Iterator[tuple[Path, Deployment]]:
-    """Yield a folder that goes when the block ends, and the deployment of a file beside this."""
-    with tempfile.TemporaryDirectory(prefix="inferway-demo-") as name:
-        plain = Path(name, file)
-        plain.write_text(template(file), encoding="utf-8")
-        yield Path(name), inferway.load(plain)
-
-
-def alone(
-    deployment: Deployment, folder: Path, steps: Steps, ready_s: float, each_s: float = 1.5
-) -> dict[str, float]:
-    """Measure the variants' service times here, in seconds, on a site without a deadline.
-
-    On a slow machine lone requests are late, too: nobody is to refuse them.
-    """
-    file = write(site_of(deployment), folder / "alone.yaml")
-    with launch(file) as launched:
-        expected_s = times_of(fleet_of(inferway.load(file), TASK))
-        url = launched.url(ready_s)
-        return calibrate(url, expected_s, each_s=each_s, progress=steps).service_s
-
-
-def with_service(deployment: Deployment, service_s: Mapping[str, float], **more: Any) -> Deployment:
+def with_service(
+    deployment: Deployment, service_s: Mapping[str, float], changes: Mapping[str, Any] | None = None
+) -> Deployment:
     """Return the deployment with this machine's service times, in seconds by variant, and more."""
     times: dict[str, Any] = {
         f"tasks.{TASK}.variants.{name}.service": {"mean": f"{mean_s:.9f} s"}
         for name, mean_s in service_s.items()
     }
-    return deployment.with_(**times, **more)
+    return deployment.with_(**times, **(changes or {}))
 
 
 def site_of(deployment: Deployment) -> dict[str, Any]:
@@ -268,11 +253,6 @@ def serving(
         yield {name: one.url(ready_s) for name, one in launched.items()}
 
 
-def fitting(duration_s: float, left_s: float) -> float:
-    """Shorten a stream to what is left of the time, to half of it at most."""
-    return max(min(duration_s, left_s), duration_s / 2)
-
-
 def late(row: Mapping[str, Any]) -> str:
     """Say by how much the generator was late."""
     return (
@@ -298,12 +278,8 @@ def warnings_of(rows: Sequence[Mapping[str, Any]], most_s: float, then: str) -> 
 class Steps:
     """Turns the parts' own progress into one fraction of the whole.
 
-    Parameters
-    ----------
-    progress
-        Told what is being done and the part of all that is done, 0..1; None for nobody.
-    total_s
-        What all parts are expected to take, seconds.
+    `progress` is told what is being done and the part of all that is done, 0..1; all parts are
+    expected to take `total_s` seconds.
     """
 
     def __init__(self, progress: Progress | None, total_s: float) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -26,22 +26,21 @@ from inferway.experiments.runner import Point, in_turn
 from inferway.experiments.text import milliseconds, percent, relative, table
 from inferway.loadgen import NetworkRecord, drive_network, network_summary
 from inferway.studies.live.comparison import (
+    ABOVE_ZERO,
+    Contest,
     LiveComparison,
     Progress,
     Row,
     Steps,
-    alone,
-    claim,
     late,
+    ours,
     with_service,
-    workplace,
     write,
 )
-from inferway.studies.live.nodes import NodesUsage, NodesWatch, network
+from inferway.studies.live.nodes import NodesWatch, Reading, network
 from inferway.studies.live.servers import DemoError
 
 if TYPE_CHECKING:
-    import pandas as pd
     from rich.table import Table
 
     from inferway.deployment import Deployment
@@ -69,12 +68,6 @@ PRINTED: Final = (
 
 _FILE: Final = "network.yaml"
 _NAMES: Final = {REPOSITORY: "repository-only"}
-_MIB: Final = 2**20
-_EACH_S: Final = 0.6
-_READY_S: Final = 120.0
-_LATE_S: Final = 5e-3
-_SLOWER: Final = 1.2  # how much longer than the first network the others may take to start
-_OTHERS: Final = 0.15  # of the machine that other programs may take without being mentioned
 # Guesses of how long the parts besides the requests take.
 _CALIBRATION_S: Final = 8.0
 _START_S: Final = 10.0
@@ -86,16 +79,14 @@ def gain_table(rows: Sequence[Row], slots: int, slot_s: float, rate_per_s: float
     """Lay out gains and latencies, live and in both twins."""
     cells = []
     for row in rows:
-        twin, gain = row["twin"], f"{row['ntag_ms']:.1f}"
-        if twin is None:
-            blank = ["-", "", "-", milliseconds(row["latency_s"]), "-"]
-            cells.append([row["policy"], gain, *blank])
-            continue
-        error = gain_error(row)
-        apart = f"{row['ntag_ms'] - twin['ntag_ms']:+.1f} ms" if error is None else relative(error)
-        gains = [gain, f"{twin['ntag_ms']:.1f}", apart, f"{twin['slot_ntag_ms']:.1f}"]
+        twin = row["twin"] or dict.fromkeys(("ntag_ms", "slot_ntag_ms", "latency_s"), math.nan)
+        error, apart_ms = gain_error(row), row["ntag_ms"] - twin["ntag_ms"]
+        apart = f"{apart_ms:+.1f} ms" if error is None else relative(error)
+        gains = [f"{twin['ntag_ms']:.1f}", apart, f"{twin['slot_ntag_ms']:.1f}"]
+        if row["twin"] is None:
+            gains = ["-", "", "-"]
         latencies = [milliseconds(one["latency_s"]) for one in (row, twin)]
-        cells.append([row["policy"], *gains, *latencies])
+        cells.append([row["policy"], f"{row['ntag_ms']:.1f}", *gains, *latencies])
     return table(
         "Five nodes, live and in the twins: gain per request and latency, in ms",
         ["policy", "gain", "event twin", "apart", "slot twin", "latency", "event twin"],
@@ -112,28 +103,26 @@ def service_table(rows: Sequence[Row]) -> Table:
     """Lay out what was answered, and what it took."""
 
     def moved(row: Row | None) -> str:
-        return "-" if row is None else f"{row['moved_bytes_per_slot'] / _MIB:.2f}"
+        return "-" if row is None else f"{row['moved_bytes_per_slot'] / 2**20:.2f}"
 
+    cells = [
+        [
+            row["policy"],
+            percent(row["accuracy"]),
+            percent((row["twin"] or {}).get("accuracy")),
+            moved(row),
+            moved(row["twin"]),
+            str(row["lost"]),
+            str(row["errors"]),
+            percent(row["cpu_share"], 0),
+            percent(row["other_share"], 0),
+        ]
+        for row in rows
+    ]
     return table(
         "What was answered, and what it took",
-        [
-            *("policy", "accuracy", "twin", "MiB/slot", "twin", "lost", "errors"),
-            *("CPU", "others'"),
-        ],
-        [
-            [
-                row["policy"],
-                percent(row["accuracy"]),
-                percent((row["twin"] or {}).get("accuracy")),
-                moved(row),
-                moved(row["twin"]),
-                str(row["lost"]),
-                str(row["errors"]),
-                percent(row["cpu_share"], 0),
-                percent(row["other_share"], 0),
-            ]
-            for row in rows
-        ],
+        ["policy", "accuracy", "twin", "MiB/slot", "twin", "lost", "errors", "CPU", "others'"],
+        cells,
         caption=(
             f"Of {max(row['offered'] for row in rows)} requests each. Accuracy by true "
             "labels, the event twin's by profiles; bytes that nodes loaded; CPU of all nodes "
@@ -155,13 +144,14 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
     for row in rows:
         if (error := gain_error(row)) is not None:
             says = f"the gain of {row['policy']} is within {CLOSE:.0%} of the event twin's"
-            found.append(claim(says, f"{error:+.1%}", abs(error), at_most=CLOSE))
+            found.append(ours(says=says, value=abs(error), at_most=CLOSE, why=f"{error:+.1%}"))
         others = [other["ntag_ms"] for other in rows if other["policy"] != REPOSITORY]
         if row["policy"] == REPOSITORY and row["twin"] is not None and others:
             apart = row["ntag_ms"] - row["twin"]["ntag_ms"]
             says = f"every other policy gains more than {REPOSITORY}"
-            said = f"which is {apart:+.1f} ms from the event twin's"
-            found.append(claim(says, said, min(others) - row["ntag_ms"], above=0.0))
+            why = f"which is {apart:+.1f} ms from the event twin's"
+            margin_ms = min(others) - row["ntag_ms"]
+            found.append(ours(says=says, value=margin_ms, at_least=ABOVE_ZERO, why=why))
     return found
 
 
@@ -207,35 +197,33 @@ def compare_placements(
     KeyboardInterrupt
         After Ctrl-C before anything was known.
     """
-    began = time.monotonic()
     out.mkdir(parents=True, exist_ok=True)
-    with workplace(_FILE) as (folder, deployment):
-        slot_s = slot_of(deployment)
-        each_s = slots * slot_s + _START_S + _AROUND_S + _TWIN_S
-        steps = Steps(progress, _CALIBRATION_S + len(policies) * each_s)
-        steps.begin("measuring this machine", _CALIBRATION_S)
-        service_s = alone(deployment, folder, steps, _READY_S, _EACH_S)
-        left = write(with_service(deployment, service_s), out / _FILE)
-        demo = _Driven(
-            *(inferway.load(left), folder, seed, slots, len(policies), began + within_s, steps)
-        )
-        runs = [Point({"policy": one}, demo.drive, {"policy": one}) for one in policies]
-        twins = [Point({"policy": one}, demo.foresee, {"policy": one}) for one in policies]
-        interrupted = False
+    around_s = _START_S + _AROUND_S + _TWIN_S
+    steps = Steps(progress, 0.0)
+    interrupted = False
+    with Contest.of(_FILE, seed, within_s, steps) as contest:
+        assert contest.deployment.placement is not None
+        slot_s = float(contest.deployment.placement.options["slot"])
+        steps.expect(_CALIBRATION_S + len(policies) * (slots * slot_s + around_s))
+        service_s = contest.alone(_CALIBRATION_S, 0.6)
+        left = write(with_service(contest.deployment, service_s), out / _FILE)
+        driven = _Driven(contest, inferway.load(left), slot_s, slots, len(policies))
+        calls = [(call, one) for call in (driven.drive, driven.foresee) for one in policies]
         try:
-            in_turn([*runs, *twins])
+            in_turn(Point({"policy": one}, call, {"policy": one}) for call, one in calls)
         except KeyboardInterrupt:
-            if not demo.rows:
+            if not driven.rows:
                 raise
             interrupted = True
-    rows = list(demo.rows.values())
+    rows = list(driven.rows.values())
     rate_per_s = float(np.mean([row["offered"] / len(row["gain_ms"]) for row in rows])) / slot_s
-    written = [str(path) for path in (*demo.write(out), left)]
+    frames = _written(out, rows, driven.records, slot_s)
+    written = [str(path) for path in (*draw(out / "network", rows, slot_s), *frames, left)]
     return LiveComparison(
         rows=rows,
         found={
             "policies": [{name: row[name] for name in PRINTED} for row in rows],
-            "slots": demo.slots,
+            "slots": driven.slots,
             "slot_s": slot_s,
             "service_s": service_s,
             "cpu_share": {row["policy"]: row["cpu_share"] for row in rows},
@@ -244,10 +232,10 @@ def compare_placements(
             "interrupted": interrupted,
         },
         claims=claims(rows),
-        tables=[gain_table(rows, demo.slots, slot_s, rate_per_s), service_table(rows)],
+        tables=[gain_table(rows, driven.slots, slot_s, rate_per_s), service_table(rows)],
         closing=["\n" + "\n".join(written)],
-        began=began,
         seed=seed,
+        seconds=contest.seconds,
         warnings=_warnings(rows),
         interrupted=interrupted,
     )
@@ -274,13 +262,11 @@ def placed(deployment: Deployment, policy: str, slots: int) -> dict[str, Any]:
 class _Driven:
     """The runs so far, policy by policy."""
 
+    contest: Contest
     deployment: Deployment
-    folder: Path
-    seed: int
+    slot_s: float
     slots: int
     policies: int
-    end_s: float
-    steps: Steps
     rows: dict[str, Row] = field(default_factory=dict)
     records: dict[str, NetworkRecord] = field(default_factory=dict)
 
@@ -292,82 +278,58 @@ class _Driven:
         KeyboardInterrupt
             After Ctrl-C; what was answered in whole slots until then is kept.
         """
-        steps, began = self.steps, time.monotonic()
+        folder, steps, began = self.contest.folder, self.contest.steps, time.monotonic()
         steps.begin(f"{policy}: starting the nodes", _START_S)
         data = placed(self.deployment, _NAMES.get(policy, policy), self.slots)
-        file = write(data, self.folder / f"{policy}.yaml")
-        with network(inferway.load(file), self.folder / policy) as up:
+        file = write(data, folder / f"{policy}.yaml")
+        with network(inferway.load(file), folder / policy) as up:
             if not self.rows:
                 self._fit(time.monotonic() - began)
-            steps.begin(policy, self.slots * slot_of(self.deployment) + _AROUND_S)
-            with NodesWatch(up, slot_of(self.deployment)) as watch:
+            duration_s = self.slots * self.slot_s
+            steps.begin(policy, duration_s + _AROUND_S)
+            with NodesWatch(up, self.slot_s) as watch:
                 record = drive_network(
                     self.deployment,
                     {node: up.url(node) for node in up.nodes},
-                    duration_s=self.slots * slot_of(self.deployment),
-                    seed=self.seed,
+                    duration_s=duration_s,
+                    seed=self.contest.seed,
                     with_slots=True,
                     progress=lambda doing, part: steps.tell(f"{policy}: {doing}", part),
                 )
         slots = self.slots
         if record.interrupted:
-            slots = math.floor(record.sent_s[-1] / slot_of(self.deployment)) if len(record) else 0
+            slots = math.floor(record.sent_s[-1] / self.slot_s) if len(record) else 0
             record = record.only(record.slot < slots)
         if slots:
             self.records[policy] = record
-            usage = watch.usage(record.began_s, slots)
-            self.rows[policy] = _row(policy, record, usage, self.deployment)
+            usage, moved_bytes = watch.usage(record.began_s, slots)
+            self.rows[policy] = _row(policy, record, usage, moved_bytes, self.deployment)
         if record.interrupted:
             raise KeyboardInterrupt
 
     def foresee(self, policy: str) -> None:
         """Have both twins predict what a policy led to."""
-        row, entered = self.rows[policy], 0
-        self.steps.begin(f"{policy}: simulating", _TWIN_S)
+        steps, row, entered = self.contest.steps, self.rows[policy], 0
+        steps.begin(f"{policy}: simulating", _TWIN_S)
 
         def tell(number: int) -> None:
             nonlocal entered
             entered += number
-            self.steps.tell(f"{policy}: simulating", entered / row["offered"])
+            steps.tell(f"{policy}: simulating", entered / row["offered"])
 
-        name = _NAMES.get(policy, policy)
-        twin = predict(self.deployment, name, slots=self.slots, seed=self.seed, progress=tell)
-        row |= {"twin": twin, "predicted_ntag_ms": twin["ntag_ms"]}
-        row["slot_ntag_ms"] = twin["slot_ntag_ms"]
-
-    def write(self, out: Path) -> tuple[Path, ...]:
-        """Write the figure, every request, and every slot."""
-        import pandas as pd
-
-        requests = pd.concat(
-            [
-                pd.DataFrame(record.to_frame()).assign(policy=policy)
-                for policy, record in self.records.items()
-            ],
-            ignore_index=True,
-        )
-        # Names repeat on every row.
-        names = [name for name in requests.columns if requests[name].dtype == object]
-        requests = requests.astype(dict.fromkeys(names, "category"))
-        slots = pd.concat([_slots(one, slot_of(self.deployment)) for one in self.rows.values()])
-        paths = (out / "network-requests.parquet", out / "network-slots.parquet")
-        for frame, path in zip((requests, slots), paths, strict=True):
-            frame.to_parquet(path, index=False)
-        return (*draw(out / "network", list(self.rows.values()), slot_of(self.deployment)), *paths)
+        name, seed = _NAMES.get(policy, policy), self.contest.seed
+        twin = predict(self.deployment, name, slots=self.slots, seed=seed, progress=tell)
+        said = {"predicted_ntag_ms": twin["ntag_ms"], "slot_ntag_ms": twin["slot_ntag_ms"]}
+        row.update(said, twin=twin)
 
     def _fit(self, start_s: float) -> None:
         """Take as many slots as the time allows, a third of those asked for at least."""
-        others_s = (self.policies - 1) * _SLOWER * start_s + self.policies * (_AROUND_S + _TWIN_S)
-        left_s = self.end_s - time.monotonic() - others_s
-        fit = math.floor(left_s / self.policies / slot_of(self.deployment))
+        # The other networks may take a fifth longer to start than the first.
+        others_s = (self.policies - 1) * 1.2 * start_s + self.policies * (_AROUND_S + _TWIN_S)
+        left_s = self.contest.end_s - time.monotonic() - others_s
+        fit = math.floor(left_s / self.policies / self.slot_s)
         self.slots = min(max(fit, math.ceil(self.slots / 3)), self.slots)
-        self.steps.expect(others_s + self.policies * self.slots * slot_of(self.deployment))
-
-
-def slot_of(deployment: Deployment) -> float:
-    """Return the length of a slot, seconds."""
-    assert deployment.placement is not None
-    return float(deployment.placement.options["slot"])
+        self.contest.steps.expect(others_s + self.policies * self.slots * self.slot_s)
 
 
 def predict(
@@ -387,15 +349,14 @@ def predict(
     from inferway.twin.network.events import simulate_events
     from inferway.twin.slots import simulate_slots
 
-    rough = simulate_slots(deployment, slots=slots, seed=seed, policy=policy)
+    def by_slot(result: NetworkResult) -> list[float]:
+        gain_ms = result.gain / np.where(result.requests > 0, result.requests, np.nan)
+        return [float(one) for one in gain_ms]
+
+    run: dict[str, Any] = {"slots": slots, "seed": seed, "policy": policy}
+    rough = simulate_slots(deployment, **run)
     fine = simulate_events(
-        deployment,
-        slots=slots,
-        seed=seed,
-        policy=policy,
-        fetch_rate=float("inf"),
-        start_s=LOAD_S,
-        progress=progress,
+        deployment, **run, fetch_rate=math.inf, start_s=LOAD_S, progress=progress
     )
     return {
         "ntag_ms": fine.ntag_ms,
@@ -403,26 +364,25 @@ def predict(
         "latency_s": fine.latency_s,
         "accuracy": fine.accuracy,
         "moved_bytes_per_slot": fine.mu_bytes_per_slot,
-        "gain_ms": _by_slot(fine),
-        "slot_gain_ms": _by_slot(rough),
+        "gain_ms": by_slot(fine),
+        "slot_gain_ms": by_slot(rough),
     }
 
 
-def _by_slot(result: NetworkResult) -> list[float]:
-    gain_ms: list[float] = (
-        result.gain / np.where(result.requests > 0, result.requests, np.nan)
-    ).tolist()
-    return gain_ms
-
-
-def _row(policy: str, record: NetworkRecord, usage: NodesUsage, deployment: Deployment) -> Row:
+def _row(
+    policy: str,
+    record: NetworkRecord,
+    usage: Reading,
+    moved_bytes: Sequence[float],
+    deployment: Deployment,
+) -> Row:
     found = network_summary(record, deployment)
     whole = found.whole
     if not whole.answered or whole.accuracy is None or whole.profile_accuracy is None:
         raise DemoError(
             f"{policy}: none of {whole.offered} requests was answered: {whole.failures}"
         )
-    have_s = usage.lasted_s * cores()
+    have_s = usage.time_s * cores()
     own_s = usage.cpu_s + record.cpu_s
     other_s = None if usage.machine_s is None else max(0.0, usage.machine_s - own_s)
     return {
@@ -433,12 +393,12 @@ def _row(policy: str, record: NetworkRecord, usage: NodesUsage, deployment: Depl
         "latency_s": whole.mean_s,
         "accuracy": whole.accuracy,
         "profile_accuracy": whole.profile_accuracy,
-        "moved_bytes_per_slot": float(np.mean(usage.moved_bytes)),
+        "moved_bytes_per_slot": float(np.mean(moved_bytes)),
         "offered": whole.offered,
         "lost": whole.offered - whole.answered,
         "errors": whole.failed,
         "gain_ms": found.gain.gain_ms.tolist(),
-        "moved_bytes": usage.moved_bytes,
+        "moved_bytes": moved_bytes,
         "cpu_share": own_s / have_s,
         "other_share": None if other_s is None else other_s / have_s,
         "send_lag_p99_s": whole.send_lag_p99_s,
@@ -446,22 +406,37 @@ def _row(policy: str, record: NetworkRecord, usage: NodesUsage, deployment: Depl
     }
 
 
-def _slots(row: Row, slot_s: float) -> pd.DataFrame:
+def _written(
+    out: Path, rows: Sequence[Row], records: Mapping[str, NetworkRecord], slot_s: float
+) -> tuple[Path, Path]:
+    """Write every request, and every slot, as Parquet."""
     import pandas as pd
 
-    count = len(row["gain_ms"])
-    twin = row["twin"] or dict.fromkeys(("gain_ms", "slot_gain_ms"), [math.nan] * count)
-    return pd.DataFrame(
-        {
+    requests = pd.concat(
+        [pd.DataFrame(one.to_frame()).assign(policy=policy) for policy, one in records.items()],
+        ignore_index=True,
+    )
+    # Names repeat on every row.
+    names = [name for name in requests.columns if requests[name].dtype == object]
+    requests = requests.astype(dict.fromkeys(names, "category"))
+    slots = []
+    for row in rows:
+        count, gain_ms = len(row["gain_ms"]), row["gain_ms"]
+        twin = row["twin"] or dict.fromkeys(("gain_ms", "slot_gain_ms"), [math.nan] * count)
+        columns = {
             "policy": pd.Categorical([row["policy"]] * count),
             "slot": range(count),
             "time_s": [slot * slot_s for slot in range(count)],
-            "gain_ms": row["gain_ms"],
+            "gain_ms": gain_ms,
             "predicted_gain_ms": twin["gain_ms"][:count],
             "slot_gain_ms": twin["slot_gain_ms"][:count],
             "moved_bytes": row["moved_bytes"],
         }
-    )
+        slots.append(pd.DataFrame(columns))
+    paths = (out / "network-requests.parquet", out / "network-slots.parquet")
+    for frame, path in zip((requests, pd.concat(slots)), paths, strict=True):
+        frame.to_parquet(path, index=False)
+    return paths
 
 
 def draw(path: Path, rows: Sequence[Row], slot_s: float) -> tuple[Path, Path]:
@@ -491,17 +466,21 @@ def draw(path: Path, rows: Sequence[Row], slot_s: float) -> tuple[Path, Path]:
 
 
 def _warnings(rows: Sequence[Row]) -> list[str]:
-    found = []
-    for row in rows:
-        policy, other_share = row["policy"], row["other_share"] or 0.0
-        said = {
+    def spoiled(row: Row) -> dict[str, bool]:
+        other_share = row["other_share"] or 0.0
+        return {
             f"nodes and generator took {row['cpu_share']:.0%} of this machine's CPU time, more "
             f"than {MOST_CPU:.0%}: they wait for each other, so the gain says little": (
                 row["cpu_share"] > MOST_CPU
             ),
             f"other programs took {other_share:.0%} of this machine's CPU time, so latencies are "
-            "partly theirs": other_share > _OTHERS,
-            f"{late(row)}, and its own lateness counts": row["send_lag_p99_s"] > _LATE_S,
+            "partly theirs": other_share > 0.15,
+            f"{late(row)}, and its own lateness counts": row["send_lag_p99_s"] > 5e-3,
         }
-        found += [f"{policy}: {sentence}" for sentence, holds in said.items() if holds]
-    return found
+
+    return [
+        f"{row['policy']}: {sentence}"
+        for row in rows
+        for sentence, holds in spoiled(row).items()
+        if holds
+    ]

@@ -11,7 +11,6 @@ from contextlib import contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
-from urllib.request import urlopen
 
 from inferway.lab import ClusterError, LocalCluster
 from inferway.studies.live.servers import DemoError
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 
 _BEFORE: Final = 0.05  # how long before a slot's end nodes are asked, as a share of the slot
 _PATIENCE_S: Final = 60.0
-_LOOK_S: Final = 0.1
 _STAT: Final = Path("/proc/stat")
 # Columns of a processor's times that are work: user, nice, system, interrupts.
 _WORKING: Final = (0, 1, 2, 5, 6)
@@ -46,25 +44,6 @@ class Reading(NamedTuple):
     machine_s: float | None
 
 
-class NodesUsage(NamedTuple):
-    """Numbers of all nodes over some slots.
-
-    Attributes
-    ----------
-    lasted_s
-        From the reading before the first slot to that at the end of the last.
-    cpu_s, machine_s
-        Of the nodes, and of the whole machine, in this time; None where nobody says it.
-    moved_bytes
-        By slot.
-    """
-
-    lasted_s: float
-    cpu_s: float
-    machine_s: float | None
-    moved_bytes: tuple[float, ...]
-
-
 @contextmanager
 def network(deployment: Deployment, folder: Path) -> Iterator[LocalCluster]:
     """Run the nodes of a file while the block runs, from when every task is served where asked.
@@ -80,7 +59,6 @@ def network(deployment: Deployment, folder: Path) -> Iterator[LocalCluster]:
     except ClusterError as error:
         raise DemoError(f"the network does not run: {error}") from error
     try:
-        _wait_until_served(up)
         yield up
     finally:
         up.stop()
@@ -92,24 +70,6 @@ class _Cluster(LocalCluster):
     def node_command(self, name: str) -> list[str]:
         options = ["--drain-delay", "0", "--grace", "1", "--log-level", "warning"]
         return [*super().node_command(name), *options]
-
-
-def _wait_until_served(up: LocalCluster) -> None:
-    """Wait until each task is served at each node where its requests enter."""
-    end_s = time.monotonic() + _PATIENCE_S
-    for task, node in ((task, node) for task, entries in up.entries.items() for node in entries):
-        while not _answers(f"{up.url(node)}/v2/models/{task}/ready"):
-            if time.monotonic() > end_s:
-                raise DemoError(f"node {node} does not serve the task {task}")
-            time.sleep(_LOOK_S)
-
-
-def _answers(url: str) -> bool:
-    try:
-        with urlopen(url, timeout=_PATIENCE_S) as answer:
-            return bool(answer.status == 200)
-    except OSError:
-        return False
 
 
 class NodesWatch:
@@ -134,8 +94,15 @@ class NodesWatch:
         self._over.set()
         self._thread.join()
 
-    def usage(self, began_s: float, slots: int) -> NodesUsage:
+    def usage(self, began_s: float, slots: int) -> tuple[Reading, tuple[float, ...]]:
         """Sum up the slots after a moment, in seconds since 1970.
+
+        Returns
+        -------
+        Reading
+            By how much all numbers grew in this time.
+        tuple of float
+            The bytes that nodes loaded, by slot.
 
         Raises
         ------
@@ -153,12 +120,12 @@ class NodesWatch:
             raise DemoError("the nodes took longer than a slot to say how they are")
         first, last = known[0], known[-1]
         ends = (first.machine_s, last.machine_s)
-        return NodesUsage(
+        return Reading(
             last.time_s - first.time_s,
             last.cpu_s - first.cpu_s,
+            last.moved_bytes - first.moved_bytes,
             None if ends[0] is None or ends[1] is None else ends[1] - ends[0],
-            tuple(b.moved_bytes - a.moved_bytes for a, b in pairwise(known)),
-        )
+        ), tuple(b.moved_bytes - a.moved_bytes for a, b in pairwise(known))
 
     def _run(self) -> None:
         margin_s = _BEFORE * self._slot_s

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -30,20 +29,19 @@ from inferway.loadgen.access import signature
 from inferway.loadgen.message import body
 from inferway.site.fleet import Fleet, fleet_of
 from inferway.studies.live.comparison import (
+    ABOVE_ZERO,
     TASK,
-    ImageStream,
+    Contest,
+    Interval,
     LiveComparison,
     Progress,
     Row,
     Steps,
-    claim,
-    fitting,
-    requests,
+    ours,
     serving,
     template,
     warnings_of,
     with_service,
-    workplace,
     write,
 )
 from inferway.studies.live.servers import (
@@ -53,7 +51,6 @@ from inferway.studies.live.servers import (
     feasible_rate,
     launch,
     simulate,
-    times_of,
 )
 from inferway.workload.arrivals import times
 
@@ -74,18 +71,12 @@ BURST_S: Final = 0.7
 
 _FILE: Final = "digits.yaml"
 _BOUND: Final = "lower bound (LP)"
-_LINE_POINTS: Final = 200
-_LATE_S: Final = 2e-3
 _PART: Final = BURST_S / (QUIET_S + BURST_S)
-_OVERLOAD: Final = 1.25  # mean rate over what the most accurate variant carries alone
 _SWING: Final = 2.5  # rate of a burst over the quiet one, where the fleet can carry it
 _PEAK_LOAD: Final = 0.75  # rate of a burst over the greatest feasible rate, at most
-_CALM: Final = 0.9  # quiet rate over that of a burst, at most
 _TYPICAL: Final = 0.02
-_TRIES: Final = 200
 # Guesses of how long the parts besides the streams take, for the progress bar only.
 _START_S: Final = 1.5
-_PAUSE_S: Final = 1.5  # between two streams: encoding, the last answers
 _CALIBRATION_S: Final = 8.0
 _TWIN_S: Final = 1.5
 
@@ -136,7 +127,7 @@ class TwoLevels:
         process = self.process()
         expected = self.mean_per_s * duration_s
         closest = np.empty(0)
-        for word in np.random.SeedSequence(seed).generate_state(_TRIES).tolist():
+        for word in np.random.SeedSequence(seed).generate_state(200).tolist():
             drawn = times(process, horizon_s=duration_s, seed=word)
             if abs(len(drawn) - expected) < abs(len(closest) - expected):
                 closest = drawn
@@ -150,12 +141,12 @@ def choose(fleet: Fleet, target: float, cores: int) -> TwoLevels:
     feasible = feasible_rate(fleet, target, cores)
     best = int(np.argmax(fleet.accuracy))
     alone = float(min(fleet.count[best], cores) * fleet.rate[best])
-    mean = _OVERLOAD * alone
+    mean = 1.25 * alone
     quiet = mean / ((1 - _PART) + _PART * _SWING)
     burst = _SWING * quiet
     if burst > _PEAK_LOAD * feasible:
         burst = _PEAK_LOAD * feasible
-        quiet = min((mean - _PART * burst) / (1 - _PART), _CALM * burst)
+        quiet = min((mean - _PART * burst) / (1 - _PART), 0.9 * burst)
     return TwoLevels(feasible, alone, quiet, burst)
 
 
@@ -228,24 +219,25 @@ def claims(target: float, rows: Sequence[Row]) -> list[Claim]:
     keeping = [by_name[name] for name in ("tad-op", "priced") if name in by_name]
     least = target - PROFILE_SLACK
     found = [
-        claim(
-            f"{row['policy']} keeps the target {target:g}",
-            f"{row['profile_accuracy']:.4f} by profile, {row['accuracy']:.3f} measured",
-            min(row["profile_accuracy"] - least, row["accuracy_interval"][1] - target),
+        ours(
+            says=f"{row['policy']} keeps the target {target:g}",
+            value=min(row["profile_accuracy"] - least, row["accuracy_interval"][1] - target),
             at_least=0.0,
+            why=f"{row['profile_accuracy']:.4f} by profile, {row['accuracy']:.3f} measured",
         )
         for row in keeping
     ]
     if fastest := by_name.get("fastest-only"):
         high = fastest["accuracy_interval"][1]
-        said = f"{fastest['accuracy']:.3f}, at most {high:.3f}"
         misses = min(target - high, least - fastest["profile_accuracy"])
-        found.append(claim("fastest-only misses the target", said, misses, above=0.0))
+        says = "fastest-only misses the target"
+        why = f"{fastest['accuracy']:.3f}, at most {high:.3f}"
+        found.append(ours(says=says, value=misses, at_least=ABOVE_ZERO, why=why))
     if accurate := by_name.get("most-accurate-only"):
         for row in keeping:
             times = accurate["p95_s"] / row["p95_s"]
             says = f"most-accurate-only has at least {SPEEDUP:g} times the p95 of {row['policy']}"
-            found.append(claim(says, f"{times:.1f} times", times, at_least=SPEEDUP))
+            found.append(ours(says=says, value=times, at_least=SPEEDUP, why=f"{times:.1f} times"))
     return found
 
 
@@ -282,9 +274,9 @@ def compare_policies(
     DemoError
         When a server does not start or answers nothing.
     """
-    began = time.monotonic()
     steps = Steps(progress, _CALIBRATION_S + len(policies) * (duration_s + _START_S + _TWIN_S))
-    with workplace(_FILE) as (folder, deployment):
+    with Contest.of(_FILE, seed, within_s, steps) as contest:
+        deployment, folder = contest.deployment, contest.folder
         target = deployment.tasks[TASK].accuracy_target
         assert target is not None
         fleet = fleet_of(deployment, TASK)
@@ -292,13 +284,12 @@ def compare_policies(
         with launch(deployment.path) as launched:
             url = launched.url()
             steps.begin("measuring this machine", _CALIBRATION_S - 2 * _START_S)
-            calibration = calibrate(url, times_of(fleet), progress=steps)
+            calibration = calibrate(url, fleet, progress=steps)
             request = body(signature(url, TASK), testset(TASK).images[0])
         load = choose(as_measured(fleet, calibration.service_s), target, cores())
         arrivals = json.loads(json.dumps(asdict(load.process())))
-        served = with_service(
-            deployment, calibration.service_s, **{f"workload.{TASK}": {"arrivals": arrivals}}
-        )
+        changes = {f"workload.{TASK}": {"arrivals": arrivals}}
+        served = with_service(deployment, calibration.service_s, changes)
         files = {
             policy: write(served.with_(policy=policy), folder / f"{policy}.yaml")
             for policy in policies
@@ -307,18 +298,17 @@ def compare_policies(
         accuracies = dict(zip(fleet.variants, fleet.accuracy.tolist(), strict=True))
         steps.begin("starting a server for each policy", len(policies) * _START_S)
         with serving(files, recordings) as urls:
-            left_s = (began + within_s - time.monotonic()) / len(policies) - _PAUSE_S
-            duration_s = fitting(duration_s, left_s)
-            stream = requests(load.arrivals(duration_s, seed), seed)
-            rows = stream.measured(
-                *(urls, steps, duration_s),
-                lambda policy, record: _measured(policy, record, accuracies, stream, seed),
+            # Between two streams: encoding, the last answers.
+            duration_s = contest.fitting(duration_s, len(policies), 1.5)
+            times_s = load.arrivals(duration_s, seed)
+            rows = contest.drive(
+                *(urls, times_s, duration_s),
+                lambda policy, record, interval: _measured(policy, record, accuracies, interval),
             )
         # With the servers gone: their recordings are complete, and the cores are free.
         steps.begin("simulating what was recorded", len(policies) * _TWIN_S)
         twins, lost = replayed(TASK, files, recordings)
-    rate_per_s = len(stream.times_s) / duration_s
-    bound = _bound(as_measured(fleet, calibration.least_s), target, rate_per_s)
+    bound = _bound(as_measured(fleet, calibration.least_s), target, len(times_s) / duration_s)
     columns = ("policy", "accuracy", "accuracy_interval", "mean_s", "p95_s")
     drawn = trade_off(
         [Mark(*(row[column] for column in columns)) for row in rows],
@@ -329,7 +319,7 @@ def compare_policies(
     )
     figure = save(drawn, out / "demo")
     (out / "request.json").write_bytes(request)
-    warnings = warnings_of(rows, _LATE_S, "so latencies are partly its own")
+    warnings = warnings_of(rows, 2e-3, "so latencies are partly its own")
     if not load.telling:
         little = (
             f"the most accurate variant alone carries {load.most_accurate_per_s:.0f}/s, and no "
@@ -356,8 +346,8 @@ def compare_policies(
             *([twin_table(twins)] if twins else []),
         ],
         closing=[f"\nFigure: {figure[0]} and {figure[1].name}", _next_steps(out)],
-        began=began,
         seed=seed,
+        seconds=contest.seconds,
         warnings=[*warnings, *lost],
     )
 
@@ -370,12 +360,12 @@ def replayed(
         name: [str(file), "--trace", str(recordings[name]), "--replications", "4", "--workers", "1"]
         for name, file in files.items()
     }
-    found, warnings = simulate(options, cores())
+    found, warnings = simulate(options)
     return {name: one["tasks"][task]["trace"] for name, one in found.items()}, warnings
 
 
 def _measured(
-    policy: str, record: Record, accuracies: Mapping[str, float], stream: ImageStream, seed: int
+    policy: str, record: Record, accuracies: Mapping[str, float], interval: Interval
 ) -> Row:
     found = summary(record, accuracies)
     answered = record.answered
@@ -385,7 +375,7 @@ def _measured(
     return {
         "policy": policy,
         "accuracy": found.accuracy,
-        "accuracy_interval": stream.interval(record.correct[answered], record.item[answered], seed),
+        "accuracy_interval": interval(record.correct[answered], record.item[answered]),
         "profile_accuracy": found.profile_accuracy,
         **{time_s: getattr(found, time_s) for time_s in times_s},
         "rejected": found.rejected / found.offered,
@@ -399,7 +389,7 @@ def _measured(
 def _bound(fleet: Fleet, target: float, rate_per_s: float) -> Row:
     """Solve the LP at the stream's mean rate, for the target and for those that can be kept."""
     best = solve(fleet, target, rate_per_s)
-    even = np.linspace(fleet.accuracy.min(), fleet.accuracy.max(), _LINE_POINTS)
+    even = np.linspace(fleet.accuracy.min(), fleet.accuracy.max(), 200)
     # The line bends at the variants' accuracies.
     goals = np.unique([*even, *fleet.accuracy, target]).tolist()
     return {

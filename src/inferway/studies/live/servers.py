@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import select
-import signal
 import subprocess
 import sys
 import tempfile
@@ -16,16 +15,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, Final, NamedTuple
 
-import msgspec
 import numpy as np
 from scipy.optimize import isotonic_regression, linprog
 
 from inferway.catalog.zoo import testset
 from inferway.dispatch.bounds import max_rate
+from inferway.experiments.machine import cores
 from inferway.loadgen import Stream, replay
 from inferway.loadgen.process import Progress
 from inferway.site.fleet import Fleet
-from inferway.unreadable import UNREADABLE
 
 # How long a server may take until it is ready; the first start compiles the policies.
 READY_S: Final = 60.0
@@ -36,11 +34,6 @@ _SIMULATED_S: Final = 60.0  # that a simulation may take
 
 class DemoError(RuntimeError):
     """A comparison cannot go on; the message says why."""
-
-
-class _Ready(msgspec.Struct):
-    http_port: int
-    ready: bool
 
 
 @dataclass(frozen=True)
@@ -67,10 +60,10 @@ class Launched:
                 break
             said += chunk
             # A document that is not whole yet says nothing.
-            with suppress(*UNREADABLE):
-                found = msgspec.json.decode(said, type=_Ready)
-                if found.ready:
-                    return f"http://127.0.0.1:{found.http_port}"
+            with suppress(ValueError):
+                found = json.loads(said)
+                if found["ready"]:
+                    return f"http://127.0.0.1:{found['http_port']}"
                 break
         why = f"was not ready within {ready_s:g} s"
         # Its output is closed a moment before it is gone.
@@ -95,15 +88,7 @@ def launch(deployment: Path, record: Path | None = None) -> Iterator[Launched]:
     command += ["--drain-delay", "0"]
     if record is not None:
         command += ["--record", str(record)]
-    with tempfile.TemporaryFile() as log:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            start_new_session=True,
-        )
-        assert process.stdout is not None
+    with tempfile.TemporaryFile() as log, _started(command, log) as process:
         try:
             yield Launched(process, log)
         except KeyboardInterrupt:
@@ -111,32 +96,47 @@ def launch(deployment: Path, record: Path | None = None) -> Iterator[Launched]:
             process.kill()
             raise
         finally:
-            _stop(process)
-            process.stdout.close()
+            process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(_STOP_S)
+            process.kill()
 
 
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    process.send_signal(signal.SIGTERM)
-    try:
-        process.wait(_STOP_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+def _started(
+    command: Sequence[str], errors: IO[bytes] | int, environment: Mapping[str, str] | None = None
+) -> subprocess.Popen[bytes]:
+    """Start a process that a Ctrl-C in this one's terminal does not reach."""
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=errors,
+        env=environment,
+        start_new_session=True,
+    )
 
 
 def simulate(
-    options: Mapping[str, Sequence[str]], at_a_time: int
+    options: Mapping[str, Sequence[str]],
 ) -> tuple[dict[str, dict[str, Any]], list[str]]:
-    """Run `inferway simulate` with options by name, so many at a time; return JSON and warnings.
+    """Run `inferway simulate` with options by name, one on each core; return JSON and warnings.
 
     The engine runs uncompiled there: a few thousand requests are done long before the compiler
     would be. What cannot be simulated has a warning in place of a result.
     """
     found, warnings = {}, []
-    names, step = list(options), max(at_a_time, 1)
+    names, step = list(options), cores()
     for group in (names[start : start + step] for start in range(0, len(names), step)):
         with ExitStack() as running:
-            started = {name: running.enter_context(_simulation(options[name])) for name in group}
+            cache = running.enter_context(tempfile.TemporaryDirectory(prefix="inferway-demo-"))
+            # Uncompiled code leaves nothing in the cache of the compiled one.
+            environment = os.environ | {"NUMBA_DISABLE_JIT": "1", "XDG_CACHE_HOME": cache}
+            started = {}
+            for name in group:
+                command = [sys.executable, "-m", "inferway", "simulate", *options[name], "--json"]
+                process = _started(command, subprocess.PIPE, environment)
+                started[name] = running.enter_context(process)
+                running.callback(process.kill)
             for name, process in started.items():
                 try:
                     output, errors = process.communicate(timeout=_SIMULATED_S)
@@ -149,32 +149,6 @@ def simulate(
                     said = errors.decode(errors="replace").strip().splitlines() or ["nothing"]
                     warnings.append(f"the twin of {name} could not be run: {said[-1]}")
     return found, warnings
-
-
-@contextmanager
-def _simulation(options: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
-    """Start a simulation; kill it at the end if it still runs."""
-    command = [sys.executable, "-m", "inferway", "simulate", *options, "--json"]
-    with tempfile.TemporaryDirectory(prefix="inferway-demo-") as cache:
-        # Uncompiled code leaves nothing in the cache of the compiled one.
-        environment = os.environ | {"NUMBA_DISABLE_JIT": "1", "XDG_CACHE_HOME": cache}
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=environment,
-            start_new_session=True,
-        )
-        try:
-            yield process
-        finally:
-            process.kill()
-            process.communicate()
-
-
-_LEAST: Final = 20
-_MOST: Final = 300
 
 
 class Calibration(NamedTuple):
@@ -196,11 +170,10 @@ class Calibration(NamedTuple):
 
 def calibrate(
     url: str,
-    expected_s: Mapping[str, float],
+    fleet: Fleet,
     *,
     each_s: float = 1.5,
     progress: Progress | None = None,
-    task: str = "digits",
 ) -> Calibration:
     """Measure the time from send to answer of requests sent one after another.
 
@@ -209,12 +182,12 @@ def calibrate(
 
     Parameters
     ----------
-    url, task
-        Whom to ask: a server of the digits zoo.
-    expected_s
-        By variant, the service time of its profile, fastest first. It tells how many requests fit
-        in `each_s`; and its order stands: where the measured times contradict it, the variants
-        differ by less than the noise, and get the same time.
+    url
+        Of a server of the digits zoo.
+    fleet
+        Its variants, fastest first. Their rates by profile tell how many requests fit in `each_s`;
+        and their order stands: where the measured times contradict it, the variants differ by less
+        than the noise, and get the same time.
     each_s
         How long to measure each variant, seconds, roughly.
 
@@ -225,30 +198,25 @@ def calibrate(
     KeyboardInterrupt
         When the requests were stopped by it.
     """
-    streams, images = [], testset(task).images[:256]
-    for variant, expected in expected_s.items():
-        count = int(np.clip(each_s / (expected + 3e-4), _LEAST, _MOST))
-        # All due at once on one connection: each is sent when the one before is answered.
-        streams.append(Stream(task, np.zeros(count), images, variant=variant))
+    images = testset("digits").images[:256]
+    counts = np.clip(each_s / (1 / fleet.rate + 3e-4), 20, 300).astype(int).tolist()
+    # All due at once on one connection: each is sent when the one before is answered.
+    streams = [
+        Stream("digits", np.zeros(count), images, variant=variant)
+        for variant, count in zip(fleet.variants, counts, strict=True)
+    ]
     records = replay(url, streams, connections=1, grace_s=60.0, progress=progress)
     if any(record.interrupted for record in records):
         raise KeyboardInterrupt
-    least, median = [], []
-    for variant, record in zip(expected_s, records, strict=True):
+    quantiles = []
+    for variant, record in zip(fleet.variants, records, strict=True):
         if not record.answered.all():
             raise DemoError(f"variant {variant} did not answer {(~record.answered).sum()} requests")
         # The first few meet cold caches.
-        low, middle = np.percentile((record.done_s - record.sent_s)[5:], (10, 50)).tolist()
-        least.append(low)
-        median.append(middle)
+        quantiles.append(np.percentile((record.done_s - record.sent_s)[5:], (50, 10)))
     # The closest times that do not fall.
-    ordered = [isotonic_regression(times_s).x.tolist() for times_s in (median, least)]
-    return Calibration(*(dict(zip(expected_s, times_s, strict=True)) for times_s in ordered))
-
-
-def times_of(fleet: Fleet) -> dict[str, float]:
-    """Service times of a fleet's profiles, in seconds by variant."""
-    return dict(zip(fleet.variants, (1 / fleet.rate).tolist(), strict=True))
+    ordered = [isotonic_regression(times_s).x.tolist() for times_s in np.transpose(quantiles)]
+    return Calibration(*(dict(zip(fleet.variants, times_s, strict=True)) for times_s in ordered))
 
 
 def as_measured(fleet: Fleet, service_s: Mapping[str, float]) -> Fleet:
@@ -256,13 +224,13 @@ def as_measured(fleet: Fleet, service_s: Mapping[str, float]) -> Fleet:
     return replace(fleet, rate=np.array([1 / service_s[name] for name in fleet.variants]))
 
 
-def feasible_rate(fleet: Fleet, target: float, cores: float) -> float:
-    """Greatest arrival rate that keeps the target when all instances share a few cores.
+def feasible_rate(fleet: Fleet, target: float, shared: float) -> float:
+    """Greatest arrival rate that keeps the target when all instances have a few shared cores.
 
     Definition 1 of [Anonymous] lets every server work at its own rate at the same time. With more
     instances than cores they cannot: the requests' total work must fit into the cores. So, with
     x_k the rate that goes to class k: maximize sum(x) subject to sum((a_k - target) x_k) >= 0,
-    x_k <= n_k mu_k, and sum(x_k / mu_k) <= cores.
+    x_k <= n_k mu_k, and sum(x_k / mu_k) <= shared.
 
     The fleet's service rates hold the whole work of a request. The rate is at most
     `inferway.dispatch.bounds.max_rate`.
@@ -270,7 +238,7 @@ def feasible_rate(fleet: Fleet, target: float, cores: float) -> float:
     solution = linprog(
         -np.ones(len(fleet.rate)),
         A_ub=np.array([target - fleet.accuracy, 1 / fleet.rate]),
-        b_ub=[0.0, cores],
+        b_ub=[0.0, shared],
         bounds=[(0.0, float(capacity)) for capacity in fleet.capacity],
         method="highs",
     )

@@ -8,14 +8,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from rich.console import Console
 
 import inferway
+from inferway.experiments.results import cluster_bootstrap
 from inferway.loadgen import Record
 from inferway.site.fleet import Fleet, fleet_of
 from inferway.studies.live import burst
 from inferway.studies.live.burst import PHASES, choose, claims, draw, mean_of
-from inferway.studies.live.comparison import ImageStream, LiveComparison, template, write
+from inferway.studies.live.comparison import LiveComparison, template, with_service, write
 from inferway.studies.live.servers import DemoError
 
 FLEET = Fleet(
@@ -65,7 +67,7 @@ def test_each_scheduler_gets_a_file_that_can_be_served(tmp_path: Path) -> None:
     plain.write_text(template("burst.yaml"))
     load = choose(FLEET, 2, 16.0)
     service_s = {"small": 5e-4, "ensemble": 12.5e-3}
-    served = burst.with_load(inferway.load(plain), service_s, load)
+    served = with_service(inferway.load(plain), service_s, load.changes)
     for name in burst.SCHEDULERS:
         deployment = inferway.load(write(burst.scheduled(served, name), tmp_path / f"{name}.yaml"))
         assert deployment.unserved() == []
@@ -107,9 +109,12 @@ def test_what_is_counted() -> None:
         cpu_s=0.0,
         generated=count,
     )
-    of = np.zeros(0)
-    stream = ImageStream(intended_s, of, of, record.item, np.arange(count))
-    found = burst.measured("hw", record, "ensemble", load, stream, {}, 1)
+
+    def interval(values: NDArray[np.bool_], item: NDArray[np.integer]) -> list[float]:
+        assert len(values) == len(item)
+        return list(cluster_bootstrap(values, item, seed=1))
+
+    found = burst.measured("hw", record, "ensemble", load, interval, {})
     # One wrong, one right but late, one refused; then one refused, one lost.
     calm = {"goodput": 0.25, "violation_ratio": 0.5, "accuracy": 2 / 3, "heavy": 2 / 3}
     assert found["phases"]["calm"] == calm
@@ -138,8 +143,8 @@ def test_json_and_text() -> None:
         claims=claims(rows),
         tables=[burst.overall_table(rows, load), burst.phases_table(rows)],
         closing=[],
-        began=0.0,
         seed=1,
+        seconds=1.0,
         warnings=["hw: late"],
     )
     document = json.loads(json.dumps(result.to_json(), allow_nan=False))

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from inferway.loadgen import Record
+from inferway.site.fleet import Fleet
 from inferway.studies.live import servers
 from inferway.studies.live.servers import DemoError
 
@@ -42,7 +43,9 @@ def calibrate(monkeypatch):
             return records
 
         monkeypatch.setattr(servers, "replay", replay)
-        return servers.calibrate("http://h", expected), streams
+        rate = 1 / np.array(list(expected.values()))
+        fleet = Fleet(tuple(expected), rate, np.ones_like(rate), np.ones(len(rate), int))
+        return servers.calibrate("http://h", fleet), streams
 
     return run
 

@@ -103,8 +103,8 @@ def shown(rows: list[dict[str, Any]], *, interrupted: bool = False) -> LiveCompa
         claims=claims(rows),
         tables=[gain_table(rows, 2, 2.0, 150.0), service_table(rows)],
         closing=["out/network.png"],
-        began=0.0,
         seed=1,
+        seconds=1.0,
         warnings=["infida: late"],
         interrupted=interrupted,
     )
@@ -175,11 +175,9 @@ def test_slots_are_summed_up_from_the_readings_at_their_ends() -> None:
         Reading(103.9, 13.5, 1700.0, 106.0),
         Reading(105.9, 20.0, 9000.0, 109.0),
     ]
-    usage = _watched(readings).usage(100.0, 2)
-    assert usage.moved_bytes == (0.0, 700.0)
-    assert usage.cpu_s == pytest.approx(2.5)
-    assert usage.machine_s == pytest.approx(5.0)
-    assert usage.lasted_s == pytest.approx(4.0)
+    usage, moved_bytes = _watched(readings).usage(100.0, 2)
+    assert moved_bytes == (0.0, 700.0)
+    assert usage == pytest.approx(Reading(4.0, 2.5, 700.0, 5.0))
     with pytest.raises(DemoError, match="longer than a slot"):
         _watched(readings[:3]).usage(100.0, 2)
 

@@ -64,8 +64,8 @@ def result():
             shares_table(0.93, _POLICIES, _BOUND, {"tiny": 0.55, "large": 0.96}),
         ],
         closing=["\nFigure: out/demo.png and demo.svg", "  curl -s localhost:8000/" + "x" * 50],
-        began=0.0,
         seed=1,
+        seconds=1.0,
         warnings=["priced: the generator was late"],
     )
 
