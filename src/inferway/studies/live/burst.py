@@ -144,16 +144,16 @@ def choose(fleet: Fleet, cores: int, duration_s: float) -> BurstLoad:
 
 def overall_table(rows: Sequence[Row], load: BurstLoad) -> Table:
     """Lay out the mean of calm and burst, live and in the twin."""
-    cells = []
-    for row in rows:
-        live, twin = row["overall"], row["predicted"] or {}
-        pairs = ((live[what], twin.get(what)) for what in ("goodput", "violation_ratio", "heavy"))
-        shares = [percent(one) for pair in pairs for one in pair]
-        cells.append([row["scheduler"], *shares, percent(live["accuracy"])])
+
+    def cells(live: Row, twin: Row) -> list[str]:
+        columns = ("goodput", "violation_ratio", "heavy")
+        both = [percent(one.get(what)) for what in columns for one in (live, twin)]
+        return [*both, percent(live["accuracy"])]
+
     return table(
         f"Deadline {load.deadline_s * 1e3:g} ms: mean of calm and burst, live and in the twin",
         ["scheduler", "goodput", "twin", "late", "twin", "heavy", "twin", "accuracy"],
-        cells,
+        [[row["scheduler"], *cells(row["overall"], row["predicted"] or {})] for row in rows],
         caption=(
             f"{load.calm_per_s:.0f} requests/s and {load.burst_per_s:.0f}/s in turn; the heavy "
             f"instances carry {load.heavy_per_s:.0f}/s on {cores()} cores. Late: "

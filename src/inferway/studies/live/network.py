@@ -382,8 +382,7 @@ def _row(
         raise DemoError(
             f"{policy}: none of {whole.offered} requests was answered: {whole.failures}"
         )
-    have_s = usage.time_s * cores()
-    own_s = usage.cpu_s + record.cpu_s
+    have_s, own_s = usage.time_s * cores(), usage.cpu_s + record.cpu_s
     other_s = None if usage.machine_s is None else max(0.0, usage.machine_s - own_s)
     return {
         "policy": policy,
@@ -419,22 +418,24 @@ def _written(
     # Names repeat on every row.
     names = [name for name in requests.columns if requests[name].dtype == object]
     requests = requests.astype(dict.fromkeys(names, "category"))
-    slots = []
-    for row in rows:
-        count, gain_ms = len(row["gain_ms"]), row["gain_ms"]
+
+    def by_slot(row: Row) -> pd.DataFrame:
+        count = len(row["gain_ms"])
         twin = row["twin"] or dict.fromkeys(("gain_ms", "slot_gain_ms"), [math.nan] * count)
-        columns = {
-            "policy": pd.Categorical([row["policy"]] * count),
-            "slot": range(count),
-            "time_s": [slot * slot_s for slot in range(count)],
-            "gain_ms": gain_ms,
-            "predicted_gain_ms": twin["gain_ms"][:count],
-            "slot_gain_ms": twin["slot_gain_ms"][:count],
-            "moved_bytes": row["moved_bytes"],
-        }
-        slots.append(pd.DataFrame(columns))
+        return pd.DataFrame(
+            {
+                "policy": pd.Categorical([row["policy"]] * count),
+                "slot": range(count),
+                "time_s": [slot * slot_s for slot in range(count)],
+                "gain_ms": row["gain_ms"],
+                "predicted_gain_ms": twin["gain_ms"][:count],
+                "slot_gain_ms": twin["slot_gain_ms"][:count],
+                "moved_bytes": row["moved_bytes"],
+            }
+        )
+
     paths = (out / "network-requests.parquet", out / "network-slots.parquet")
-    for frame, path in zip((requests, pd.concat(slots)), paths, strict=True):
+    for frame, path in zip((requests, pd.concat(map(by_slot, rows))), paths, strict=True):
         frame.to_parquet(path, index=False)
     return paths
 

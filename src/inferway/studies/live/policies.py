@@ -194,13 +194,15 @@ def shares_table(
 
 def twin_table(twins: Mapping[str, Row]) -> Table:
     """Lay out recorded runs against their simulations."""
-    cells = []
-    for policy, trace in twins.items():
-        row, error = [policy], trace["error"]
-        for what in ("mean", "p95"):
-            row += [milliseconds(trace[side]["response_time_s"][what]) for side in ("live", "twin")]
-            row.append(relative(error[what]))
-        cells.append([*row, points(error["accuracy"])])
+
+    def compared(trace: Row, what: str) -> list[str]:
+        times_s = [trace[side]["response_time_s"][what] for side in ("live", "twin")]
+        return [*map(milliseconds, times_s), relative(trace["error"][what])]
+
+    cells = [
+        [policy, *compared(one, "mean"), *compared(one, "p95"), points(one["error"]["accuracy"])]
+        for policy, one in twins.items()
+    ]
     return table(
         "Live against twin: the recorded requests, simulated; response times in ms",
         ["policy", "mean", "twin", "error", "p95", "twin", "error", "accuracy"],
@@ -309,9 +311,13 @@ def compare_policies(
         steps.begin("simulating what was recorded", len(policies) * _TWIN_S)
         twins, lost = replayed(TASK, files, recordings)
     bound = _bound(as_measured(fleet, calibration.least_s), target, len(times_s) / duration_s)
-    columns = ("policy", "accuracy", "accuracy_interval", "mean_s", "p95_s")
     drawn = trade_off(
-        [Mark(*(row[column] for column in columns)) for row in rows],
+        [
+            Mark(
+                *(row[of] for of in ("policy", "accuracy", "accuracy_interval", "mean_s", "p95_s"))
+            )
+            for row in rows
+        ],
         bound=bound["line"],
         target=target,
         title="Latency against accuracy, one machine, the same requests",
@@ -319,13 +325,15 @@ def compare_policies(
     )
     figure = save(drawn, out / "demo")
     (out / "request.json").write_bytes(request)
-    warnings = warnings_of(rows, 2e-3, "so latencies are partly its own")
-    if not load.telling:
-        little = (
-            f"the most accurate variant alone carries {load.most_accurate_per_s:.0f}/s, and no "
-            f"more than {load.mean_per_s:.0f}/s can be offered: the comparison shows little here"
-        )
-        warnings.insert(0, little)
+    little = (
+        f"the most accurate variant alone carries {load.most_accurate_per_s:.0f}/s, and no "
+        f"more than {load.mean_per_s:.0f}/s can be offered: the comparison shows little here"
+    )
+    warnings = [
+        *([] if load.telling else [little]),
+        *warnings_of(rows, 2e-3, "so latencies are partly its own"),
+        *lost,
+    ]
     return LiveComparison(
         rows=rows,
         found={
@@ -348,7 +356,7 @@ def compare_policies(
         closing=[f"\nFigure: {figure[0]} and {figure[1].name}", _next_steps(out)],
         seed=seed,
         seconds=contest.seconds,
-        warnings=[*warnings, *lost],
+        warnings=warnings,
     )
 
 
