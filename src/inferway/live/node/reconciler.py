@@ -1,8 +1,9 @@
 """From the copies that a node runs to those that placement wants: loaded, announced, unloaded.
 
-One copy after the other, as `inferway.placement.moves` chooses. What comes is in memory and warm
-before it is announced; what goes takes no more requests, answers its last, and is freed then. A
-copy counts against the budget from the moment that it begins to load until it is gone.
+One copy after the other, as `Moves` of `inferway.placement.moves` say: the event twin drives the
+same. What comes is in memory and warm before it is announced; what goes takes no more requests,
+answers its last, and is freed then. A copy counts against the budget from the moment that it begins
+to load until it is gone.
 """
 
 from __future__ import annotations
@@ -18,11 +19,7 @@ from typing import Any, Final, NamedTuple, NoReturn
 
 from inferway.live.errors import LoadError, ServeError, WarmUpError
 from inferway.live.node.models import LoadedModels, Pair
-from inferway.placement.moves import Load, Unload, next_move
-
-FIRST_S: Final = 1.0
-LONGEST_S: Final = 300.0
-"""A variant that failed is tried again after these: each wait is twice the one before."""
+from inferway.placement.moves import Announce, Load, Moves, Rest, Unload
 
 # Sums of sizes that are not whole numbers of bytes are rounded.
 _ROUNDING: Final = 1e-12
@@ -112,14 +109,6 @@ class MovesStatus:
     moved_bytes: float
 
 
-class Failed(NamedTuple):
-    """Failure to load a variant: the reason, how often in a row, and when it is tried again."""
-
-    reason: str
-    times: int
-    due_s: float
-
-
 def name_of(pair: Pair) -> str:
     """Write ``TASK/VARIANT``."""
     return "/".join(pair)
@@ -171,21 +160,17 @@ class Reconciler:
             if not (size >= 0 and math.isfinite(size)):
                 raise ValueError(f"{task}/{variant} has a size of {size:g} bytes; it must be known")
         self._models, self._announce_to = models, announce
-        self._sizes, self._budget = dict(sizes), budget_bytes
-        self._order = {pair: k for k, pair in enumerate(self._sizes)}
-        self._now, self._log = now, log
-        self._pinned = tuple(self._copies(pinned or {}))
-        self._wanted: tuple[Copy, ...] = ()
-        self._running: set[Copy] = set()
-        self._leaving: set[Copy] = set()
-        self._loading: Copy | None = None
+        self._sizes, self._now, self._log = dict(sizes), now, log
+        place = {pair: k for k, pair in enumerate(self._sizes)}
+        # By variant as the sizes are, the last copy of each in front: it goes first.
+        self._moves = Moves[Copy, Pair](
+            size=lambda copy: self._sizes[copy.pair],
+            kind=lambda copy: copy.pair,
+            order=lambda copy: (place[copy.pair], -copy.number),
+            budget=budget_bytes,
+            pinned=self._copies(pinned or {}),
+        )
         self._fetched: tuple[int, int | None] | None = None
-        self._fresh: set[Copy] = set()
-        """Loaded, and not announced yet."""
-        self._told = True
-        """Whether what runs has been announced."""
-        self._failed: dict[Pair, Failed] = {}
-        self._moved = 0.0
         self._turn = 0
         self._going: asyncio.Future[None] | None = None
         self._going_for: Pair = ("", "")
@@ -196,45 +181,45 @@ class Reconciler:
     @property
     def pinned(self) -> dict[Pair, int]:
         """Copies that are always wanted."""
-        return dict(Counter(copy.pair for copy in self._pinned))
+        return dict(Counter(copy.pair for copy in self._moves.pinned))
 
     @property
     def running(self) -> dict[Pair, int]:
         """Copies that take requests, or will with the next announcement."""
-        return dict(sorted(Counter(copy.pair for copy in self._running).items(), key=self._place))
+        return dict(Counter(copy.pair for copy in self._in_order(self._moves.running)))
 
     @property
     def used_bytes(self) -> float:
         """Bytes of the budget held by what runs, what is loading and what is not gone yet."""
-        return math.fsum(self._sizes[copy.pair] for copy in self._held())
+        return self._moves.used_bytes
 
     @property
     def moved_bytes(self) -> float:
         """Bytes of all copies loaded since the start but the pinned ones."""
-        return self._moved
+        return self._moves.moved_bytes
 
     def status(self) -> MovesStatus:
         """Tell what runs, what moves and what failed."""
-        settled = self._in_order(self._running - self._fresh)
-        steps = (("starting", self._fresh), ("leaving", self._leaving))
-        moving = [
+        moves = self._moves
+        settled = self._in_order(moves.running - moves.fresh)
+        done = (None, None) if self._fetched is None else self._fetched
+        moving = [Moving(name_of(copy.pair), "loading", *done) for copy in moves.loading]
+        steps = (("starting", moves.fresh), ("leaving", moves.leaving))
+        moving += [
             Moving(name_of(copy.pair), step)
             for step, copies in steps
             for copy in self._in_order(copies)
         ]
-        if self._loading is not None:
-            done = (None, None) if self._fetched is None else self._fetched
-            moving.insert(0, Moving(name_of(self._loading.pair), "loading", *done))
         return MovesStatus(
             running=dict(Counter(name_of(copy.pair) for copy in settled)),
             moving=tuple(moving),
             failures=tuple(
                 LoadFailure(name_of(pair), one.reason, one.times, max(0.0, one.due_s - self._now()))
-                for pair, one in self._failed.items()
+                for pair, one in moves.failures.items()
             ),
-            budget_bytes=self._budget if math.isfinite(self._budget) else None,
-            used_bytes=self.used_bytes,
-            moved_bytes=self._moved,
+            budget_bytes=moves.budget if math.isfinite(moves.budget) else None,
+            used_bytes=moves.used_bytes,
+            moved_bytes=moves.moved_bytes,
         )
 
     async def toward(self, wanted: Mapping[Pair, int]) -> bool:
@@ -260,14 +245,8 @@ class Reconciler:
         ValueError
             For a variant without a size, or a number of copies below 0.
         """
-        copies = self._copies(wanted)
-        self._wanted = (*self._pinned, *(one for one in copies if one not in self._pinned))
+        asked = self._moves.want(self._copies(wanted), self._now())
         self._turn += 1
-        asked = {copy.pair for copy in self._wanted}
-        for pair in [one for one in self._failed if one not in asked]:
-            self._models.forget(*pair)
-            if self._failed[pair].due_s <= self._now():
-                del self._failed[pair]
         for pair in self._sizes.keys() - asked:
             self._models.forget(*pair)
         if self._going is not None and self._going_for not in asked:
@@ -283,63 +262,34 @@ class Reconciler:
             self._stirred.clear()
             looked_s = self._now()
             await self._proceed(self._turn)
-            pairs = {copy.pair for copy in self._wanted if copy not in self._running}
             # What was due by then has been tried, if there was room for it.
-            due = [
-                one.due_s
-                for pair, one in self._failed.items()
-                if pair in pairs and one.due_s > looked_s
-            ]
+            rest = self._moves.next(looked_s)
+            until_s = rest.until_s if isinstance(rest, Rest) else math.inf
+            wait_s = max(0.0, until_s - self._now()) if until_s < math.inf else None
             with suppress(TimeoutError):
-                async with asyncio.timeout(max(0.0, min(due) - self._now()) if due else None):
+                async with asyncio.timeout(wait_s):
                     await self._stirred.wait()
 
     async def _proceed(self, turn: int) -> bool:
+        moves = self._moves
         async with self._one_at_a_time:
             self._sweep()
             while turn == self._turn:
-                move = self._next(self._running, self._leaving)
-                if isinstance(move, Load) and (self._told or move.pair.pair in self._models):
+                move = moves.next(self._now())
+                if isinstance(move, Load):
                     await self._go(self._load(move.pair), move.pair.pair)
-                # What has come is taken up before anything goes: where it cannot be, the old stays.
-                elif isinstance(move, Unload) and not self._fresh:
-                    before = self._awaited(move)
+                elif isinstance(move, Unload):
+                    after = moves.successor(move, self._now())
                     # While the old copy still runs: what is not to be had need not take its place.
-                    if before is not None and not self._models.is_ready(*before):
-                        await self._go(self._prepare(before), before)
-                        continue
-                    self._running.remove(move.pair)
-                    self._leaving.add(move.pair)
-                    self._told = False
-                elif not self._told:
+                    if after is None or self._models.is_ready(*after.pair):
+                        moves.unload(move.pair)
+                    else:
+                        await self._go(self._prepare(after.pair), after.pair)
+                elif isinstance(move, Announce):
                     await self._announce()
                 else:
-                    return self._running == set(self._wanted) and not self._leaving
+                    return moves.done
             return False
-
-    def _next(self, running: set[Copy], leaving: set[Copy]) -> Load[Copy] | Unload[Copy] | None:
-        now = self._now()
-        known = self._in_order({*running, *leaving, *self._wanted})
-        off = {pair for pair, one in self._failed.items() if one.due_s > now}
-        return next_move(
-            running,
-            (),
-            leaving,
-            self._wanted,
-            {copy: self._sizes[copy.pair] for copy in known},
-            self._budget,
-            self._pinned,
-            {copy for copy in self._wanted if copy.pair in off},
-        )
-
-    def _awaited(self, move: Unload[Copy]) -> Pair | None:
-        """For which load a copy goes; None where none comes."""
-        running: set[Copy] = set(self._running)
-        following: Load[Copy] | Unload[Copy] | None = move
-        while isinstance(following, Unload):
-            running.remove(following.pair)
-            following = self._next(running, set())
-        return None if following is None else following.pair.pair
 
     async def _go(self, work: Coroutine[Any, Any, None], pair: Pair) -> None:
         """Do what a later `toward` may cancel; whoever is canceled meanwhile waits for its end."""
@@ -357,21 +307,19 @@ class Reconciler:
             going.result()
 
     async def _load(self, copy: Copy) -> None:
-        self._loading = copy
-        self._check_budget()
+        moves = self._moves
+        moves.load(copy)
+        assert moves.used_bytes <= moves.budget * (1 + _ROUNDING), (moves.used_bytes, moves.budget)
         try:
             await self._models.load(*copy.pair, self._progress)
         except LoadError as error:
             self._fail(copy.pair, str(error))
         else:
             # Nothing waits between here and the copy's being counted.
-            self._running.add(copy)
-            self._fresh.add(copy)
-            self._told = False
-            if copy not in self._pinned:
-                self._moved += self._sizes[copy.pair]
+            moves.loaded(copy)
         finally:
-            self._loading = self._fetched = None
+            moves.loading.discard(copy)
+            self._fetched = None
 
     async def _prepare(self, pair: Pair) -> None:
         try:
@@ -382,42 +330,34 @@ class Reconciler:
             self._fetched = None
 
     async def _announce(self) -> None:
-        fresh = frozenset(self._fresh)
         try:
             await self._announce_to(self.running)
         except (LoadError, ServeError, WarmUpError) as error:
-            if not fresh:
+            if not self._moves.fresh:
                 raise
-            for pair in {copy.pair for copy in fresh}:
+            for pair in self._moves.refused():
                 self._fail(pair, f"{name_of(pair)} could not be taken up: {error}")
-            self._running -= fresh
-            self._leaving |= fresh
         else:
-            self._told = True
-            for copy in fresh:
-                self._failed.pop(copy.pair, None)
+            for copy in self._moves.taken_up():
                 self._say("loaded", copy)
             self._sweep()
-        self._fresh.clear()
 
     def _sweep(self) -> None:
         """Count as gone what has left and whose memory is free."""
-        if not self._told:
+        if not self._moves.announced:
             return
-        runs = {copy.pair for copy in self._running}
-        for copy in self._in_order(self._leaving):
+        runs = {copy.pair for copy in self._moves.running}
+        for copy in self._in_order(self._moves.leaving):
             # Weights that others share stay; those that are still lent go when they come back.
             if copy.pair in runs or self._models.release(*copy.pair):
-                self._leaving.remove(copy)
+                self._moves.gone(copy)
                 self._say("unloaded", copy)
 
     def _fail(self, pair: Pair, reason: str) -> None:
-        times = self._failed[pair].times + 1 if pair in self._failed else 1
-        wait_s = min(FIRST_S * 2.0 ** min(times - 1, 60), LONGEST_S)
-        self._failed[pair] = Failed(reason, times, self._now() + wait_s)
+        one = self._moves.failed(pair, reason, self._now())
         self._stirred.set()
         if self._log is not None:
-            self._log.warning("not loaded", reason=reason, times=times, again_s=wait_s)
+            self._log.warning("not loaded", reason=reason, times=one.times, again_s=one.wait_s)
 
     def _say(self, event: str, copy: Copy) -> None:
         if self._log is not None:
@@ -425,14 +365,6 @@ class Reconciler:
 
     def _progress(self, done_bytes: int, total_bytes: int | None) -> None:
         self._fetched = done_bytes, total_bytes
-
-    def _held(self) -> set[Copy]:
-        held = self._running | self._leaving
-        return held if self._loading is None else held | {self._loading}
-
-    def _check_budget(self) -> None:
-        used = self.used_bytes
-        assert used <= self._budget * (1 + _ROUNDING), (used, self._budget)
 
     def _copies(self, counts: Mapping[Pair, int]) -> list[Copy]:
         """Number the copies: the first of each variant, in their order, then the second ones."""
@@ -450,8 +382,4 @@ class Reconciler:
         ]
 
     def _in_order(self, copies: set[Copy]) -> list[Copy]:
-        """By variant as the sizes are, the last copy of each in front: it goes first."""
-        return sorted(copies, key=lambda copy: (self._order[copy.pair], -copy.number))
-
-    def _place(self, item: tuple[Pair, int]) -> int:
-        return self._order[item[0]]
+        return sorted(copies, key=self._moves.order)

@@ -1,14 +1,19 @@
-"""Loads and unloads of each node to come to what placement wants, and their durations."""
+"""Loads and unloads of each node to come to what placement wants, and their durations.
+
+What comes or goes next, `Moves` say, as in the live node. Departures: no load fails or is cut
+short, what comes or goes is announced at once, and nothing else moves until it has ended.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import inf
 from typing import Any, Protocol
 
 import numpy as np
 
 from inferway.placement.contract import Allocation, Float
-from inferway.placement.moves import Load, next_move
+from inferway.placement.moves import Load, Moves, Rest, Unload
 from inferway.twin.network.pools import NodePool
 from inferway.twin.network.terrain import Terrain
 
@@ -63,86 +68,90 @@ class Mover:
         moved: Callable[[int], None],
     ) -> None:
         pairs = terrain.network.pairs
-        self._running, self._refresh, self._after = running, refresh, clock.after
+        self._refresh, self._after = refresh, clock.after
         self._clock, self._told_s = clock, told_s
-        self._heard_s = 0.0
-        self._waiting = False
+        self._look_s = inf
+        """When the mover looks again by itself; inf for never."""
         self._load_s, self._moved = load_s, moved
-        here = range(int(pairs.first[node]), int(pairs.first[node + 1]))
-        self._size = {p: float(pairs.size[p]) for p in here}
+        self._here = here = range(int(pairs.first[node]), int(pairs.first[node + 1]))
+        size = {p: float(pairs.size[p]) for p in here}
         self._task = {p: int(terrain.network.models.task[pairs.model[p]]) for p in here}
-        self._pinned = {p for p in here if pairs.pinned[p] > 0}
         ground = terrain.nodes[node]
-        self._name, self._budget = ground.name, np.inf if ground.repository else ground.budget
-        self._here = here
-        self._wanted: Sequence[int] = ()
-        self._loading: set[int] = set()
-        self._leaving: set[int] = set()
+        self._name = ground.name
+        kind = {
+            p: (model.task, model.variant)
+            for model in map(terrain.models.__getitem__, terrain.at[node])
+            for p in model.pairs
+        }
+        self._moves = Moves[int, tuple[int, str]](
+            size=size.__getitem__,
+            kind=kind.__getitem__,
+            order=int,
+            budget=inf if ground.repository else ground.budget,
+            pinned=[p for p in here if pairs.pinned[p] > 0],
+            running=running,
+        )
         self.most = 0.0
         """The greatest number of bytes held at once."""
 
     def toward(self, allocation: Allocation) -> None:
         """Go on towards a (P,) allocation of the network."""
-        self._wanted = [p for p in self._here if allocation[p]]
-        self._heard_s = self._clock.now_s + self._told_s
+        self._want(allocation)
         self._go_on()
 
     def begin(self, allocation: Allocation) -> None:
         """Have it all there at once."""
-        self._wanted = [p for p in self._here if allocation[p]]
-        self._running.update(self._wanted)
+        self._want(allocation)
+        self._moves.running.update(self._moves.wanted)
         self._check()
 
     @property
     def used(self) -> float:
         """Bytes held: copies that serve, that begin to and that end to."""
-        return sum(self._size[p] for p in {*self._running, *self._loading, *self._leaving})
+        return self._moves.used_bytes
+
+    def _want(self, allocation: Allocation) -> None:
+        now_s = self._clock.now_s
+        wanted = [p for p in self._here if allocation[p]]
+        self._moves.want(wanted, now_s, stay_until_s=now_s + self._told_s)
 
     def _go_on(self) -> None:
+        moves, clock = self._moves, self._clock
         # One at a time, as live: the next move waits for the end of the last.
-        while not self._loading and not self._leaving:
-            move = next_move(
-                self._running,
-                self._loading,
-                self._leaving,
-                self._wanted,
-                self._size,
-                self._budget,
-                self._pinned,
-            )
-            if move is None:
-                return
-            p = move.pair
-            if isinstance(move, Load):
-                self._loading.add(p)
-                self._check()
-                self._moved(p)
-                load_s = self._load_s(self._size[p])
-                if load_s > 0.0:
-                    self._after(load_s, self._loaded, p)
-                else:
-                    self._arrive(p)
-            else:
-                if (wait_s := self._heard_s - self._clock.now_s) > 0.0:
-                    if not self._waiting:
-                        self._waiting = True
-                        self._after(wait_s, self._heard, None)
+        while not moves.loading and not moves.leaving:
+            match moves.next(clock.now_s):
+                case Load(pair=p):
+                    moves.load(p)
+                    self._check()
+                    self._moved(p)
+                    load_s = self._load_s(moves.size(p))
+                    if load_s > 0.0:
+                        self._after(load_s, self._loaded, p)
+                    else:
+                        self._arrive(p)
+                case Unload(pair=p):
+                    moves.unload(p)
+                    before = self._announce(p)
+                    if before is not None and before.in_flight:
+                        before.gone = lambda p=p: self._left(p)
+                    else:
+                        moves.gone(p)
+                case Rest(until_s=until_s):
+                    if until_s < self._look_s:
+                        self._look_s = until_s
+                        self._after(until_s - clock.now_s, self._look, None)
                     return
-                self._running.discard(p)
-                self._leaving.add(p)
-                before = self._refresh(self._task[p])
-                if before is not None and before.in_flight:
-                    before.gone = lambda p=p: self._left(p)
-                else:
-                    self._leaving.discard(p)
+
+    def _announce(self, p: int) -> NodePool | None:
+        self._moves.taken_up()
+        return self._refresh(self._task[p])
 
     def _arrive(self, p: int) -> None:
-        self._loading.discard(p)
-        self._running.add(p)
-        self._refresh(self._task[p])
+        self._moves.loaded(p)
+        self._announce(p)
 
-    def _heard(self, _: Any) -> None:
-        self._waiting = False
+    def _look(self, _: Any) -> None:
+        self._look_s = inf
         self._go_on()
 
     def _loaded(self, p: Any) -> None:
@@ -150,15 +159,16 @@ class Mover:
         self._go_on()
 
     def _left(self, p: int) -> None:
-        self._leaving.discard(p)
+        self._moves.gone(p)
         self._go_on()
 
     def _check(self) -> None:
         used = self.used
         self.most = max(self.most, used)
-        if used > self._budget * (1 + _ROUNDING):
+        budget = self._moves.budget
+        if used > budget * (1 + _ROUNDING):
             raise BudgetError(
-                f"node {self._name} holds {used:.0f} bytes, over its budget of {self._budget:.0f}"
+                f"node {self._name} holds {used:.0f} bytes, over its budget of {budget:.0f}"
             )
 
 
