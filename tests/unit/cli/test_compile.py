@@ -61,7 +61,7 @@ def test_what_is_compiled_beforehand_is_not_compiled_again(tmp_path: Path) -> No
     policy.write_text(POLICY)
     first = json.loads(inferway("compile", str(file), "--json", cache=cache))
     functions = {one["function"].rpartition(".")[2] for one in first["compiled"]}
-    assert {"_arrive", "_finish", "_withdraw", "run"} <= functions
+    assert {"arrive", "finish", "withdraw", "run"} <= functions
     assert any("mine" in module for one in first["compiled"] for module in one["modules"])
     assert first["folder"] == str(cache / "inferway" / "compiled")
     assert first["seconds"] > 0
