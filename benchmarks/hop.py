@@ -78,9 +78,10 @@ def serve(kind: str, port: int, stub: int) -> None:
 
 async def _stub(port: int, _: int) -> None:
     from inferway.live.http.listener import Listener
+    from inferway.live.request import NodeCondition
     from inferway.live.upstream.headers import ResponseHeaders
 
-    headers = ResponseHeaders("cloud")
+    headers = ResponseHeaders(NodeCondition("cloud"))
 
     def answer(exchange: Any) -> None:
         exchange.respond(200, ANSWER, extra=headers.own(b"edge,metro", 1e-3, "tiny", False))
@@ -93,10 +94,11 @@ async def _relay(port: int, stub: int) -> None:
     from inferway.live.http.listener import Listener
     from inferway.live.node.proxy import Proxy
     from inferway.live.process import settle
+    from inferway.live.request import NodeCondition
     from inferway.live.upstream.upstream import Upstream
 
     upstream = Upstream("cloud", "127.0.0.1", stub)
-    proxy = Proxy("metro", lambda *_: upstream)
+    proxy = Proxy(NodeCondition("metro"), lambda *_: upstream)
     await Listener(proxy.find, _broken, hops=True).start("127.0.0.1", port)
     settle()
     await asyncio.Event().wait()
@@ -104,7 +106,7 @@ async def _relay(port: int, stub: int) -> None:
 
 async def _entry(port: int, stub: int) -> None:
     from inferway.dispatch import Dispatcher
-    from inferway.live import Pool, PoolOptions, Site
+    from inferway.live import Pool, PoolOptions, TaskSite
     from inferway.live.http.limits import Limits
     from inferway.live.http.listener import Listener
     from inferway.live.http.routes import inference_routes
@@ -124,7 +126,7 @@ async def _entry(port: int, stub: int) -> None:
         for _ in range(count)
     ]
     dispatcher = Dispatcher(fleet, "priced", target=0.8, rate_per_s=1e3)
-    site = Site.of(
+    site = TaskSite.of(
         Pool(TASK, signature, dispatcher, runtimes, PoolOptions(target=0.8, node="edge"))
     )
     await site.start()

@@ -24,7 +24,7 @@ def measure(nodes: int) -> dict[str, float]:
 
     from inferway.catalog.published import table
     from inferway.deployment import ServiceTime, Task, Variant
-    from inferway.network import Requests, Tier, delivery_network, shortest_paths, tree
+    from inferway.network import Level, Requests, delivery_network, shortest_paths, tree
     from inferway.network.layout import assign
     from inferway.workload.popularity import zipf
 
@@ -41,11 +41,11 @@ def measure(nodes: int) -> dict[str, float]:
     isp, metro, office = max(1, nodes // 300), max(2, nodes // 40), nodes // 4
     topology = tree(
         [
-            Tier("cloud", 1, hardware="titan-rtx", repository=True),
-            Tier("isp", isp, 0.040, 16 * GIB, "titan-rtx"),
-            Tier("metro", metro, 0.015, 12 * GIB, "gtx-980"),
-            Tier("office", office, 0.006, 8 * GIB, "gtx-980"),
-            Tier("base", nodes - 1 - isp - metro - office, 0.006, 4 * GIB, "gtx-980"),
+            Level("cloud", 1, hardware="titan-rtx", repository=True),
+            Level("isp", isp, 0.040, 16 * GIB, "titan-rtx"),
+            Level("metro", metro, 0.015, 12 * GIB, "gtx-980"),
+            Level("office", office, 0.006, 8 * GIB, "gtx-980"),
+            Level("base", nodes - 1 - isp - metro - office, 0.006, 4 * GIB, "gtx-980"),
         ]
     )
     base = topology.of_tier("base")

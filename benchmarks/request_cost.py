@@ -67,7 +67,7 @@ def load(file: str) -> Any:
 def sites_of(model: str) -> list[Any]:
     """Make one task of two variants, both the same model."""
     from inferway.dispatch import Dispatcher
-    from inferway.live import Pool, PoolOptions, Site
+    from inferway.live import Pool, PoolOptions, TaskSite
     from inferway.protocol import Signature, Tensor
     from inferway.runtime import NullRuntime
     from inferway.site import Fleet
@@ -76,7 +76,9 @@ def sites_of(model: str) -> list[Any]:
     fleet = Fleet(("tiny", "big"), np.array([1e4, 5e3]), np.array([0.7, 0.9]), np.array([1, 1]))
     dispatcher = Dispatcher(fleet, "priced", target=0.8, rate_per_s=1e3)
     runtime: Any = NullRuntime(signature) if model == "null" else linear()
-    return [Site.of(Pool(TASK, signature, dispatcher, [runtime, runtime], PoolOptions(target=0.8)))]
+    return [
+        TaskSite.of(Pool(TASK, signature, dispatcher, [runtime, runtime], PoolOptions(target=0.8)))
+    ]
 
 
 def linear() -> Any:
