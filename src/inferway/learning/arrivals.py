@@ -38,8 +38,8 @@ class Flow(NamedTuple):
     # (m,) how long a phase lasts, for MAP in the mean; inf where it is the only one
     lasts_s: Floats
     after: Floats  # (m, m) cumulative chances of the phase after one that ends
-    # (m, m) cumulative chances of the phase after an arrival, for MAP; m columns or, where arrivals
-    # change no phase, none
+    # (m, m) cumulative chances of the phase after an arrival, for MAP; no columns where arrivals
+    # change no phase
     along: Floats
     times_s: Floats  # (T,) for TRACE: arrivals, and the trace's length last
     next_s: Floats  # (E,) the next arrival, or the end of the phase if that is earlier
@@ -110,19 +110,15 @@ def flow_of(arrivals: Arrivals, capacity_per_s: float, count: int) -> Flow:
             with np.errstate(divide="ignore"):
                 mean_s, lasts_s = 1.0 / d1.sum(axis=1), 1.0 / silent.sum(axis=1)
             after = _cumulative(silent)
-            along = np.empty((len(d0), 0))
-            if (d1 != np.diag(np.diag(d1))).any():
-                along = _cumulative(d1)
+            along = _cumulative(d1) if (d1 != np.diag(np.diag(d1))).any() else along
         case PhasedArrivals(phases=phases):
             kind = PHASES
             mean_s = np.array([1.0 / one.mean_rate_per_s(capacity_per_s) for one in phases])
             lasts_s = np.array([one.for_ for one in phases])
             after = _cumulative(np.roll(np.eye(len(phases)), 1, axis=1))
-            along = np.empty((len(phases), 0))
         case TraceArrivals(file=file, speed=speed):
             kind = TRACE
-            pieces = list(time_pieces(file, _CHUNK))
-            listed = np.concatenate(pieces)[:_LONGEST_TRACE] / speed
+            listed = np.concatenate(list(time_pieces(file, _CHUNK)))[:_LONGEST_TRACE] / speed
             if len(listed) < 2 or listed[0] == listed[-1]:
                 raise ValueError(f"{file} has no rate: all its times are equal")
             listed = listed - listed[0]
@@ -132,20 +128,8 @@ def flow_of(arrivals: Arrivals, capacity_per_s: float, count: int) -> Flow:
             mean_s = np.array([1.0 / arrivals.mean_rate_per_s(capacity_per_s)])
         case _:
             raise AssertionError(arrivals)
-    return Flow(
-        kind=kind,
-        mean_s=mean_s,
-        lasts_s=lasts_s,
-        after=after,
-        along=along,
-        times_s=times_s,
-        next_s=np.zeros(count),
-        phase=np.zeros(count, np.int64),
-        switch_s=np.zeros(count),
-        end_s=np.zeros(count),
-        at=np.zeros(count, np.int64),
-        base_s=np.zeros(count),
-    )
+    now: Any = (np.zeros(count, of) for of in (float, int, float, float, int, float))
+    return Flow(kind, mean_s, lasts_s, after, along, times_s, *now)
 
 
 def _cumulative(rates: Floats) -> Floats:
@@ -159,8 +143,7 @@ def _cumulative(rates: Floats) -> Floats:
 
 def begin(flow: Flow, e: int, arrivals: Arrivals, chance: np.random.Generator) -> None:
     """The workload at a random time of its long run; the first site's trace at its beginning."""
-    flow.phase[e] = 0
-    flow.switch_s[e] = 0.0
+    flow.phase[e], flow.switch_s[e] = 0, 0.0
     if isinstance(arrivals, TraceArrivals):
         length_s = flow.times_s[-1]
         begin_s = 0.0 if e == 0 else chance.random() * length_s
@@ -178,8 +161,7 @@ def begin(flow: Flow, e: int, arrivals: Arrivals, chance: np.random.Generator) -
     elif isinstance(arrivals, PhasedArrivals):
         ends_s = np.cumsum(flow.lasts_s)
         begin_s = chance.random() * ends_s[-1]
-        phase = int(np.searchsorted(ends_s, begin_s, side="right"))
-        flow.phase[e] = phase
+        flow.phase[e] = phase = int(np.searchsorted(ends_s, begin_s, side="right"))
         left_s = ends_s[phase] - begin_s
         flow.switch_s[e] = left_s - flow.lasts_s[phase]
     flow.end_s[e] = left_s

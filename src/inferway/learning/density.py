@@ -81,20 +81,14 @@ class SoftmaxGaussian(Distribution):  # type: ignore[misc]
         (doi 10.1162/08997660360581958), never lowers it. The maximum is the only one for
         n sigma^2 < 2 (0.698 and n = 4: 1.95); else it is the one that `center` leads to.
         """
-        flat = self.loc - self.loc.mean(-1, keepdim=True)
-        n, variance = self.event_shape[0], self._scale[..., None] ** 2
-        c = flat
+        c = flat = self.loc - self.loc.mean(-1, keepdim=True)
+        n, variance = self.event_shape[0], self.scale[..., None] ** 2
         for _ in range(1000):
-            following = flat + variance * (n * torch.softmax(c, -1) - 1)
-            moved = (following - c).abs().max() if c.numel() else torch.zeros(())
-            c = following
-            if moved <= 4 * torch.finfo(c.dtype).eps * max(1.0, float(c.abs().max())):
+            before, c = c, flat + variance * (n * torch.softmax(c, -1) - 1)
+            near = 4 * torch.finfo(c.dtype).eps * c.abs().clamp(min=1.0).amax(-1, keepdim=True)
+            if ((c - before).abs() <= near).all():
                 break
         return torch.softmax(c, -1)
-
-    @property
-    def _scale(self) -> Tensor:
-        return self.scale.expand(self.batch_shape)
 
     def rsample(self, sample_shape: Any = ()) -> Tensor:
         """Draw y, with gradients to `loc` and `scale`."""

@@ -13,14 +13,13 @@ import numpy as np
 from inferway.deployment import ServiceTime, load
 from inferway.deployment.workloads import MapArrivals
 from inferway.learning.site import Control
+from inferway.scheduling.neural_policy import About, NeuralPolicy
 from inferway.site import Fleet
 from inferway.twin.scenario import Scenario, scenario_of
 
 if TYPE_CHECKING:
     from inferway.deployment import Deployment
     from inferway.learning.training import Trained, TrainingProgress
-    from inferway.scheduling.neural_policy import NeuralPolicy
-
 
 POLICIES: Final = ("rl-po", "rl-fo", "rl-po-b", "rl-fo-b")
 """Policies to train: fo sees the workload's phase, po does not; b sets batch sizes, too."""
@@ -66,22 +65,18 @@ def control_of(
     trains on other data than it is evaluated on. ValueError where something is not clear, or such a
     site cannot be trained on.
     """
-    name = policy_of(deployment, policy)
+    name, spec = policy_of(deployment, policy), deployment.scheduling
     if slot_s is None:
-        spec = deployment.scheduling
         slot_s = 1.0 if spec is None else float(spec.options.get("slot", 1.0))
     scenario = scenario_of(deployment, task_of(deployment, task), node)
     if scenario.deadline_s is None:
         raise ValueError("what is trained keeps a deadline: give the task a `deadline`")
-    gains: tuple[float, ...] = ()
-    if accuracies:
-        if set(accuracies) != set(scenario.fleet.variants):
-            raise ValueError(
-                f"accuracies for the reward of {', '.join(sorted(accuracies))}; the variants are "
-                f"{', '.join(scenario.fleet.variants)}"
-            )
-        gains = tuple(accuracies[variant] for variant in scenario.fleet.variants)
-    batches = name.endswith("-b")
+    variants, batches = scenario.fleet.variants, name.endswith("-b")
+    if accuracies and set(accuracies) != set(variants):
+        raise ValueError(
+            f"accuracies for the reward of {', '.join(sorted(accuracies))}; the variants are "
+            f"{', '.join(variants)}"
+        )
     return Control(
         replace(
             scenario,
@@ -94,7 +89,7 @@ def control_of(
         slot_s=slot_s,
         sees_phase=name.startswith("rl-fo"),
         batches=batches,
-        gains=gains,
+        gains=tuple(accuracies[variant] for variant in variants) if accuracies else (),
     )
 
 
@@ -201,54 +196,41 @@ def differences(
     `control` is what `control_of` made of the deployment, `start` the policy that the training
     begins with.
     """
-    written, fleet = scenario_of(deployment, task, node), control.scenario.fleet
-    said = []
-    if written.late == "drop":
-        said.append(
-            "the node has `late: drop`: as deployed, servers predicted to be late are left out "
-            "before the policy's choice and late requests are dropped; in training all servers "
-            "are there and late requests are served and counted. Write `late: serve` at the node "
-            "to deploy what is trained"
-        )
-    if written.failures or written.outages:
-        said.append("the node's `failures` and `outages` are left out in training")
-    if written.target is not None:
-        said.append(
-            f"the task's `accuracy_target` of {written.target:g} plays no part in training, where "
-            "each answer counts its accuracy"
-        )
-    batched = [one for one in written.batches if one is not None]
-    if batched and not policy.endswith("-b"):
-        said.append(
-            f"variants have a `batch`, which {policy} does not use: requests are served one by "
-            f"one. {policy}-b sets batch sizes"
-        )
-    if deployment.scheduling is not None and deployment.scheduling.policy != policy:
-        said.append(
-            f"the file's `scheduling` is {deployment.scheduling.policy}, and {policy} is trained"
-        )
+    written = scenario_of(deployment, task, node)
+    asked = policy if deployment.scheduling is None else deployment.scheduling.policy
+    said = {
+        "the node has `late: drop`: as deployed, servers predicted to be late are left out before "
+        "the policy's choice and late requests are dropped; in training all servers are there and "
+        "late requests are served and counted. Write `late: serve` at the node to deploy what is "
+        "trained": written.late == "drop",
+        "the node's `failures` and `outages` are left out in training": (
+            written.failures or written.outages
+        ),
+        f"the task's `accuracy_target` of {written.target or 0:g} plays no part in training, where "
+        "each answer counts its accuracy": written.target is not None,
+        f"variants have a `batch`, which {policy} does not use: requests are served one by one. "
+        f"{policy}-b sets batch sizes": any(written.batches) and not policy.endswith("-b"),
+        f"the file's `scheduling` is {asked}, and {policy} is trained": asked != policy,
+    }
     if start is not None:
-        about, deadline_s = start.about, control.scenario.deadline_s
-        trained_for = (
-            ("a deadline of", f"{1e3 * about.deadline_s:g} ms", f"{1e3 * (deadline_s or 0):g} ms"),
-            ("slots of", f"{about.slot_s:g} s", f"{control.slot_s:g} s"),
-            ("a buffer of", str(about.buffer), str(fleet.buffer)),
-            (
-                "servers",
-                _servers(about.variants, about.counts),
-                _servers(fleet.variants, fleet.count.tolist()),
-            ),
-        )
-        said += [
-            f"{start.path} was trained for {what} {before}, and this training is for {now}"
-            for what, before, now in trained_for
-            if before != now
-        ]
-    return said
+        begun, now = _purpose(start.about), _purpose(control.about())
+        said |= {
+            f"{start.path} was trained for {what} {begun[what]}, and this training is for "
+            f"{now[what]}": begun[what] != now[what]
+            for what in now
+        }
+    return [sentence for sentence, holds in said.items() if holds]
 
 
-def _servers(variants: Sequence[str], counts: Sequence[int]) -> str:
-    return ", ".join(f"{count} {name}" for name, count in zip(variants, counts, strict=True))
+def _purpose(about: About) -> dict[str, str]:
+    """The parts of what a policy is trained for, in words."""
+    servers = zip(about.variants, about.counts, strict=True)
+    return {
+        "a deadline of": f"{1e3 * about.deadline_s:g} ms",
+        "slots of": f"{about.slot_s:g} s",
+        "a buffer of": str(about.buffer),
+        "servers": ", ".join(f"{count} {name}" for name, count in servers),
+    }
 
 
 def train(

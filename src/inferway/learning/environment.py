@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from inferway.extras import installing
 from inferway.learning.deployed import setting
-from inferway.learning.site import Control, SlottedSites
+from inferway.learning.site import Control, Floats, Ints, Observation, SlottedSites
 
 try:
     import gymnasium
@@ -35,9 +35,7 @@ except ModuleNotFoundError as error:
         name="gymnasium",
     ) from error
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Step = tuple[NDArray[np.float32], NDArray[Any], NDArray[Any], NDArray[Any], dict[str, Any]]
+Step = tuple[Observation, NDArray[Any], NDArray[Any], NDArray[Any], dict[str, Any]]
 
 
 class ActionReader:
@@ -56,8 +54,8 @@ class ActionReader:
         self._ones = np.ones(self._servers)
         offered = control.sizes if control.batches else ()
         self._sizes = [np.array(sizes, np.int64) for sizes in offered]
+        # Numbers in an action.
         self.length = self._servers + 2 * len(self._sizes)
-        """Numbers in an action."""
 
     def read(self, actions: NDArray[Any]) -> tuple[Floats, Ints | None]:
         """(E, n) weights with sums above 0, and (E, K, 2) batch rules or None.
@@ -120,22 +118,19 @@ class EdgeSite(gymnasium.Env):  # type: ignore[misc]
     metadata: ClassVar[dict[str, Any]] = {"render_modes": []}
 
     def __init__(self, control: Control) -> None:
-        self.control = control
-        self.sites = SlottedSites(control)
-        self._decisions = ActionReader(self.control)
-        self.observation_space, self.action_space = spaces(self.control)
+        self.control, self.sites = control, SlottedSites(control)
+        self._decisions = ActionReader(control)
+        self.observation_space, self.action_space = spaces(control)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
+    ) -> tuple[Observation, dict[str, Any]]:
         """Begin an episode; a seed gives the course of the first `SlottedSites` of it."""
         super().reset(seed=seed)
         self.sites.restart(int(self.np_random.integers(2**62)) if seed is None else seed)
         return self.sites.observation[0].copy(), {}
 
-    def step(
-        self, action: NDArray[Any]
-    ) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
+    def step(self, action: NDArray[Any]) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         """Run a slot."""
         sites = self.sites
         reward = sites.step(*self._decisions.read(np.asarray(action)[None]))
@@ -196,24 +191,19 @@ class EdgeSites(gymnasium.vector.VectorEnv):  # type: ignore[misc]
             raise ValueError("sites in lockstep begin anew together: NextStep or SameStep")
         if max_episode_steps is not None and max_episode_steps < 1:
             raise ValueError(f"an episode has one slot or more, not {max_episode_steps}")
-        self.control = control
         self.metadata = EdgeSite.metadata | {"autoreset_mode": mode}
-        self.num_envs = num_envs
-        self.sites = SlottedSites(self.control, count=num_envs)
-        self._decisions = ActionReader(self.control)
-        self.single_observation_space, self.single_action_space = spaces(self.control)
+        self.control, self.num_envs = control, num_envs
+        self.sites, self._decisions = SlottedSites(control, count=num_envs), ActionReader(control)
+        self.single_observation_space, self.single_action_space = spaces(control)
         batch_space = gymnasium.vector.utils.batch_space
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
-        self._same_step = mode is modes.SAME_STEP
-        self._copy = copy
-        self._limit = max_episode_steps
-        self._slots = 0
-        self._every, self._none = np.ones(num_envs, np.bool_), np.zeros(num_envs, np.bool_)
+        self._same_step, self._copy = mode is modes.SAME_STEP, copy
+        self._limit, self._slots = max_episode_steps, 0
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
+    ) -> tuple[Observation, dict[str, Any]]:
         """Begin an episode at every site; a seed gives the course of `SlottedSites` of it."""
         super().reset(seed=seed)
         self._slots = 0
@@ -222,28 +212,30 @@ class EdgeSites(gymnasium.vector.VectorEnv):  # type: ignore[misc]
 
     def step(self, actions: NDArray[Any]) -> Step:
         """Run a slot at every site."""
+        count = self.num_envs
+        never = np.zeros(count, np.bool_)
         if self._slots == self._limit:  # with NextStep alone
             seen, info = self.reset()
-            return seen, np.zeros(self.num_envs), self._none.copy(), self._none.copy(), info
+            return seen, np.zeros(count), never, never.copy(), info
         rewards = self.sites.step(*self._decisions.read(np.asarray(actions)))
         rewards = rewards.copy() if self._copy else rewards
         self._slots += 1
-        info = self._masked(counted(self.sites))
-        ends = self._slots == self._limit
-        seen = self._seen()
+        ends, seen = self._slots == self._limit, self._seen()
+        info = _masked(counted(self.sites), count)
         if ends and self._same_step:
-            last = np.empty(self.num_envs, object)
+            last = np.empty(count, object)
             last[:] = list(self.sites.observation.copy())
-            info = self._masked({"final_obs": last, "final_info": info})
+            info = _masked({"final_obs": last, "final_info": info}, count)
             seen, _ = self.reset()
-        return seen, rewards, self._none.copy(), np.full(self.num_envs, ends), info
+        return seen, rewards, never, np.full(count, ends), info
 
-    def _seen(self) -> NDArray[np.float32]:
+    def _seen(self) -> Observation:
         return self.sites.observation.copy() if self._copy else self.sites.observation
 
-    def _masked(self, values: dict[str, Any]) -> dict[str, Any]:
-        """With a mask behind each, as Gymnasium has it, of the sites that have a value: all."""
-        return values | {f"_{name}": self._every.copy() for name in values}
+
+def _masked(values: dict[str, Any], count: int) -> dict[str, Any]:
+    """Put a mask behind each, as Gymnasium has it, of the sites that have a value: all."""
+    return values | {f"_{name}": np.ones(count, np.bool_) for name in values}
 
 
 def edge_site(

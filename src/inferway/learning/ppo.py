@@ -20,31 +20,25 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from inferway.learning.density import SoftmaxGaussian
-from inferway.learning.evaluation import PhaseTally
-from inferway.learning.files import layout_of_control
 from inferway.learning.settings import Settings
-from inferway.learning.site import Control, SlottedSites
+from inferway.learning.site import Control, Floats, Ints, PhaseTally, SlottedSites
 from inferway.scheduling.neural_policy import pairs_of
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 Heads = tuple[Tensor, ...]
 """(B, n) f of eq. 8, and with batches, by class, (B, P) log chances of its pairs of sizes."""
 
 
-class Tanh(torch.autograd.Function):  # type: ignore[misc]
+class _Tanh(torch.autograd.Function):  # type: ignore[misc]
     """tanh as NumPy computes it, in a seventh of the time that PyTorch takes."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor) -> Tensor:
-        """Of any values."""
         answer = torch.from_numpy(np.tanh(values.detach().numpy()))
         ctx.save_for_backward(answer)
         return answer
 
     @staticmethod
     def backward(ctx: Any, slope: Tensor) -> Tensor:
-        """Multiply by 1 - tanh^2."""
         (answer,) = ctx.saved_tensors
         return torch.ops.aten.tanh_backward(slope, answer)
 
@@ -82,7 +76,7 @@ class Perceptron(nn.Module):  # type: ignore[misc]
         """(B, out) of (B, in)."""
         *hidden, last = self.layers
         for layer in hidden:
-            values = Tanh.apply(layer(values))
+            values = _Tanh.apply(layer(values))
         return last(values)
 
     def arrays(self) -> list[tuple[NDArray[np.float32], NDArray[np.float32]]]:
@@ -170,17 +164,15 @@ class Potential:
     """
 
     def __init__(self, kind: str, control: Control) -> None:
-        scenario, fleet = control.scenario, control.scenario.fleet
-        layout = layout_of_control(control)
+        about, fleet = control.about(), control.scenario.fleet
+        layout = about.layout
         self.places, self.width = layout.buffer, layout.width
         self.outcomes = kind == "outcomes"
-        mean_s = np.array([time.mean_s for time in scenario.service])
         gain = control.accuracy_weight * np.array(control.reward_gains)
         self.gain = np.repeat(gain, fleet.count).astype(np.float32)[:, None]
-        self.service_s = np.repeat(mean_s, fleet.count).astype(np.float32)[:, None]
+        self.service_s = np.repeat(about.service_s, fleet.count).astype(np.float32)[:, None]
         self.longest_s = layout.elapsed_s.astype(np.float32)[:, None]
-        self.age_s = np.float32(layout.age_s)
-        self.deadline_s = np.float32(np.inf if scenario.deadline_s is None else scenario.deadline_s)
+        self.age_s, self.deadline_s = np.float32(layout.age_s), np.float32(about.deadline_s)
         self.place = np.arange(self.places, dtype=np.float32)
 
     def of(self, observation: NDArray[np.float32]) -> Floats:
@@ -207,18 +199,15 @@ class RunningScale:
     """Standard deviation of the discounted sums of rewards so far."""
 
     def __init__(self, sites: int, discount: float) -> None:
-        self.discount = discount
-        self.sums = np.zeros(sites)
-        self.count = 0.0
-        self.mean = 0.0
-        self.square = 0.0
-        """Sum of the squared distances from the mean."""
+        self.discount, self.sums = discount, np.zeros(sites)
+        # How many sums there were, their mean, and that of their squared distances from it, summed.
+        self.moments = np.zeros(3)
 
     @property
     def value(self) -> float:
         """1 before anything is known."""
-        deviation = (self.square / self.count) ** 0.5 if self.count else 0.0
-        return deviation if deviation > 0 else 1.0
+        count, _, square = self.moments.tolist()
+        return (square / count) ** 0.5 if count and square > 0 else 1.0
 
     def see(self, rewards: Floats) -> None:
         """Take in (T, E) rewards."""
@@ -226,21 +215,10 @@ class RunningScale:
         for t, row in enumerate(rewards):
             self.sums = self.discount * self.sums + row
             seen[t] = self.sums
-        count, mean = seen.size, float(seen.mean())
-        total, away = self.count + count, mean - self.mean
-        self.square += float(((seen - mean) ** 2).sum()) + away**2 * self.count * count / total
-        self.mean += away * count / total
-        self.count = total
-
-    def state(self) -> dict[str, NDArray[Any]]:
-        """Copy all that changes."""
-        moments = np.array([self.count, self.mean, self.square])
-        return {"sums": self.sums.copy(), "moments": moments}
-
-    def restore(self, state: dict[str, NDArray[Any]]) -> None:
-        """Go on where `state` was taken."""
-        self.sums = state["sums"].copy()
-        self.count, self.mean, self.square = map(float, state["moments"])
+        count, (known, mean, square) = seen.size, self.moments.tolist()
+        total, away = known + count, float(seen.mean()) - mean
+        square += float(((seen - seen.mean()) ** 2).sum()) + away**2 * known * count / total
+        self.moments = np.array([total, mean + away * count / total, square])
 
 
 def advantages_of(rewards: Floats, values: Floats, discount: float, trace: float) -> Floats:
@@ -339,7 +317,6 @@ class Learner:
         if settings.scale:
             self.scale.see(paid)
         scale = self.scale.value if settings.scale else 1.0
-
         values = self._values(rollout)
         advantages = advantages_of(paid / scale, values, settings.discount, settings.trace)
         targets = advantages + values[:-1]
@@ -443,14 +420,19 @@ class Learner:
         return dict(zip(names, sums.tolist(), strict=True))
 
     def _check(self, update: Update) -> None:
-        after = f"after {self.slots:,} slots"
-        numbers = {"reward": update.reward, "surrogate": update.surrogate}
-        numbers |= {"critic's error": update.value_error}
+        after, numbers = (
+            f"after {self.slots:,} slots",
+            {
+                "reward": update.reward,
+                "surrogate": update.surrogate,
+                "critic's error": update.value_error,
+            },
+        )
         for name, value in numbers.items():
             if not math.isfinite(value):
                 raise DivergenceError(f"the {name} is {value} {after}")
         for name, module in self._modules.items():
-            if not all(bool(torch.isfinite(one).all()) for one in module.parameters()):
+            if not all(torch.isfinite(one).all() for one in module.parameters()):
                 raise DivergenceError(f"a weight of the {name} is not finite {after}")
 
     def state(self) -> dict[str, NDArray[Any]]:
@@ -462,7 +444,7 @@ class Learner:
         for place, moments in self.optimizer.state_dict()["state"].items():
             state |= {f"adam.{place}.{name}": t.numpy().copy() for name, t in moments.items()}
         state |= {f"sites.{name}": array for name, array in self.sites.state().items()}
-        return state | {f"scale.{name}": array for name, array in self.scale.state().items()}
+        return state | {"scale.sums": self.scale.sums, "scale.moments": self.scale.moments}
 
     def restore(self, state: dict[str, NDArray[Any]]) -> None:
         """Go on where `state` was taken; ValueError for a state of other networks or sites."""
@@ -482,7 +464,7 @@ class Learner:
                 adam["state"].setdefault(int(place), {})[moment] = torch.tensor(array)
             self.optimizer.load_state_dict(adam)
             self.sites.restore(parts["sites"])
-            self.scale.restore(parts["scale"])
+            self.scale.sums, self.scale.moments = state["scale.sums"], state["scale.moments"]
             self.random.bit_generator.state = json.loads(str(state["random"][()]))
             self.slots = int(state["slots"])
         except (KeyError, RuntimeError) as error:

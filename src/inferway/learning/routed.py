@@ -146,22 +146,10 @@ class _Given(NamedTuple):
     batches: Ints
 
 
-class _At(NamedTuple):
-    """One site's part of the arrays: local to a call, they stay in registers."""
-
-    queue: np.ndarray
-    tail: np.ndarray
-    taken: np.ndarray
-    started_s: Floats
-    free_s: Floats
-    arrived_s: Floats
-    ends_s: Floats
-    phase: np.ndarray
-
-
 @numba.njit(**_INLINE)
-def _at(servers: Servers, e: int) -> _At:
-    return _At(
+def _at(servers: Servers, e: int) -> Servers:
+    """One site's part of the arrays: local to a call, they stay in registers."""
+    return Servers(
         servers.queue[e],
         servers.tail[e],
         servers.taken[e],
@@ -338,7 +326,7 @@ def _start(sites: SiteArrays, e: int, s: int, now_s: float, phase: int) -> None:
 
 
 @numba.njit(**_INLINE)
-def _oldest(at: _At, s: int) -> Any:
+def _oldest(at: Servers, s: int) -> Any:
     return np.int64(at.tail[s]) - np.int64(at.queue[s])
 
 

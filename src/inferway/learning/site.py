@@ -1,11 +1,13 @@
 """Sites under slotted control: what every environment and trainer of ours stands on.
 
 The simulation is `inferway.learning.routed`: E independent sites in lockstep, each routed
-at random by the probabilities of its slot, with the reward of [Tan24], eq. 2.
+at random by the probabilities of its slot, with the reward of [Tan24], eq. 2. `evaluate` runs a
+policy as it is deployed and counts what came of the requests.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -14,6 +16,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from inferway.deployment import Batch
 from inferway.deployment.workloads import (
     MapArrivals,
     PhasedArrivals,
@@ -22,6 +25,7 @@ from inferway.deployment.workloads import (
 )
 from inferway.learning import routed
 from inferway.learning.arrivals import begin, flow_of
+from inferway.scheduling.neural_policy import About
 from inferway.site.compiled import call_of, entry
 from inferway.site.draw import streams
 from inferway.site.handle import pin
@@ -30,6 +34,9 @@ from inferway.twin.scenario import Scenario
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Observation = NDArray[np.float32]
+Decide = Callable[[Observation], tuple[Floats, Ints | None]]
+"""(E, d) observations to (E, n) probabilities and (E, K, 2) batch rules, or None."""
 
 
 @dataclass(frozen=True)
@@ -69,41 +76,50 @@ class Control:
     gains: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
-        scenario, fleet = self.scenario, self.scenario.fleet
-        if fleet.buffer is None:
-            raise ValueError(
-                "a site under slotted control has a limited buffer: give its node `buffer`"
-            )
-        if scenario.queue != "per-server":
-            raise ValueError("random routing has no central queue: leave `queue: central` out")
-        if scenario.failures or scenario.outages:
-            raise ValueError("failures are not part of training: train for each fleet on its own")
-        if not self.slot_s > 0:
-            raise ValueError(f"a slot is longer than 0 s, not {self.slot_s:g}")
-        if scenario.deadline_s is not None:
-            fastest_s = min(1.0 / float(rate) for rate in fleet.rate)
-            if scenario.deadline_s < fastest_s:
-                raise ValueError(
-                    f"the deadline of {scenario.deadline_s:g} s is shorter than the fastest "
-                    f"service time, {fastest_s:g} s: no request could be in time"
-                )
-        kinds = PoissonArrivals | MapArrivals | PhasedArrivals | TraceArrivals
-        if not isinstance(scenario.arrivals, kinds):
-            raise ValueError(
-                f"arrivals of the kind {scenario.arrivals.process} are not simulated in slots; "
-                "poisson, map, phases and trace are"
-            )
-        if self.batches and not any(scenario.batches):
-            raise ValueError("no variant has a `batch`, so there are no batch sizes to choose from")
-        gains = self.gains or tuple(fleet.accuracy)
-        if len(gains) != len(fleet.rate) or not all(0 <= gain <= 1 for gain in gains):
-            raise ValueError(f"gains are {len(fleet.rate)} accuracies in 0..1, not {gains}")
+        scenario, fleet, gains = self.scenario, self.scenario.fleet, self.reward_gains
+        fastest_s, kinds = 1.0 / float(max(fleet.rate)), MapArrivals | PhasedArrivals
+        refused = {
+            "a site under slotted control has a limited buffer: give its node `buffer`": (
+                fleet.buffer is None
+            ),
+            "random routing has no central queue: leave `queue: central` out": (
+                scenario.queue != "per-server"
+            ),
+            "failures are not part of training: train for each fleet on its own": (
+                scenario.failures or scenario.outages
+            ),
+            f"a slot is longer than 0 s, not {self.slot_s:g}": not self.slot_s > 0,
+            f"the deadline of {self.deadline_s:g} s is shorter than the fastest service time, "
+            f"{fastest_s:g} s: no request could be in time": self.deadline_s < fastest_s,
+            f"arrivals of the kind {scenario.arrivals.process} are not simulated in slots; "
+            "poisson, map, phases and trace are": (
+                not isinstance(scenario.arrivals, kinds | PoissonArrivals | TraceArrivals)
+            ),
+            "no variant has a `batch`, so there are no batch sizes to choose from": (
+                self.batches and not any(scenario.batches)
+            ),
+            f"gains are {len(fleet.rate)} accuracies in 0..1, not {gains}": (
+                len(gains) != len(fleet.rate) or not all(0 <= gain <= 1 for gain in gains)
+            ),
+        }
+        for sentence, holds in refused.items():
+            if holds:
+                raise ValueError(sentence)
+
+    @property
+    def deadline_s(self) -> float:
+        """From arrival; infinite where the scenario has none."""
+        return np.inf if self.scenario.deadline_s is None else self.scenario.deadline_s
+
+    @property
+    def offered(self) -> tuple[Batch | None, ...]:
+        """(K,) batches of each class, None where there are none."""
+        return self.scenario.batches or (None,) * len(self.scenario.fleet.rate)
 
     @property
     def sizes(self) -> tuple[tuple[int, ...], ...]:
         """(K,) batch sizes that each class offers."""
-        offered = self.scenario.batches or (None,) * len(self.scenario.fleet.rate)
-        return tuple((1,) if batch is None else batch.sizes for batch in offered)
+        return tuple((1,) if batch is None else batch.sizes for batch in self.offered)
 
     @property
     def reward_gains(self) -> tuple[float, ...]:
@@ -114,69 +130,81 @@ class Control:
     def phases(self) -> int:
         """Phases of the workload."""
         match self.scenario.arrivals:
-            case MapArrivals(d0=d0):
-                return len(d0)
-            case PhasedArrivals(phases=phases):
+            case MapArrivals(d0=phases) | PhasedArrivals(phases=phases):
                 return len(phases)
         return 1
+
+    def about(self, task: str = "", **trained: Any) -> About:
+        """Describe a policy for these sites, as its file does; `trained` are other fields of it."""
+        scenario, fleet, longest_s = self.scenario, self.scenario.fleet, None
+        assert fleet.buffer is not None
+        service_s = tuple(time.mean_s for time in scenario.service)
+        if self.sees_phase and isinstance(scenario.arrivals, PhasedArrivals):
+            longest_s = max(phase.for_ for phase in scenario.arrivals.phases)
+        return About(
+            policy=f"rl-{'fo' if self.sees_phase else 'po'}{'-b' if self.batches else ''}",
+            task=task,
+            variants=tuple(fleet.variants),
+            counts=tuple(map(int, fleet.count)),
+            accuracies=tuple(map(float, fleet.accuracy)),
+            service_s=service_s,
+            buffer=fleet.buffer,
+            deadline_s=self.deadline_s,
+            slot_s=self.slot_s,
+            batch_sizes=self.sizes if self.batches else None,
+            batch_service_s=tuple(
+                (mean_s,) if batch is None else tuple(map(float, batch.service_s))
+                for mean_s, batch in zip(service_s, self.offered, strict=True)
+            )
+            if self.batches
+            else None,
+            phases=self.phases if self.sees_phase else None,
+            longest_phase_s=longest_s,
+            **trained,
+        )
 
     @property
     def features(self) -> int:
         """Length of an observation."""
-        fleet = self.scenario.fleet
-        assert fleet.buffer is not None
-        length = fleet.servers * (2 * (fleet.buffer + 1) + 1)
-        if self.batches:
-            length += fleet.servers
-        if self.sees_phase:
-            length += self.phases + isinstance(self.scenario.arrivals, PhasedArrivals)
-        return length
+        return self.about().layout.size
 
 
 class SlottedSites:
     """E sites in lockstep, one decision per site and slot.
 
     Site e draws from streams of its own, the same whatever E is.
+
+    Attributes
+    ----------
+    observation
+        (E, d) float32: what a controller sees, in the order of `inferway.scheduling.observation`.
+        The next slot writes over it, as over `rewards`, `outcomes` and `arrivals`.
+    rewards
+        (E,) of the last slot, eq. 2.
+    outcomes, arrivals
+        Of the last slot's requests; (E,) how many arrived.
+    counts
+        Of the requests since `clear`, by site and phase of arrival.
+    clock_s, phase
+        (E,) the time, and the workload's phase.
     """
 
     def __init__(self, control: Control, *, count: int = 1, seed: int = 0) -> None:
         if count < 1:
             raise ValueError(f"at least one site, not {count}")
-        self.control = control
-        self.count = count
-        self._sites = _sites(control, count)
+        self.control, self.count = control, count
+        self._sites = sites = _sites(control, count)
         # A slot takes a microsecond; to unpack forty arrays at each call would take twenty.
-        self._pinned = pin(self._sites)
+        self._pinned = pin(sites)
         self._advance = call_of(_ADVANCE, self._pinned.kind, *_DECISION)
         self._look = call_of(_LOOK, self._pinned.kind)
-        offers = control.scenario.batches or (None,) * len(control.sizes)
-        own = [(1, 1) if batch is None else (batch.min, batch.max) for batch in offers]
+        own = [(1, 1) if batch is None else (batch.min, batch.max) for batch in control.offered]
         self._own_batches = np.array([own] * count, np.int64)
-        self.observation: NDArray[np.float32] = self._sites.observation
-        """(E, d) float32: what a controller sees, in the order of
-        `inferway.scheduling.observation`; the next slot writes over it."""
-        self.rewards: Floats = self._sites.reward
-        """(E,) of the last slot, eq. 2; the next slot writes over it."""
-        self.outcomes: routed.Outcomes = self._sites.outcomes
-        """Outcomes of the last slot's requests; the next slot writes over it."""
-        self.arrivals: Ints = self.outcomes.arrived
-        """(E,) requests that arrived in the last slot."""
+        self.observation, self.rewards = sites.observation, sites.reward
+        self.outcomes, self.counts = sites.outcomes, sites.counted
+        self.arrivals = sites.outcomes.arrived
+        self.clock_s, self.phase = sites.clock_s, sites.flow.phase
         self.restart(seed)
-
-    @property
-    def counts(self) -> routed.PhaseCounts:
-        """Counts of the requests since `clear`, by site and phase of arrival."""
-        return self._sites.counted
-
-    @property
-    def clock_s(self) -> Floats:
-        """(E,) the time at each site."""
-        return self._sites.clock_s
-
-    @property
-    def phase(self) -> Ints:
-        """(E,) the workload's phase at each site."""
-        return self._sites.flow.phase
 
     def restart(self, seed: int) -> None:
         """Empty all sites, at time 0, the workload somewhere in its long run."""
@@ -201,11 +229,11 @@ class SlottedSites:
 
     def clear(self) -> None:
         """Count anew."""
-        for counts in self._sites.counted:
+        for counts in self.counts:
             counts[:] = 0
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """All that changes, for `restore`."""
+        """Copy all that changes, for `restore`."""
         return {name: array.copy() for name, array in self._changing().items()}
 
     def restore(self, state: dict[str, NDArray[Any]]) -> None:
@@ -219,13 +247,10 @@ class SlottedSites:
 
     def _changing(self) -> dict[str, NDArray[Any]]:
         sites = self._sites
-        parts = {
-            part: getattr(sites, part) for part in ("servers", "routed", "counted", "outcomes")
-        }
         nested = {
             f"{part}.{name}": array
-            for part, arrays in parts.items()
-            for name, array in arrays._asdict().items()
+            for part in ("servers", "routed", "counted", "outcomes")
+            for name, array in getattr(sites, part)._asdict().items()
         }
         flow = ("next_s", "phase", "switch_s", "end_s", "at", "base_s")
         nested |= {f"flow.{name}": getattr(sites.flow, name) for name in flow}
@@ -243,7 +268,7 @@ def _sites(control: Control, count: int) -> routed.SiteArrays:
     assert fleet.buffer is not None
     n, classes, phases = fleet.servers, len(fleet.rate), control.phases
     places = n, 1 << fleet.buffer.bit_length()
-    rule = laws(scenario.service, scenario.batches or (None,) * classes)
+    rule = laws(scenario.service, control.offered)
     mean_s = np.array([time.mean_s for time in scenario.service])
     drops = scenario.late == "drop" and scenario.deadline_s is not None
     gains = control.accuracy_weight * np.array(control.reward_gains)
@@ -251,8 +276,7 @@ def _sites(control: Control, count: int) -> routed.SiteArrays:
     def zeros(*shape: int, kind: Any = np.float64) -> NDArray[Any]:
         return np.zeros((count, *shape), kind)
 
-    ints = partial(zeros, kind=np.int64)
-    words = partial(zeros, kind=np.uint32)
+    ints, words = partial(zeros, kind=np.int64), partial(zeros, kind=np.uint32)
     return routed.SiteArrays(
         servers=routed.Servers(
             queue=words(n),
@@ -283,7 +307,7 @@ def _sites(control: Control, count: int) -> routed.SiteArrays:
         terms=routed.Terms(
             server_class=np.repeat(np.arange(classes, dtype=np.uint32), fleet.count),
             capacity=fleet.buffer,
-            deadline_s=np.inf if scenario.deadline_s is None else scenario.deadline_s,
+            deadline_s=control.deadline_s,
             drops=drops,
             eager=not any(scenario.batches) and not drops,
             worth=np.stack([gains, np.full(classes, -1.0)], axis=1),
@@ -299,3 +323,109 @@ def _sites(control: Control, count: int) -> routed.SiteArrays:
         observation=zeros(control.features, kind=np.float32),
         states=zeros(3, kind=np.uint64),
     )
+
+
+@dataclass(frozen=True)
+class PhaseTally:
+    """Counts by phase of the workload at arrival, over all sites.
+
+    Attributes
+    ----------
+    arrived, rejected, late
+        (m,); `rejected` counts dropped ones too, `late` those that were answered late.
+    timely
+        (m, K) answered in time.
+    sent
+        (m, K) accepted.
+    accuracy
+        (K,)
+    """
+
+    arrived: Ints
+    rejected: Ints
+    late: Ints
+    timely: Ints
+    sent: Ints
+    accuracy: Floats
+
+    @staticmethod
+    def of(sites: SlottedSites) -> PhaseTally:
+        """Sum what sites have counted since they were cleared."""
+        counts = sites.counts
+        return PhaseTally(
+            arrived=counts.arrived.sum(axis=0),
+            rejected=(counts.rejected + counts.dropped).sum(axis=0),
+            late=counts.answered[..., 1].sum(axis=(0, 2)),
+            timely=counts.answered[..., 0].sum(axis=0),
+            sent=counts.sent.sum(axis=0),
+            accuracy=np.asarray(sites.control.scenario.fleet.accuracy, np.float64),
+        )
+
+    @property
+    def goodput(self) -> Floats:
+        """(m,) correct answers in time per request; nan in a phase without requests."""
+        return _share(self.timely @ self.accuracy, self.arrived)
+
+    @property
+    def violations(self) -> Floats:
+        """(m,) share of the requests that were rejected or late."""
+        return _share(self.rejected + self.late, self.arrived)
+
+    @property
+    def heavy(self) -> Floats:
+        """(m,) share of the accepted requests at the most accurate class."""
+        return _share(self.sent[:, int(self.accuracy.argmax())], self.sent.sum(axis=1))
+
+    @property
+    def overall_goodput(self) -> float:
+        """Mean of the phases with requests: [Tan24]'s overall."""
+        return _mean(self.goodput)
+
+    @property
+    def overall_violations(self) -> float:
+        """As `overall_goodput`."""
+        return _mean(self.violations)
+
+    def figures(self) -> dict[str, float]:
+        """Name the shares as a learning curve does: overall, and by phase behind the name."""
+        by_phase = {
+            f"{name}_{phase}": share
+            for name in ("goodput", "violations", "heavy")
+            for phase, share in enumerate(getattr(self, name).tolist())
+        }
+        overall = {"goodput": self.overall_goodput, "violations": self.overall_violations}
+        return overall | by_phase
+
+
+def _share(part: NDArray[np.generic], whole: Ints) -> Floats:
+    share = np.full(len(whole), np.nan)
+    np.divide(part, whole, out=share, where=whole > 0)
+    return share
+
+
+def _mean(shares: Floats) -> float:
+    counted = shares[~np.isnan(shares)]
+    return float(counted.mean()) if len(counted) else float("nan")
+
+
+def evaluate(
+    decide: Decide,
+    control: Control,
+    *,
+    slots: int = 600_000,
+    sites: int = 200,
+    seed: int = 0,
+    warmup: int = 10,
+) -> PhaseTally:
+    """Run a policy and count the sites' requests by phase at their arrival.
+
+    The slots are those of all sites together, rounded up to whole slots of each: the paper's
+    600,000 by default. Sites begin empty, the workload in its long run; their first slots, the
+    warm-up, do not count. The seed is that of workload, service times and routing.
+    """
+    run = SlottedSites(control, count=sites, seed=seed)
+    for t in range(warmup + -(-slots // sites)):
+        if t == warmup:
+            run.clear()
+        run.step(*decide(run.observation))
+    return PhaseTally.of(run)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from inferway.extras import installing
 from inferway.learning.environment import EdgeSites, edge_sites
+from inferway.learning.site import Observation
 
 try:
     from stable_baselines3.common.vec_env import VecEnv
@@ -32,11 +33,9 @@ class BaselineSites(VecEnv):  # type: ignore[misc]
     def __init__(self, envs: EdgeSites) -> None:
         self.envs, num_envs = envs, envs.num_envs
         super().__init__(num_envs, envs.single_observation_space, envs.single_action_space)
-        self._actions = np.zeros((num_envs, self.action_space.shape[0]), np.float32)
-        self._returns = np.zeros(num_envs)
-        self._length = 0
+        self._returns, self._length = np.zeros(num_envs), 0
 
-    def reset(self) -> NDArray[np.float32]:
+    def reset(self) -> Observation:
         """Begin an episode, with the seed of `seed` if one was set since the last."""
         seed = self._seeds[0]
         self._reset_seeds()
@@ -47,9 +46,7 @@ class BaselineSites(VecEnv):  # type: ignore[misc]
         """Take the actions of the next slot."""
         self._actions = actions
 
-    def step_wait(
-        self,
-    ) -> tuple[NDArray[np.float32], NDArray[Any], NDArray[Any], list[dict[str, Any]]]:
+    def step_wait(self) -> tuple[Observation, NDArray[Any], NDArray[Any], list[dict[str, Any]]]:
         """Run it."""
         seen, rewards, _, ended, told = self.envs.step(self._actions)
         self._returns += rewards

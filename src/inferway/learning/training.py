@@ -1,31 +1,41 @@
-"""Training a scheduler: a run that can be interrupted anywhere and goes on to the last digit."""
+"""Training a scheduler: a run that can be interrupted anywhere and goes on to the last digit.
+
+Its files, the checkpoint and the trained policy that schedulers read without PyTorch
+(`inferway.scheduling.neural_policy`), are plain arrays and a text about them, replaced whole.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import fcntl
+import json
 import math
+import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from inferway.learning.evaluation import PhaseTally, evaluate
-from inferway.learning.files import Checkpoint, about, alone, check_same, identity_of, save
 from inferway.learning.settings import Settings
-from inferway.learning.site import Control
+from inferway.learning.site import Control, PhaseTally, evaluate
+from inferway.scheduling.neural_policy import About, read
+from inferway.unreadable import fault
 
 if TYPE_CHECKING:
     from inferway.learning.ppo import Learner, Update
 
+Arrays = Mapping[str, NDArray[Any]]
 
-POLICY = "policy.npz"
-"""The trained policy, below the folder of its training."""
+# Below the folder of a training: the trained policy, and where it stands.
+POLICY, CHECKPOINT = "policy.npz", "checkpoint.npz"
+SCHEMA = 2
 _EVERY_S = 30.0
 
 
@@ -35,10 +45,8 @@ class TrainingProgress:
 
     slots: int
     total: int
-    slots_per_s: float
-    """Since this process began, by the clock on the wall."""
-    goodput: float
-    """Of the last update's trajectories, with the noise of training; mean of the phases."""
+    slots_per_s: float  # Since this process began, by the clock on the wall
+    goodput: float  # Of the last update's trajectories, with noise; mean of the phases
     violations: float
     seconds_left: float
 
@@ -54,15 +62,11 @@ class Trained:
 
     policy: Path
     slots: int
-    finished: bool
-    """False after Ctrl-C; the same call goes on."""
-    tally: PhaseTally
-    """Of the policy as deployed, without noise, over `evaluated` slots."""
+    finished: bool  # False after Ctrl-C; the same call goes on
+    tally: PhaseTally  # Of the policy as deployed, without noise, over `evaluated` slots
     evaluated: int
-    cpu_s: float
-    """CPU time of this process's part."""
-    slots_per_cpu_s: float
-    """NaN where there was nothing left to do."""
+    cpu_s: float  # CPU time of this process's part
+    slots_per_cpu_s: float  # NaN where there was nothing left to do
 
     def to_json(self) -> dict[str, Any]:
         """As ``inferway train --json`` has it."""
@@ -80,59 +84,6 @@ class Trained:
             "cpu_s": self.cpu_s,
             "slots_per_cpu_s": self.slots_per_cpu_s,
         }
-
-
-class LearningCurve:
-    """``curve.csv`` in a folder that exists, and ``tensorboard`` beside it.
-
-    Lines after so many slots are of a run that was cut off after its last checkpoint: they are
-    dropped, as what they tell is computed again.
-    """
-
-    def __init__(self, folder: Path, slots: int, *, tensorboard: bool = True) -> None:
-        path = folder / "curve.csv"
-        lines = _kept(path, slots)
-        fresh = path.with_suffix(".new")
-        fresh.write_text("".join(lines), encoding="utf-8")
-        fresh.replace(path)
-        self._begun = bool(lines)
-        self._closing = ExitStack()
-        self._file = self._closing.enter_context(path.open("a", encoding="utf-8", buffering=1))
-        self._writer: Any = None
-        if tensorboard:
-            from torch.utils.tensorboard import SummaryWriter
-
-            self._writer = SummaryWriter(str(folder / "tensorboard"), purge_step=slots + 1)
-            self._closing.callback(self._writer.close)
-        self.close = self._closing.close
-
-    def add(self, row: Mapping[str, float]) -> None:
-        """Add a line; `slots` is one of its figures, and all lines have the same."""
-        if not self._begun:
-            self._file.write(",".join(row) + "\n")
-            self._begun = True
-        cells = (f"{one:.9g}" if isinstance(one, float) else str(one) for one in row.values())
-        self._file.write(",".join(cells) + "\n")
-        for name, value in row.items() if self._writer is not None else ():
-            if name != "slots":
-                self._writer.add_scalar(name, value, int(row["slots"]))
-
-
-def _kept(path: Path, slots: int) -> list[str]:
-    """The header and the lines up to `slots`, none of them cut short."""
-    if not path.exists() or slots == 0:
-        return []
-    header, *lines = path.read_text(encoding="utf-8").splitlines(keepends=True) or [""]
-    names = header.rstrip("\n").split(",")
-    if "slots" not in names:
-        return []
-    place = names.index("slots")
-
-    def kept(line: str) -> bool:
-        cells = line.rstrip("\n").split(",")
-        return line.endswith("\n") and len(cells) == len(names) and int(cells[place]) <= slots
-
-    return [header, *filter(kept, lines)]
 
 
 def train(
@@ -176,14 +127,13 @@ def train(
     torch.set_num_threads(threads)
     with alone(out):
         identity = identity_of(control, settings, task, seed, start)
-        checkpoint = Checkpoint(out)
-        saved = checkpoint.read()
+        saved = read_checkpoint(out)
         learner = Learner(control, settings, seed)
-        cpu_before = 0.0
+        cpu_before_s = 0.0
         if saved is not None:
-            check_same(saved[0], identity, checkpoint.path)
+            check_same(saved[0], identity, out / CHECKPOINT)
             learner.restore(saved[1])
-            cpu_before = float(saved[0].get("cpu_s", 0.0))
+            cpu_before_s = float(saved[0].get("cpu_s", 0.0))
         elif start is not None:
             _begin_with(learner, start)
         curve = LearningCurve(out, learner.slots, tensorboard=tensorboard)
@@ -193,8 +143,8 @@ def train(
         def keep() -> None:
             nonlocal kept_s, kept_slots
             if kept_slots != learner.slots:
-                cpu_s = cpu_before + clock.cpu_s
-                checkpoint.write({"identity": identity, "cpu_s": cpu_s}, learner.state())
+                cpu_s = cpu_before_s + clock.cpu_s
+                write_checkpoint(out, {"identity": identity, "cpu_s": cpu_s}, learner.state())
             kept_s, kept_slots = time.monotonic(), learner.slots
 
         def evaluated() -> PhaseTally:
@@ -209,7 +159,7 @@ def train(
                 except DivergenceError as error:
                     left = "there was no checkpoint yet"
                     if kept_slots >= 0:
-                        left = f"{checkpoint.path} is kept, of {kept_slots:,} slots"
+                        left = f"{out / CHECKPOINT} is kept, of {kept_slots:,} slots"
                     raise DivergenceError(
                         f"training failed: {error}; {left}. A lower learning rate, or rewards "
                         "that are scaled, may help."
@@ -221,7 +171,7 @@ def train(
                     tally = evaluated() if due else None
                     row["evaluated_goodput"] = tally.overall_goodput if tally else math.nan
                     row["evaluated_violations"] = tally.overall_violations if tally else math.nan
-                curve.add(row | {"cpu_s": cpu_before + clock.cpu_s})
+                curve.add(row | {"cpu_s": cpu_before_s + clock.cpu_s})
                 if progress is not None:
                     progress(clock.progress(update))
                 if time.monotonic() - kept_s >= checkpoint_every_s:
@@ -238,32 +188,22 @@ def train(
         )
         figures = trained.to_json()
         result = {name: figures[name] for name in ("evaluated_slots", "goodput", "violation_ratio")}
-        described = about(
-            control, task, slots=learner.slots, seed=seed, command=command, result=result
-        )
-        save(trained.policy, learner.actor.network.arrays(), described)
+        about = control.about(task, slots=learner.slots, seed=seed, command=command, result=result)
+        save(trained.policy, learner.actor.network.arrays(), about)
         return trained
 
 
 def _row(update: Update) -> dict[str, float]:
-    figures = {field.name: getattr(update, field.name) for field in dataclasses.fields(update)}
-    slots, tally = figures.pop("slots"), figures.pop("tally")
-    overall = {"goodput": tally.overall_goodput, "violations": tally.overall_violations}
-    phases = {
-        f"{name}_{phase}": value
-        for name in ("goodput", "violations", "heavy")
-        for phase, value in enumerate(getattr(tally, name).tolist())
+    figures = {
+        name: value for name, value in vars(update).items() if name not in ("slots", "tally")
     }
-    row = {"slots": slots} | overall | phases
-    return row | {name: float(value) for name, value in figures.items()}
+    learned = {name: float(value) for name, value in figures.items()}
+    return {"slots": update.slots, **update.tally.figures(), **learned}
 
 
 def _begin_with(learner: Learner, start: Path) -> None:
     """Take over the weights of a trained policy."""
-    from inferway.scheduling.neural_policy import read
-
-    network = read(start)
-    layers = learner.actor.network.arrays()
+    network, layers = read(start), learner.actor.network.arrays()
     if [weight.shape for weight in network.weights] != [weight.shape for weight, _ in layers]:
         raise ValueError(f"{start} has layers of other sizes than what is to be trained")
     trained = zip(network.weights, network.biases, strict=True)
@@ -295,8 +235,8 @@ class _Clock:
 
     def __init__(self, slots: int, total: int) -> None:
         self.total, self.start_cpu_s = total, time.process_time()
+        # At the start and after the first update, which compiles.
         self.marks = [(slots, time.monotonic(), self.start_cpu_s)]
-        """Slots, time and CPU time at the start and after the first update, which compiles."""
 
     @property
     def cpu_s(self) -> float:
@@ -304,22 +244,188 @@ class _Clock:
 
     def slots_per_cpu_s(self, slots: int) -> float:
         """Without the first update, where there are others."""
-        for before, _, cpu_s in reversed(self.marks):
-            if slots != before:
-                return (slots - before) / (time.process_time() - cpu_s)
-        return float("nan")
+        now_s, parts = time.process_time(), reversed(self.marks)
+        paces = ((slots - one) / (now_s - cpu_s) for one, _, cpu_s in parts if slots != one)
+        return next(paces, math.nan)
 
     def progress(self, update: Update) -> TrainingProgress:
-        now_s = time.monotonic()
+        now_s, slots, tally = time.monotonic(), update.slots, update.tally
         before, before_s, _ = self.marks[-1]
-        pace = (update.slots - before) / max(now_s - before_s, 1e-9)
+        pace = (slots - before) / max(now_s - before_s, 1e-9)
         if len(self.marks) == 1:
-            self.marks.append((update.slots, now_s, time.process_time()))
-        return TrainingProgress(
-            slots=update.slots,
-            total=self.total,
-            slots_per_s=pace,
-            goodput=update.tally.overall_goodput,
-            violations=update.tally.overall_violations,
-            seconds_left=max(self.total - update.slots, 0) / pace,
+            self.marks.append((slots, now_s, time.process_time()))
+        left_s = max(self.total - slots, 0) / pace
+        shares = tally.overall_goodput, tally.overall_violations
+        return TrainingProgress(slots, self.total, pace, *shares, left_s)
+
+
+class LearningCurve:
+    """``curve.csv`` in a folder that exists, and ``tensorboard`` beside it.
+
+    Lines after so many slots are of a run that was cut off after its last checkpoint: they are
+    dropped, as what they tell is computed again.
+    """
+
+    def __init__(self, folder: Path, slots: int, *, tensorboard: bool = True) -> None:
+        path = folder / "curve.csv"
+        fresh = path.with_suffix(".new")
+        fresh.write_text("".join(_kept(path, slots)), encoding="utf-8")
+        fresh.replace(path)
+        self._closing = ExitStack()
+        self.close = self._closing.close
+        self._file = self._closing.enter_context(path.open("a", encoding="utf-8", buffering=1))
+        self._writer: Any = None
+        if tensorboard:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self._writer = SummaryWriter(str(folder / "tensorboard"), purge_step=slots + 1)
+            self._closing.callback(self._writer.close)
+
+    def add(self, row: Mapping[str, float]) -> None:
+        """Add a line; `slots` is one of its figures, and all lines have the same."""
+        if not self._file.tell():
+            self._file.write(",".join(row) + "\n")
+        cells = (f"{one:.9g}" if isinstance(one, float) else str(one) for one in row.values())
+        self._file.write(",".join(cells) + "\n")
+        for name, value in row.items() if self._writer is not None else ():
+            if name != "slots":
+                self._writer.add_scalar(name, value, int(row["slots"]))
+
+
+def _kept(path: Path, slots: int) -> list[str]:
+    """The header and the lines up to `slots`, none of them cut short."""
+    text = path.read_text(encoding="utf-8") if slots and path.exists() else ""
+    header, *lines = text.splitlines(keepends=True) or [""]
+    names = header.rstrip("\n").split(",")
+    if "slots" not in names:
+        return []
+
+    def kept(line: str) -> bool:
+        cells = dict(zip(names, line.rstrip("\n").split(","), strict=False))
+        return line.endswith("\n") and len(cells) == len(names) and int(cells["slots"]) <= slots
+
+    return [header, *filter(kept, lines)]
+
+
+def save(
+    path: Path, layers: Sequence[tuple[NDArray[np.float32], NDArray[np.float32]]], about: About
+) -> None:
+    """Write a policy: ``weight_i``, ``bias_i`` by layer, and ``about``."""
+    arrays: dict[str, NDArray[Any]] = {"about": np.array(about.to_json())}
+    for place, (weight, bias) in enumerate(layers):
+        arrays |= {f"weight_{place}": np.ascontiguousarray(weight), f"bias_{place}": bias}
+    _write(path, arrays)
+
+
+def _write(path: Path, arrays: Arrays) -> None:
+    """Write arrays to a file that is either as it was before or whole, whatever happens."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(f".{path.name}.new")
+    with fresh.open("wb") as file:
+        np.savez(file, allow_pickle=False, **arrays)
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.replace(path)
+
+
+def write_checkpoint(folder: Path, about: Mapping[str, Any], state: Arrays) -> None:
+    """Keep a state and what it is one of; on the disk when this returns."""
+    text = json.dumps({"schema": SCHEMA, **about}, allow_nan=False)
+    _write(folder / CHECKPOINT, {"about": np.array(text), **state})
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def read_checkpoint(folder: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]] | None:
+    """Read what was written last; None where nothing was.
+
+    ValueError where the file is none of ours, or of another version.
+    """
+    path = folder / CHECKPOINT
+    if not path.exists():
+        return None
+    try:
+        # NumPy leaves a file that is no archive open.
+        with path.open("rb") as bytes_, np.load(bytes_, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+        about = json.loads(str(arrays.pop("about")[()]))
+        schema = about["schema"]
+    except Exception as error:  # whatever the parts of NumPy's reader raise
+        raise ValueError(f"{path} is not a checkpoint: {fault(error)}") from None
+    if schema != SCHEMA:
+        raise ValueError(
+            f"{path} is of another version of inferway and cannot be gone on with: it has "
+            f"schema {schema}, and {SCHEMA} is what is read. Name another --out, or remove it."
         )
+    return about, arrays
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Hold a folder; RuntimeError where another training does."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise RuntimeError(
+                f"another training writes to {folder}: wait for it, or name another --out"
+            ) from None
+        yield
+
+
+def identity_of(
+    control: Control, settings: Settings, task: str, seed: int, start: Path | None
+) -> dict[str, Any]:
+    """Describe what makes a training this one and none other; infinities by name."""
+    chosen = dataclasses.asdict(settings)
+    if not settings.scheduled:
+        del chosen["slots"]
+    controlled = ("slot_s", "sees_phase", "batches", "rejected_weight", "accuracy_weight")
+    sites = {name: getattr(control, name) for name in controlled}
+    sites |= {"gains": control.reward_gains}
+    described = ("fleet", "service", "arrivals", "deadline_s", "late", "batches")
+    sites |= {name: getattr(control.scenario, name) for name in described}
+    begun = None if start is None else str(start)
+    identity = {"task": task, "seed": seed, "start": begun, "settings": chosen, "sites": sites}
+    text = json.dumps(identity, default=_plain)
+    plain: dict[str, Any] = json.loads(text, parse_constant=lambda name: str(float(name)))
+    return plain
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    return dict(value) if isinstance(value, Mapping) else str(value)
+
+
+def check_same(saved: Mapping[str, Any], wanted: Mapping[str, Any], path: Path) -> None:
+    """Raise ValueError, with what differs, unless a checkpoint is of the training wanted."""
+    before, now = (_leaves(one) for one in (saved.get("identity", {}), wanted))
+    differ = [
+        f"{name} ({_short(before.get(name))} there, {_short(now.get(name))} now)"
+        for name in now | before
+        if before.get(name) != now.get(name)
+    ]
+    if differ:
+        raise ValueError(
+            f"{path} is of another training: {'; '.join(differ)}. Name another --out, or remove it."
+        )
+
+
+def _leaves(identity: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: one
+        for part, value in identity.items()
+        for name, one in (value if isinstance(value, dict) else {part: value}).items()
+    }
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -11,10 +11,9 @@ from burst import SMALL, control
 
 torch: Any = pytest.importorskip("torch", reason="needs PyTorch: pip install 'inferway[learn]'")
 
-from inferway.learning.evaluation import evaluate  # noqa: E402
 from inferway.learning.ppo import Actions, Actor, DivergenceError, Learner  # noqa: E402
 from inferway.learning.settings import Settings  # noqa: E402
-from inferway.learning.site import SlottedSites  # noqa: E402
+from inferway.learning.site import SlottedSites, evaluate  # noqa: E402
 
 KINDS = [
     {},

@@ -19,9 +19,17 @@ from burst import SMALL, control
 
 torch: Any = pytest.importorskip("torch", reason="needs PyTorch: pip install 'inferway[learn]'")
 
-from inferway.learning.files import CHECKPOINT, Checkpoint, alone  # noqa: E402
 from inferway.learning.ppo import DivergenceError  # noqa: E402
-from inferway.learning.training import POLICY, Trained, TrainingProgress, train  # noqa: E402
+from inferway.learning.training import (  # noqa: E402
+    CHECKPOINT,
+    POLICY,
+    Trained,
+    TrainingProgress,
+    alone,
+    read_checkpoint,
+    train,
+    write_checkpoint,
+)
 from inferway.scheduling.neural_policy import read  # noqa: E402
 
 LONG = replace(SMALL, slots=40_000)
@@ -95,7 +103,7 @@ def test_goes_on_after_kill_9(tmp_path: Path, whole: Path) -> None:
     time.sleep(chance.random() * 0.05)
     process.kill()
     process.communicate(timeout=300)
-    known = Checkpoint(cut).read()
+    known = read_checkpoint(cut)
     assert known is None or int(known[1]["slots"]) < LONG.slots
     short(cut, LONG)
     same(cut, whole)
@@ -107,7 +115,7 @@ def test_ctrl_c_keeps_what_is_there(tmp_path: Path, whole: Path) -> None:
     process.send_signal(signal.SIGINT)
     _, complaint = process.communicate(timeout=300)
     assert (process.returncode, complaint) == (0, b"")
-    found = Checkpoint(tmp_path / "cut").read()
+    found = read_checkpoint(tmp_path / "cut")
     assert found is not None
     slots = int(found[1]["slots"])
     assert 0 < slots < LONG.slots
@@ -171,7 +179,7 @@ def test_a_broken_checkpoint_is_named(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_of_an_earlier_version_is_refused(tmp_path: Path) -> None:
-    Checkpoint(tmp_path).write({"schema": 1}, {"slots": np.array(2_000)})
+    write_checkpoint(tmp_path, {"schema": 1}, {"slots": np.array(2_000)})
     with pytest.raises(ValueError, match=r"checkpoint\.npz is of another version of inferway"):
         short(tmp_path)
 
@@ -216,7 +224,7 @@ def test_a_policy_is_what_was_trained(tmp_path: Path) -> None:
 
     short(tmp_path)
     learner = Learner(control(), SMALL, seed=4)
-    found = Checkpoint(tmp_path).read()
+    found = read_checkpoint(tmp_path)
     assert found is not None
     learner.restore(found[1])
     sites = SlottedSites(control(), count=30, seed=1)

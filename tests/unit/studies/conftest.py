@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from inferway.learning.files import about, save
+from inferway.learning.training import save
 from inferway.studies.scheduling.other_learners import LEARNERS
 from inferway.studies.scheduling.shipped import SEEDS, shipped
 from inferway.studies.scheduling.train import KEPT, write_curve
@@ -36,7 +36,7 @@ def policies(tmp_path_factory):
 def stand_in(name, seed):
     """A network of random weights, whose routing is near to even."""
     wanted = shipped(name)
-    said = about(wanted.control, "recognise", seed=seed)
+    said = wanted.control.about("recognise", seed=seed)
     random = np.random.default_rng(seed)
     sizes = (said.layout.size, 90, 60, said.outputs)
     layers = [

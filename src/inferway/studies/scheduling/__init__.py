@@ -3,7 +3,6 @@
 CODE = (
     *("site", "dispatch", "scheduling", "twin", "workload"),
     *("learning/arrivals.py", "learning/routed.py", "learning/site.py"),
-    "learning/evaluation.py",
     "studies/scheduling/burst.py",
     *("studies/scheduling/deciders.py", "studies/scheduling/trial.py"),
 )

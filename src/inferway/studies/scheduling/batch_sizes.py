@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from inferway.experiments.curves import Curve, Drawing, Panel, panels
-from inferway.learning.evaluation import PhaseTally
-from inferway.learning.site import SlottedSites
+from inferway.learning.site import PhaseTally, SlottedSites
 from inferway.studies import Claim, Point, Results, Study, claim, grid, scales
 from inferway.studies.scheduling import CODE
 from inferway.studies.scheduling.burst import (

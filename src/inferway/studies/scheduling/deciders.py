@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferway.deployment.policies import spec_of
-from inferway.learning.evaluation import Decide
-from inferway.learning.site import Control
+from inferway.learning.site import Control, Decide
 from inferway.scheduling import Conditions, Routing, controller_of
 from inferway.scheduling.fixed import FixedRouting, even, heaviest, lightest, only
 from inferway.scheduling.hand_rule import HandRule

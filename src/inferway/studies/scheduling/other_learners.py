@@ -19,8 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from inferway.learning.evaluation import PhaseTally
-from inferway.learning.site import SlottedSites
+from inferway.learning.site import PhaseTally, SlottedSites
 from inferway.studies.scheduling.burst import control
 from inferway.studies.scheduling.shipped import folder
 from inferway.studies.scheduling.train import write_curve

@@ -7,8 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from inferway.learning.evaluation import evaluate
-from inferway.learning.site import Control
+from inferway.learning.site import Control, evaluate
 from inferway.scheduling.neural_policy import fits
 from inferway.studies import Point
 from inferway.studies.scheduling.burst import (
