@@ -1,69 +1,50 @@
-"""One fleet of a task: who decides, the servers, a queue for each of them, and their batches."""
+"""One fleet of a task: who decides, its servers, and each request from decision to answer."""
 
 from __future__ import annotations
 
 import asyncio
 import math
-import random
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from functools import partial
 from itertools import islice, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from inferway.live.background import SchedulerLoop, keep_recording
-from inferway.live.explain import FleetFacts, Snapshot
-from inferway.live.headroom import is_closed
+from inferway.live.explain import FleetFacts, RequestLog, Snapshot
 from inferway.live.health import Health
 from inferway.live.instance import Instance, PoolTerms, RetryBudget
 from inferway.live.local import LocalInstance
 from inferway.live.options import PoolOptions
 from inferway.live.predict import Forecast
-from inferway.live.request import InferRequest, Job, RequestBatch, fit
+from inferway.live.request import EXPIRED, InferRequest, Job, Outcome, RequestBatch
+from inferway.live.servers import ServerQueues
+from inferway.live.stats import Stats
 from inferway.live.threads import InlineRunner, Wakeup
 from inferway.live.upstream.remote import Forwarding
 from inferway.live.upstream.server import ServerInstance
-from inferway.live.upstream.upstream import Upstream
 from inferway.protocol import Signature
+from inferway.protocol.refusal import RefusalError
 from inferway.runtime import RemoteRuntime, Served
+from inferway.site import HOLD, REJECT
 from inferway.site.view import WHOLE, Floats
 
 if TYPE_CHECKING:
-    from inferway.dispatch.batching import Rule
     from inferway.dispatch.dispatcher import Dispatcher
     from inferway.dispatch.recording import Recording
 
 REMEMBER_S: Final = 60.0
 """How often the measured service times are kept."""
-WITHDRAWN: Final = "the node does not offer this any more"
-_HALF_WORD: Final = 2**63
-
-
-class Owner(Protocol):
-    """Whose requests a pool has, and who is told what becomes of them; always on the loop."""
-
-    def settle(self, pool: Pool, job: Job) -> None:
-        """Settle a request, or a batch, that has been run."""
-
-    def pull(self, pool: Pool) -> None:
-        """Decide on the head of the central queue again: something may have fallen free."""
-
-    def dropped(self, pool: Pool, request: InferRequest, late: bool) -> None:
-        """End a request that stands nowhere any more: it is late, or the policy said so."""
-
-    def moved_out(self, pool: Pool, requests: Sequence[InferRequest]) -> None:
-        """Find other servers for requests whose server takes none any more."""
-
-    def marked(self, pool: Pool, server: int, healthy: bool, reason: str) -> None:
-        """Say that a server takes requests from now on, or why it does not."""
+GAVE_WAY: Final = "a request of higher priority took the place of this one; try again later"
+# How low a request stands that states no priority: below all that do.
+_UNSAID: Final = 1 << 15
 
 
 class Pool:
-    """A dispatcher, its instances, and what is on the way between them.
+    """A dispatcher, its instances, and the requests on the way between them.
 
     All methods but the constructor belong to the event loop.
 
@@ -83,6 +64,13 @@ class Pool:
 
     Attributes
     ----------
+    stats, log, traced
+        Of the task: where its requests are counted and remembered, and who is told of each that
+        has ended, with the task, for spans; None where nobody is.
+    columns
+        Where the statistics have each class.
+    changed
+        Called with a server, whether it takes requests from now on, and why not.
     names
         Per class, its variant and its node.
     versions
@@ -93,25 +81,20 @@ class Pool:
         By class, the rows that a request may have, and those of one run.
     facts
         For explanations.
-    columns
-        Where the task's statistics have each class.
     own
         Classes that run here, as a bit mask.
     queues
         What each server holds, in the dispatcher's order; those in service come first.
     held
-        The central queue: requests that no server has yet, as they came.
-    batcher
-        Forms batches; None where instances take one request after the other by themselves.
-    arrived
-        Rows that have been asked for.
-    stamps
-        Whether requests note when they were decided, for spans.
+        The central queue: requests that no server has yet, as they came. Policies see how many.
     recording
         Writes down what the dispatcher is given and decides; None where nothing does.
     """
 
-    owner: Owner
+    stats: Stats
+    log: RequestLog
+    traced: Callable[[str, InferRequest], None] | None = None
+    changed: Callable[[int, bool, str], None]
     soon: Callable[[Callable[[], Job | None]], None]
 
     def __init__(
@@ -124,25 +107,25 @@ class Pool:
     ) -> None:
         self.options = options = options or PoolOptions()
         fleet, view = dispatcher.fleet, dispatcher.site
-        first = [int(server) for server in fleet.first]
+        first: list[int] = fleet.first.tolist()
         if len(runtimes) != first[-1]:
             raise ValueError(
                 f"task {task!r} has {first[-1]} servers and {len(runtimes)} runtimes; "
                 "there must be one per server"
             )
         self.task, self.signature, self.dispatcher = task, signature, dispatcher
-        self.variants, self.first = fleet.variants, first
-        # As plain Python values.
-        self.accuracy = [float(value) for value in fleet.accuracy]
-        self.rate = [float(value) for value in fleet.rate]
+        self.variants, self.first, self.runtimes = fleet.variants, first, list(runtimes)
+        self.accuracy: list[float] = fleet.accuracy.tolist()
+        self.rate: list[float] = fleet.rate.tolist()
         self.classes = range(len(fleet.variants))
         self.class_of = [k for k in self.classes for _ in range(first[k], first[k + 1])]
-        self.runtimes = list(runtimes)
+        leads = [runtimes[server] for server in first[:-1]]
         self.names = [
             (one.variant, one.node) if isinstance(one, Forwarding) else (name, options.node)
-            for name, one in ((fleet.variants[k], runtimes[first[k]]) for k in self.classes)
+            for name, one in zip(fleet.variants, leads, strict=True)
         ]
         self.versions = tuple(dict.fromkeys(variant for variant, _ in self.names))
+        self.own = sum(1 << k for k, one in enumerate(leads) if not isinstance(one, Forwarding))
         self.now, self.drop_late = options.now, options.drop_late
         self.places = int(view.arrived_s.shape[1])
         if options.in_order and self.places != 1:
@@ -160,30 +143,19 @@ class Pool:
         self.budget = RetryBudget()
         self.instances = self._instances()
         self._led = {self.instances[low]: (low, high) for low, high in pairwise(first)}
-        # A class is another node's, or this one's.
-        self.own = sum(
-            1 << k for k in self.classes if not isinstance(runtimes[first[k]], Forwarding)
+        self.servers = ServerQueues(
+            dispatcher, self.instances, self.class_of, signature, options, self._expire
         )
-        self._groups: dict[Upstream, list[int]] = {}
-        for server, instance in enumerate(self.instances):
-            if instance.group is not None:
-                self._groups.setdefault(instance.group, []).append(server)
-        self._watchers: list[tuple[Upstream, Callable[[bool, str], None]]] = []
-        self._withdrawn: frozenset[int] = frozenset()
-        self.queues: list[deque[InferRequest]] = [deque() for _ in self.instances]
+        self.queues, self.left_s = self.servers.queues, self.servers.left_s
         self.held: deque[InferRequest] = deque()
         self.forecast = Forecast(view, self.class_of, self.accuracy, self.now)
         self.health = Health(self.instances, self.class_of, self._mark)
-        pulls = hasattr(dispatcher.policy, "pull")
-        batches = pulls or options.rules is not None
-        self.batcher = Batcher(self, options.rules, pulls=pulls) if batches else None
         self.scheduler = (
             None
             if options.controller is None
             else SchedulerLoop(options.controller, lambda: self.dispatcher, self.now, self.report)
         )
-        self.arrived, self.stamps = 0, False
-        self._word = random.Random(options.seed).getrandbits
+        self._arrived = 0
         self._queue, self._ends_s, self._free_s = view.queue, view.ends_s, view.free_s
         self._row_s, self.balance, self._held = view.row_s, view.balance, view.held
         self._routed = dispatcher.routed
@@ -228,43 +200,29 @@ class Pool:
             await instance.start(self)
         if self.scheduler is not None:
             self.scheduler.begin()
-        for server, instance in enumerate(self.instances):
-            if instance.resting:
-                self.health.rest(server, f"{instance.name} failed: {instance.complaint}")
-        for group, servers in self._groups.items():
-            watcher = partial(self._mark_group, servers)
-            self._watchers.append((group, watcher))
-            group.watch(watcher)
-            if group.works and self._withdrawn:
-                watcher(True, "")
-        options = self.options
-        if options.window_s is not None:
-            self._tasks.append(asyncio.create_task(self._follow_rate(options.window_s)))
-        if options.remember is not None:
+        self.health.start()
+        if self.options.window_s is not None:
+            self._tasks.append(asyncio.create_task(self._follow_rate(self.options.window_s)))
+        if self.options.remember is not None:
             self._tasks.append(asyncio.create_task(self._keep()))
         return [instance.name for instance in self.instances if instance.cold]
 
-    async def drain(self, limit_s: float) -> list[InferRequest]:
-        """Run what waits, as far as the limit allows; health, plans and schedules stay as they are.
-
-        Returns
-        -------
-        list of InferRequest
-            Those that were left, in no queue any more; what instances have, `close` waits for.
-        """
+    async def close(self, limit_s: float) -> None:
+        """Let go of everything; what is queued is run first, as far as the limit allows."""
+        gone, ends_s = f"task {self.task!r} is no longer served", self.now() + limit_s
+        while self.held:
+            request = self.held[0]
+            self._release(request)
+            self._end(request, Outcome.UNAVAILABLE, gone)
         self.health.stop()
         for task in self._tasks:
             task.cancel()
         if self.scheduler is not None:
             self.scheduler.stop()
-        for group, watcher in self._watchers:
-            group.unwatch(watcher)
-        self._watchers.clear()
-        return [] if self.batcher is None else await self.batcher.drain(limit_s)
-
-    async def close(self, limit_s: float) -> None:
-        """End every instance after what it has, as far as the limit allows."""
-        ended = all(await asyncio.gather(*(one.close(limit_s) for one in self.instances)))
+        for request in await self.servers.drain(limit_s):
+            self._end(request, Outcome.UNAVAILABLE, gone)
+        left_s = max(0.0, ends_s - self.now())
+        ended = all(await asyncio.gather(*(one.close(left_s) for one in self.instances)))
         # What has ended since the loop was last woken.
         self.collect()
         # A thread that still runs its model keeps the runtime and the wake-up until the process
@@ -294,11 +252,6 @@ class Pool:
                 self.scheduler.go_on(before.scheduler)
             self.scheduler.again()  # what was taught holds the old routing
 
-    def flush(self) -> None:
-        """Let no request wait for others to make a batch with, from now on: few more will come."""
-        if self.batcher is not None:
-            self.batcher.flush()
-
     @property
     def in_flight(self) -> int:
         """Requests at the servers and in the central queue."""
@@ -319,8 +272,7 @@ class Pool:
 
     def own_mask(self, variant: str) -> int:
         """Make the bit mask of this node's own class of a variant; 0 where it has none."""
-        own = (variant, self.options.node)
-        return sum(1 << k for k in self.classes if self.names[k] == own)
+        return self.own & self.mask_of(variant)
 
     def forwards(self, classes: int) -> bool:
         """Tell whether a request that these classes may answer, a bit mask, may go to another
@@ -333,44 +285,34 @@ class Pool:
 
         What is on its way to them still ends.
         """
-        before = self._withdrawn
-        self._withdrawn = frozenset(k for k in self.classes if self.names[k] in offers)
-        turned = before ^ self._withdrawn
-        for group, servers in self._groups.items():
-            those = [server for server in servers if self.class_of[server] in turned]
-            self._mark_group(those, group.works, group.reason)
-
-    def behind(self, server: int) -> int:
-        """Classes whose servers fail together with a server's, as a bit mask; 0 where none does."""
-        group, mask = self.instances[server].group, 0
-        if group is not None:
-            for other in self._groups[group]:
-                mask |= 1 << self.class_of[other]
-        return mask
-
-    def out(self, server: int) -> bool:
-        """Tell whether the server fails together with others, and has: it gets nothing more."""
-        group = self.instances[server].group
-        return group is not None and group.out
+        self.health.withdraw(frozenset(k for k in self.classes if self.names[k] in offers))
 
     # Decisions.
 
-    def decide(self, request: InferRequest, classes: int, deadline_s: float) -> int:
-        """Have a request decided on; one that gets a server goes there.
+    def submit(self, request: InferRequest) -> None:
+        """Decide on a request that has come; its `deliver` is called when it has ended."""
+        self._arrived += request.rows
+        in_order = self.options.in_order
+        if in_order and self.held:  # first come, first served
+            waits = self.forecast.falls_open(request, self.left_s(request), 0)
+        else:
+            server = self._decide(request, request.classes, request.deadline_s)
+            if server >= 0:
+                return
+            waits = server == HOLD or (in_order and self._falls_open(request))
+        if waits:
+            if len(self.held) < self.options.room or self._gave_way_in_line(request):
+                self._hold(request)
+                return
+        elif request.priority and self._gave_way_at_servers(request):
+            return
+        self._reject(request)
 
-        Parameters
-        ----------
-        request
-            It stands in no queue.
-        classes
-            Bit mask of the classes that may answer it.
-        deadline_s
-            That the policy is told.
+    def _decide(self, request: InferRequest, classes: int, deadline_s: float) -> int:
+        """Have a request that stands in no queue decided on: a server, REJECT or HOLD.
 
-        Returns
-        -------
-        int
-            A server, REJECT or HOLD.
+        One that gets a server goes there. The policy is told which classes may answer, a bit mask,
+        and the deadline.
         """
         dispatcher = self.dispatcher
         now_s = self.now()
@@ -387,7 +329,7 @@ class Pool:
         )
         server = dispatcher.arrive(
             now_s,
-            self._word(64) - _HALF_WORD,
+            self.servers.draw(),
             deadline_s,
             request.floor,
             request.priority,
@@ -395,99 +337,54 @@ class Pool:
             request.rows,
             request.counted,
         )
-        if self.stamps:
+        if self.traced is not None:
             request.dispatched_s = self.now()
         if server >= 0:
             request.predicted_s = dispatcher.predicted_wait_s + dispatcher.predicted_service_s
             request.server = server
-            queue = self.queues[server]
-            queue.append(request)
-            if self.batcher is None:
-                self.instances[server].put(request)
-                waits = len(queue) > 1
-            else:
-                waits = self.batcher.put(request)
-            if waits and request.deadline_s < math.inf:
+            if self.servers.put(request) and request.deadline_s < math.inf:
                 self._time(request, now_s)
         return server
 
-    def ask(self, server: int) -> tuple[int, int]:
-        """Ask the policy how many requests a free server drops and takes: (drop, take)."""
-        return self.dispatcher.pull(server, self.now(), self._word(64) - _HALF_WORD)
+    def _falls_open(self, request: InferRequest) -> bool:
+        """Tell whether waiting for one of the full servers makes sense."""
+        return self.forecast.falls_open(request, self.left_s(request), self.places)
 
-    def begin(self, server: int, taken: int) -> None:
-        """Say that a server serves its first requests together, or waits for more with 0."""
-        self.dispatcher.begin(server, taken, self.now())
+    # The central queue.
 
-    def take_back(self, request: InferRequest) -> None:
-        """Undo a decision where no answer is sent: the place is freed and the balance moved back.
-
-        The request keeps its server's number, for those who count.
-        """
-        server = request.server
-        queue = self.queues[server]
-        position = queue.index(request)
-        del queue[position]
-        request.untime()
-        self.dispatcher.withdraw(server, position, self.now(), request.counted)
-
-    def recall(self, request: InferRequest) -> bool:
-        """Take a request from its server and undo its decision; False when its run has begun."""
-        if self.batcher is not None:
-            return self.batcher.cancel(request)
-        if not self.instances[request.server].cancel(request):
-            return False
-        self.take_back(request)
-        return True
-
-    def abort(self, request: InferRequest) -> None:
-        """Nobody waits for this request, whose run has begun: it is stopped where it can be."""
-        if self.batcher is not None:
-            self.batcher.abort(request)
-        else:
-            self.instances[request.server].abort(request)
-
-    def begun(self, server: int) -> int:
-        """Number of a server's requests in service; they stand before the others."""
-        if self.batcher is not None:
-            return self.batcher.begun(server)
-        return min(1, len(self.queues[server]))
-
-    def left_s(self, request: InferRequest) -> float:
-        """Time until a request's deadline."""
-        # Where late requests are served, nothing is refused for being late.
-        return request.deadline_s - self.now() if self.drop_late else math.inf
-
-    # The central queue; policies see how many wait there.
-
-    @property
-    def full(self) -> bool:
-        """Tell whether the central queue has no room."""
-        return len(self.held) >= self.options.room
-
-    def hold(self, request: InferRequest) -> None:
-        """Let a request wait behind all others in the central queue."""
+    def _hold(self, request: InferRequest) -> None:
         self.held.append(request)
         self._held[0] = len(self.held)
         if request.deadline_s < math.inf:
             self._time(request, self.now())
 
-    def release(self, request: InferRequest) -> None:
-        """Let a request go from the central queue, wherever it stands."""
+    def _release(self, request: InferRequest) -> None:
         self.held.remove(request)
         self._held[0] = len(self.held)
         request.untime()
 
-    def next_held(self) -> InferRequest:
-        """Take the first out, to be decided on; its deadline goes on."""
-        request = self.held.popleft()
-        self._held[0] = len(self.held)
-        return request
+    def _pull(self) -> None:
+        """Decide on the head of the central queue again: a server fell free, or the head has gone.
 
-    def put_back(self, request: InferRequest) -> None:
-        """Let a request be the first again."""
-        self.held.appendleft(request)
-        self._held[0] = len(self.held)
+        It stays the head where the policy still holds it, or what it needs is still taken.
+        """
+        while self.held:
+            request = self.held.popleft()
+            self._held[0] = len(self.held)
+            timer, request.timer = request.timer, None
+            if self.left_s(request) < 0.0:
+                self._expire(request)
+            else:
+                server = self._again(request, request.deadline_s)
+                if server == HOLD or (server == REJECT and self._falls_open(request)):
+                    request.timer = timer
+                    self.held.appendleft(request)
+                    self._held[0] = len(self.held)
+                    return
+                if server == REJECT:
+                    self._reject(request)
+            if timer is not None:
+                timer.cancel()
 
     def _time(self, request: InferRequest, now_s: float) -> None:
         # Whoever asked should know at once, not when a server comes to it.
@@ -499,13 +396,23 @@ class Pool:
     def _pass(self, request: InferRequest) -> None:
         request.timer = None
         if request.server < 0:
-            self.release(request)
-        elif request.outcome is not None or not self.recall(request):
+            self._release(request)
+        elif request.outcome is not None or not self.servers.recall(request):
             return
-        self.owner.dropped(self, request, late=True)
-        self.owner.pull(self)
+        self._expire(request)
+        self._pull()
 
-    # What instances and batches tell.
+    def cancel(self, request: InferRequest) -> None:
+        """Forget a request that it has, whose client has gone."""
+        if request.server < 0:
+            self._release(request)
+        elif not self.servers.recall(request):
+            self.servers.abort(request)
+            return
+        self._end(request, Outcome.CANCELED, request.reason)
+        self._pull()
+
+    # What instances tell: what has been run is settled.
 
     def done(self, job: Job) -> None:
         """As `Events.done`: another node's answer has come in."""
@@ -518,21 +425,6 @@ class Pool:
         assert self._wakeup is not None
         self._wakeup.ring()
 
-    def collect(self) -> None:
-        """Have everything settled that has ended."""
-        done, owner = self._done, self.owner
-        while done:
-            job = done.popleft()
-            try:
-                owner.settle(self, job)
-            except Exception as error:  # the others are to have their answers all the same
-                self.report(error)
-            if job.kept_bytes is not None:
-                assert self.options.headroom is not None
-                self.options.headroom.settle(*job.kept_bytes)
-        if self.held:
-            owner.pull(self)
-
     def leads(self, instance: Instance) -> bool:
         """As `Events.leads`."""
         return instance in self._led
@@ -542,34 +434,279 @@ class Pool:
         low, high = self._led[instance]
         self.dispatcher.shift(low, high, by_s, least_s, self.now())
 
-    def report(self, error: Exception) -> None:
-        """Say an error that is nobody's answer."""
-        message = f"task {self.task!r}: a request was not settled"
-        context = {"message": message, "exception": error}
-        asyncio.get_running_loop().call_exception_handler(context)
+    def collect(self) -> None:
+        """Settle everything that has ended: answers sent, places freed, decisions undone."""
+        done = self._done
+        while done:
+            job = done.popleft()
+            try:
+                if isinstance(job, RequestBatch):
+                    self._settle_batch(job)
+                else:
+                    self._settle(job, 0)
+            except Exception as error:  # the others are to have their answers all the same
+                self.report(error)
+            if job.kept_bytes is not None:
+                assert self.options.headroom is not None
+                self.options.headroom.settle(*job.kept_bytes)
+        if self.held:
+            self._pull()
+
+    def _settle_batch(self, batch: RequestBatch) -> None:
+        try:
+            batch.share_out()
+            failed = batch.outcome in (Outcome.FAILED, Outcome.INVALID)
+            if failed and len(batch.members) > 1 and not self.instances[batch.server].resting:
+                batch.part()
+            measured = batch.rows
+            for request in list(batch.members):
+                try:
+                    # Of the batch's service time the dispatcher learns once.
+                    if self._settle(request, measured):
+                        measured = -1
+                except Exception as error:  # the others are to have their answers all the same
+                    self.report(error)
+        finally:
+            self.servers.settled(batch)
+
+    def _settle(self, request: InferRequest, measured: int) -> bool:
+        """Settle a request that is in a server's queue; whether it has been answered.
+
+        Its service time was `measured` over so many rows, 0 for its own, or is known already, -1.
+        """
+        now_s = self.now()
+        server = request.server
+        if request.timer is not None:
+            request.timer.cancel()
+            request.timer = None
+        if request.outcome is Outcome.ANSWERED and not request.abandoned:
+            k = self.class_of[server]
+            column, stats, passed = self.columns[k], self.stats, request.passed
+            request.variant, request.node = self.names[k]
+            request.latency_s = now_s - request.received_s
+            request.late = now_s > request.deadline_s
+            request.balance = self.balance.item()
+            if measured >= 0 and passed is None:  # runs are counted where they are
+                stats.ran(column, measured or request.rows, self.most_rows[k])
+            # Sent before it is counted: what cannot be sent does not count.
+            try:
+                request.deliver(request)
+            except RefusalError as refusal:
+                request.outcome, request.reason = Outcome.INVALID, refusal.reason
+            except Exception as error:
+                request.outcome = Outcome.FAILED
+                request.reason = f"the answer of {request.variant} could not be sent"
+                if not request.abandoned:
+                    self.report(error)
+            else:
+                self.queues[server].popleft()
+                # What was out of the ordinary on the way is the hop's to learn, for all servers.
+                if passed is not None and passed.strayed:
+                    measured = -1
+                self.dispatcher.finish(server, now_s, request.service_s, measured)
+                if request.late:
+                    stats.late[column] += 1
+                # Of a run for several requests, each one's part by its rows.
+                rows = request.together[1]
+                part_s = request.service_s * request.rows / rows if rows else request.service_s
+                latency_s = request.latency_s
+                stats.answered(column, request.rows, self.accuracy[k], latency_s, part_s)
+                self.log.keep(request, self.facts)
+                if self.traced is not None:
+                    self.traced(self.task, request)
+                return True
+        self.servers.take_back(request)
+        if self.instances[server].resting:
+            self.health.rest(server, request.reason)
+        if request.abandoned:
+            self._end(request, Outcome.CANCELED, "the client went during the service")
+            return False
+        again = request.unserved or (request.lost and self.options.idempotent)
+        if not again or not self._retry(request):
+            assert request.outcome is not None
+            self._end(request, request.outcome, request.reason)
+        return False
+
+    # Second decisions.
+
+    def _again(self, request: InferRequest, deadline_s: float) -> int:
+        try:
+            return self._decide(request, request.classes, deadline_s)
+        except Exception as error:  # a policy that breaks must not cost others their answers
+            self.report(error)
+            return REJECT
+
+    def _move(self, request: InferRequest) -> None:
+        """Find a request that stands nowhere another server.
+
+        It was taken, and so it is not refused for want of room or time elsewhere.
+        """
+        for limit_s in (request.deadline_s, math.inf):
+            if self._again(request, limit_s) >= 0:
+                return
+        if self._falls_open(request):
+            self._hold(request)
+        else:
+            self._reject(request)
+
+    def _retry(self, request: InferRequest) -> bool:
+        """Give a request that was not answered to another class; False where none may have it.
+
+        That happens to a request once. Where the budget is spent, no other node is asked: only what
+        runs here may still have it, and is nobody else's load. What a neighbor had that is left out
+        as a whole costs nothing of the budget: that neighbor gets nothing more, so the others get
+        no more than if it had been left out a little earlier.
+        """
+        server, health = request.server, self.health
+        k, group, behind = (
+            self.class_of[server],
+            self.instances[server].group,
+            health.behind(server),
+        )
+        out = group is not None and group.out
+        # Of a neighbor that is left out, the other classes get nothing either.
+        others = self.forecast.mask(request) & ~(1 << k)
+        if out:
+            others &= ~behind
+        if request.moved or self.left_s(request) < 0.0 or not health.any_of(others):
+            return False
+        if group is not None and not out and not self.budget.spend():
+            others &= self.own
+            if not health.any_of(others):
+                request.reason += "; the budget of retries is spent"
+                return False
+        # What has lost it is asked again only where nobody else can be, even for another class.
+        if request.lost and health.any_of(others & ~behind):
+            others &= ~behind
+        self.stats.moved[self.columns[k]] += 1
+        request.moved, request.classes = True, others
+        request.outcome, request.server, request.unserved = None, -1, False
+        request.passed, request.status, request.started_s = None, 0, 0.0
+        self._move(request)
+        return True
 
     def _mark(self, server: int, healthy: bool, reason: str) -> None:
         self.dispatcher.mark(server, healthy, self.now())
         if self.scheduler is not None:
             self.scheduler.again()
-        self.owner.marked(self, server, healthy, reason)
+        self.changed(server, healthy, reason)
         if not healthy:
-            queued = [one for one in list(self.queues[server]) if self.recall(one)]
+            queued = [one for one in list(self.queues[server]) if self.servers.recall(one)]
             for request in queued:
                 request.server = -1
-            self.owner.moved_out(self, queued)
-        self.owner.pull(self)
+            for request in queued:
+                self._move(request)
+        self._pull()
 
-    def _mark_group(self, servers: Sequence[int], works: bool, reason: str) -> None:
-        # All rest before the first is marked: what it had queued is not to go to the next of them.
-        able = [works and self.class_of[server] not in self._withdrawn for server in servers]
-        for server, takes in zip(servers, able, strict=True):
-            self.instances[server].resting = not takes
-        for server, takes in zip(servers, able, strict=True):
-            if takes:
-                self.health.again(server)
-            else:
-                self.health.rest(server, reason or WITHDRAWN, probed=True)
+    # Who gives way to a newcomer of higher priority where there is no room.
+
+    def _gave_way_at_servers(self, newcomer: InferRequest) -> bool:
+        """Make room at a full server for a request that the policy refused; whether it is there."""
+        victim = self._victim(newcomer)
+        if victim is None or not self.servers.recall(victim):
+            return False
+        placed = self._decide(newcomer, newcomer.classes, newcomer.deadline_s) >= 0
+        # The policy may refuse the newcomer all the same; then the place is the victim's again,
+        # whose class and deadline have been decided on.
+        if not placed:
+            k = self.class_of[victim.server]
+            victim.server = -1
+            if self._decide(victim, 1 << k, math.inf) >= 0:
+                return False
+        victim.server = -1
+        self._give_way(victim)
+        return placed
+
+    def _victim(self, newcomer: InferRequest) -> InferRequest | None:
+        """Of the requests queued at full servers that may answer the newcomer, the one to go.
+
+        It is the lowest in priority, of these the last to have come, where the newcomer would be in
+        time behind the others. None where none is lower, or where it is not for want of room that
+        the newcomer was refused.
+        """
+        victim, lowest = None, newcomer.priority
+        forecast, left_s = self.forecast, self.left_s(newcomer)
+        mask = forecast.mask(newcomer)
+        for server, k in enumerate(self.class_of):
+            if not mask >> k & 1:
+                continue
+            queue = self.queues[server]
+            if len(queue) < self.places:
+                return None
+            behind_s = forecast.wait_s(server) + forecast.service_s(server, newcomer.rows)
+            # Nobody gives up a service; those in service stand before the others.
+            for queued in islice(queue, self.servers.begun(server), None):
+                stands = _rank(queued)
+                lower = stands > lowest or (
+                    stands == lowest
+                    and victim is not None
+                    and queued.received_s > victim.received_s
+                )
+                if lower and behind_s - forecast.service_s(server, queued.rows) <= left_s:
+                    victim, lowest = queued, stands
+        return victim
+
+    def _gave_way_in_line(self, newcomer: InferRequest) -> bool:
+        """Make room in the full central queue; the lowest there goes, of these the last."""
+        victim = max(reversed([*self.held]), key=_rank, default=newcomer)
+        if not 0 < newcomer.priority < _rank(victim):
+            return False
+        self._release(victim)
+        self._give_way(victim)
+        return True
+
+    def _give_way(self, victim: InferRequest) -> None:
+        victim.retry_after_s = self.forecast.idle_s(self.forecast.mask(victim))
+        self._end(victim, Outcome.REJECTED, GAVE_WAY)
+
+    # Ends without an answer: told, counted, remembered.
+
+    def _reject(self, request: InferRequest) -> None:
+        """End a request that nobody takes, and say why, and when another try may be worth it."""
+        forecast, left_s, reason = self.forecast, self.left_s(request), ""
+        mask = forecast.mask(request)
+        outcome, after_s = Outcome.REJECTED, 0.0
+        if not mask:
+            best = max(a for k, a in enumerate(self.accuracy) if request.classes >> k & 1)
+            outcome = Outcome.INVALID
+            reason = f"accuracy is {request.floor}; the most accurate variant here has {best:g}"
+        elif not self.health.any_of(mask):
+            outcome, after_s = Outcome.UNAVAILABLE, self.health.retry_s(mask)
+            reason = (
+                f"no instance of task {self.task!r} that may answer this request is healthy now"
+            )
+        elif (earliest_s := forecast.earliest_s(mask, request.rows)) > left_s:
+            after_s = earliest_s - max(0.0, left_s)
+            reason = (
+                f"no answer is predicted before {max(1e-3, earliest_s * 1e3):.3g} ms, and the "
+                f"deadline is in {max(0.0, left_s * 1e3):.3g} ms"
+            )
+        else:
+            after_s = forecast.idle_s(mask)
+            reason = f"task {self.task!r} has no room for this request now; try again later"
+        request.retry_after_s = after_s
+        if self.scheduler is not None and outcome is Outcome.REJECTED:
+            self.scheduler.rejected()
+        self._end(request, outcome, reason)
+
+    def _expire(self, request: InferRequest, reason: str = EXPIRED) -> None:
+        self._end(request, Outcome.EXPIRED, reason)
+
+    def _end(self, request: InferRequest, outcome: Outcome, reason: str) -> None:
+        request.outcome, request.reason = outcome, reason
+        column = self.columns[self.class_of[request.server]] if request.server >= 0 else -1
+        self.stats.ended(outcome, column)
+        self.log.keep(request, self.facts)
+        if outcome is not Outcome.CANCELED:  # nobody waits for that
+            request.deliver(request)
+        if self.traced is not None:
+            self.traced(self.task, request)
+
+    def report(self, error: Exception) -> None:
+        """Say an error that is nobody's answer."""
+        message = f"task {self.task!r}: a request was not settled"
+        context = {"message": message, "exception": error}
+        asyncio.get_running_loop().call_exception_handler(context)
 
     # Beside the requests, again and again while it serves.
 
@@ -595,7 +732,8 @@ class Pool:
         from inferway.dispatch.recording import Recording
 
         assert not isinstance(self.dispatcher, Recording)
-        self.dispatcher = self.recording = Recording(self.dispatcher, folder, **options)
+        self.recording = Recording(self.dispatcher, folder, **options)
+        self.dispatcher = self.servers.dispatcher = self.recording
         keeping = keep_recording(self.recording, self.task, log)
         self._tasks.append(asyncio.create_task(keeping))
 
@@ -604,11 +742,16 @@ class Pool:
         if self.options.remember is not None:
             await asyncio.to_thread(self.options.remember)
 
+    async def _keep(self) -> None:
+        while True:
+            await asyncio.sleep(REMEMBER_S)
+            await self.remember()
+
     async def _follow_rate(self, window_s: float) -> None:
         before, before_s = 0, self.now()
         while True:
             await asyncio.sleep(window_s)
-            arrived, now_s = self.arrived, self.now()
+            arrived, now_s = self._arrived, self.now()
             rate_per_s = (arrived - before) / (now_s - before_s)
             before, before_s = arrived, now_s
             if rate_per_s <= 0.0:
@@ -619,171 +762,25 @@ class Pool:
                 plan = await asyncio.to_thread(self.dispatcher.plan, rate_per_s)
                 self.dispatcher.adopt(plan)
 
-    async def _keep(self) -> None:
-        while True:
-            await asyncio.sleep(REMEMBER_S)
-            await self.remember()
 
-
-class Batcher:
-    """Requests wait here and not at the instances, each of which has one batch at most.
-
-    A free server is asked what it takes when a request comes to it and when it falls free. What it
-    takes is rounded down to a size that its class offers, counted in rows.
-
-    By class, `rules` are the sizes offered, and how batches are formed where the policy does not
-    say (`pulls`); None where requests are run one at a time.
-    """
-
-    def __init__(self, pool: Pool, rules: Sequence[Rule] | None, *, pulls: bool) -> None:
-        self._pool = pool
-        self._instances, self._queues = pool.instances, pool.queues
-        self._rules = [None if rules is None else rules[k] for k in pool.class_of]
-        self._pulls = pulls
-        # Whether requests of the task may differ in more than their first axis.
-        self._mixed = not is_closed(pool.signature)
-        self._serving: list[RequestBatch | None] = [None] * len(pool.class_of)
-        self._flushing = False
-        self._idle: asyncio.Event | None = None
-
-    def put(self, request: InferRequest) -> bool:
-        """Take a request that has just come to its server; whether it is left waiting there."""
-        self._ask(request.server)
-        if request.outcome is not None or request.server < 0:
-            return False
-        batch = self._serving[request.server]
-        return batch is None or request not in batch.members
-
-    def cancel(self, request: InferRequest) -> bool:
-        """Take a request from its server and undo its decision; False when its run has begun.
-
-        A batch that has not begun goes on without the request.
-        """
-        if request.outcome is not None:
-            return False  # it has ended, or is about to
-        server = request.server
-        batch = self._serving[server]
-        if batch is not None and request in batch.members:
-            if not self._instances[server].cancel(batch):
-                return False
-            batch.members.remove(request)
-            self._pool.take_back(request)
-            if batch.members:
-                self._pool.begin(server, len(batch.members))
-                self._instances[server].put(batch)
-            else:
-                self._serving[server] = None
-                self._ask(server)
-            return True
-        self._pool.take_back(request)
-        if batch is None and self._queues[server]:
-            self._pool.begin(server, 0)
-        self._look()
-        return True
-
-    def abort(self, request: InferRequest) -> None:
-        """Nobody waits for a request; its batch is stopped when that is so of all its answers."""
-        request.abandoned = True
-        batch = self._serving[request.server]
-        if batch is not None and all(one.abandoned for one in batch.members):
-            self._instances[request.server].abort(batch)
-
-    def begun(self, server: int) -> int:
-        """Number of a server's requests in service; they stand before the others."""
-        batch = self._serving[server]
-        return 0 if batch is None else len(batch.members)
-
-    def settled(self, batch: RequestBatch) -> None:
-        """Let the server of a batch whose members have left, or wait again, take the next."""
-        self._serving[batch.server] = None
-        self._ask(batch.server)
-        self._look()
-
-    def flush(self) -> None:
-        """Let nobody wait for requests that will not come: a server takes what there is."""
-        self._flushing = True
-        for server in range(len(self._instances)):
-            self._ask(server)
-
-    async def drain(self, limit_s: float) -> list[InferRequest]:
-        """Run what waits, as far as the limit allows; what was left, which stands nowhere now."""
-        self.flush()
-        self._idle = asyncio.Event()
-        self._look()
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._idle.wait(), limit_s)
-        waiting = [one for queue in self._queues for one in queue]
-        return [request for request in waiting if self.cancel(request)]
-
-    def _look(self) -> None:
-        if self._idle is not None and not any(self._serving) and not any(self._queues):
-            self._idle.set()
-
-    def _ask(self, server: int) -> None:
-        queue = self._queues[server]
-        if self._serving[server] is not None or not queue:
-            return
-        gone: list[tuple[InferRequest, bool]] = []
-        if queue[0].alone:
-            take = 1
-        else:
-            rule = self._rules[server]
-            if self._pulls:
-                drop, take = self._pool.ask(server)
-            else:
-                drop, take = 0, 1 if rule is None else rule.take(len(queue))
-            for _ in range(min(drop, len(queue))):
-                gone.append((queue[0], False))
-                self._pool.take_back(queue[0])
-            while queue and self._pool.left_s(queue[0]) < 0.0:
-                gone.append((queue[0], True))
-                self._pool.take_back(queue[0])
-            if self._flushing and take <= 0:
-                take = len(queue)
-        members = self._first(server, take)
-        if members:
-            for request in members:
-                request.untime()
-            self._pool.begin(server, len(members))
-            self._serving[server] = batch = RequestBatch(server, members)
-            self._instances[server].put(batch)
-        elif queue:
-            self._pool.begin(server, 0)
-        # Told last: whoever hears of it may send the next request at once.
-        for request, late in gone:
-            self._pool.owner.dropped(self._pool, request, late)
-
-    def _first(self, server: int, take: int) -> list[InferRequest]:
-        """Those at the head of the queue that make the largest batch offered."""
-        queue = self._queues[server]
-        if not queue or take <= 0:
-            return []
-        first, rule = queue[0], self._rules[server]
-        members = [first]
-        if rule is not None and not first.alone:
-            for request in islice(queue, 1, take):
-                if request.alone or (self._mixed and not fit(first, request)):
-                    break
-                members.append(request)
-            rows = sum(request.rows for request in members)
-            room = rule.rounded(rows)
-            while len(members) > 1 and rows > room:
-                rows -= members.pop().rows
-        return members
+def _rank(request: InferRequest) -> int:
+    return request.priority or _UNSAID  # 1 is the highest
 
 
 def _teach(new: Any, old: Any) -> None:
-    # A policy that does not learn has plans, which belong to its own fleet.
-    policy = old.policy
-    if not hasattr(policy, "learn") or policy._fields != new.policy._fields:
+    """Give a dispatcher what another one's policy has learned, if it is the same of the same fleet.
+
+    A policy that does not learn has plans, which belong to its own fleet.
+    """
+    if not hasattr(old.policy, "learn") or old.policy._fields != new.policy._fields:
         return
-    said = [(one.policy_name, one.options, one.fleet.variants) for one in (new, old)]
-    mine, theirs = (np.stack((one.fleet.rate, one.fleet.accuracy)) for one in (new, old))
-    if said[0] != said[1] or not np.array_equal(mine, theirs):
-        return
-    learned = [
-        pair for pair in zip(new.policy, policy, strict=True) if isinstance(pair[0], np.ndarray)
+    mine, theirs = (
+        (one.policy_name, one.options, one.fleet.variants, *one.fleet.rate, *one.fleet.accuracy)
+        for one in (new, old)
+    )
+    pairs = [
+        pair for pair in zip(new.policy, old.policy, strict=True) if isinstance(pair[0], np.ndarray)
     ]
-    if all(mine.shape == theirs.shape for mine, theirs in learned):
-        for mine, theirs in learned:
-            mine[:] = theirs
+    if mine == theirs and all(to.shape == learned.shape for to, learned in pairs):
+        for to, learned in pairs:
+            to[:] = learned

@@ -16,6 +16,9 @@ from inferway.runtime import Arrays, Call
 from inferway.site import ALL_CLASSES
 
 EXPIRED: Final = "the deadline passed while the request was queued"
+DROPPED: Final = (
+    "the policy dropped the request from its queue; it was not expected to finish in time"
+)
 
 LONGEST_RETRY_S = 60.0
 """The longest wait that a client is told before another try."""

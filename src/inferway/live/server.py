@@ -287,7 +287,7 @@ class Server:
                     settle()
             except BaseException:
                 for pool in pools:
-                    await sites[pool.task].close(pool)
+                    await pool.close(1.0)
                 raise
             # From here to the new routes nothing waits: every request finds the old or the new.
             for pool in pools:
@@ -331,7 +331,7 @@ class Server:
                     if self._over:
                         raise ServeError("the server is ending; nothing has been replaced")
                 except BaseException:
-                    await site.close(pool)
+                    await pool.close(1.0)
                     raise
             leaving = self._swap(site, pool)
             lay_out(self._routes, site, self._is_ready, self.limits)

@@ -241,7 +241,7 @@ def test_what_the_policy_drops_is_told_so(run: Any) -> None:
     async def main() -> None:
         gate = Gate()
         site = site_of(gate)
-        site.pool.dispatcher = Dropping(site.pool.dispatcher)
+        site.pool.servers.dispatcher = Dropping(site.pool.dispatcher)
         await opened(site, gate)
         ones = [One(1.0) for _ in range(4)]
         again = One(3.0)
@@ -317,7 +317,7 @@ def test_nobody_waits_for_a_batch_when_the_site_drains(run: Any) -> None:
         ones = [One(1.0) for _ in range(6)]
         give(site, *ones[:4])
         assert gate.seen() == []
-        site.pool.flush()
+        site.flush()
         for one in ones[:4]:
             await one.answer()
         give(site, ones[4])
@@ -361,7 +361,7 @@ def test_a_request_of_higher_priority_takes_a_place_outside_the_batch(run: Any) 
         give(site, urgent, other)
         assert "higher priority" in ones[3].request.reason
         assert other.outcome is Outcome.REJECTED
-        site.pool.flush()
+        site.flush()
         gate.opened.set()
         assert await urgent.answer() == [[4.0, 4.0]]
         for one in ones[:3]:
@@ -415,7 +415,7 @@ def test_a_replay_of_batches_decides_the_same(run: Any, tmp_path: Path, policy: 
                 await asyncio.sleep(0)
             while step % 20 == 0 and site.in_flight > 3:
                 await asyncio.sleep(0)
-        site.pool.flush()
+        site.flush()
         await site.stop(LIMIT_S)
         assert is_empty(site)
         found = replay(tmp_path / "run", requests=None)

@@ -104,7 +104,7 @@ class Both:
         assert mine.fleet.buffer == theirs.fleet.buffer
         assert mine.lasting == theirs.lasting
         assert np.array_equal(mine.site.healthy, theirs.site.healthy)
-        assert (one.batcher is None) == (not other.batches)
+        assert one.servers.batches == bool(other.batches)
         mine_of, theirs_of = (
             spare_capacity(self.live.fleets._plan, self.live.fleets, self.rates.per_s),
             self.twin.own(self.node),
