@@ -17,7 +17,7 @@ import numpy as np
 from inferway.experiments.curves import Curve, Drawing, Panel, panels
 from inferway.experiments.results import least
 from inferway.network import Topology, load_gml
-from inferway.network.fibre import great_circle_m, rtt_of
+from inferway.network.gml import great_circle_m, rtt_of
 from inferway.studies import Claim, Point, Results, Study, grid, scales
 from inferway.studies.placement.setting import GIB, demanded
 from inferway.studies.placement.trial import CODE, POLICIES, Settings, curves, run, summary

@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from inferway.network.arrivals import requests_of
 from inferway.network.delivery import DeliveryNetwork
-from inferway.network.demand import Demand
+from inferway.network.demand import Demand, requests_of
 from inferway.network.layout import DEFAULT_ALPHA, deployed
 from inferway.network.offers import LOOK_S
 from inferway.placement.contract import Float, Observation, PlacementPolicy
