@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from inferway.network.offers import Offer, OfferBook, Own, received
+from inferway.network.offers import Offer, OfferBook, received
 from inferway.twin.network.terrain import Terrain
 
 After = Callable[[float, Callable[[Any], None], Any], None]
@@ -27,7 +27,7 @@ class OfferExchange:
     def __init__(
         self,
         terrain: Terrain,
-        own: Callable[[int], list[Own]],
+        own: Callable[[int], list[Offer]],
         changed: Callable[[int, set[str]], None],
         after: After,
     ) -> None:

@@ -12,18 +12,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from inferway.dispatch.batching import Rule, least_s, most_per_s, rule_of
+from inferway.dispatch.batching import Rule
 from inferway.dispatch.dispatcher import Dispatcher
 from inferway.dispatch.service_times import carry_over
 from inferway.network.node import (
     Capability,
     ClientRates,
-    FleetTerms,
     NodeFleet,
     TaskFleets,
     offered,
 )
-from inferway.network.offers import Offer, Own
+from inferway.network.offers import Offer
 from inferway.placement.contract import Allocation
 from inferway.site.compiled import entry
 from inferway.site.draw import streams
@@ -285,17 +284,15 @@ class NodePools:
             (v, task): TaskFleets(
                 deployment,
                 kind,
-                FleetTerms(
-                    name,
-                    ground.name,
-                    ground.hardware,
-                    ground.repository,
-                    ground.buffer,
-                    ground.drops,
-                    rates_per_s.get((v, task), 0.0),
-                    peaks_per_s.get((v, task), 0.0),
-                    elsewhere=task in asked,
-                ),
+                name,
+                ground.name,
+                ground.hardware,
+                ground.repository,
+                ground.buffer,
+                ground.drops,
+                rates_per_s.get((v, task), 0.0),
+                peaks_per_s.get((v, task), 0.0),
+                elsewhere=task in asked,
             )
             for v, ground in enumerate(terrain.nodes)
             for task, (name, kind) in enumerate(
@@ -319,12 +316,13 @@ class NodePools:
                 counts[i] = max(counts[i], terrain.models[i].pinned)
         return counts
 
-    def own(self, node: int) -> list[Own]:
+    def own(self, node: int) -> list[Offer]:
         """List what a node offers: what it runs, less what its own clients took of late."""
         terrain = self._terrain
         models, tasks = terrain.models, terrain.network.tasks
         return [
             offered(
+                terrain.nodes[node].name,
                 tasks[models[i].task],
                 models[i].variant,
                 models[i].accuracy,
@@ -343,9 +341,7 @@ class NodePools:
         pool = self.by.get((model.node, model.task))
         if batch is None or pool is None or model.variant not in pool.masks:
             return Capability(model.service_s, 1.0 / model.service_s)
-        view, rule = pool.dispatcher.site, rule_of(batch)
-        k = pool.dispatcher.fleet.variants.index(model.variant)
-        return Capability(least_s(view, k, rule), most_per_s(view, k, rule), rule.largest)
+        return Capability.of(pool.dispatcher, model.variant, batch)
 
     def aim(self, node: int, allocation: Allocation) -> None:
         """Offer no more what a (P,) allocation takes away from a node."""
@@ -370,12 +366,12 @@ class NodePools:
         resting
             Servers that get nothing more; what they have queued is to be decided anew.
         """
-        heeded = self._fleets[node, task].heed(self._offered(node, task))
+        gone, lasting, outdated = self._fleets[node, task].heed(self._offered(node, task))
         pool = self.by.get((node, task))
         if pool is None:
-            return heeded.outdated, []
-        pool.dispatcher.set_lasting(heeded.lasting)
-        return heeded.outdated, pool.rest(heeded.gone, now_s)
+            return outdated, []
+        pool.dispatcher.set_lasting(lasting)
+        return outdated, pool.rest(gone, now_s)
 
     def refresh(self, node: int, task: int, now_s: float) -> NodePool | None:
         """Make a pool anew where its copies have changed or there are new offers.
@@ -392,7 +388,7 @@ class NodePools:
             if terrain.models[i].task == task
         }
         offers = self._offered(node, task)
-        if own == fleets.own and not fleets.heed(offers).outdated:
+        if own == fleets.own and not fleets.heed(offers)[2]:
             return None
         offers = fleets.remember(offers, now_s)
         if not (own or offers):
