@@ -85,6 +85,11 @@ class DeliveryNetwork:
     warnings: tuple[str, ...] = ()
 
     @property
+    def limited(self) -> NDArray[np.bool_]:
+        """(V,) nodes with a budget that can be used up; repositories have none."""
+        return np.isfinite(self.budget) & (self.budget > 0) & ~self.repository
+
+    @property
     def latency_s(self) -> NDArray[np.float64]:
         """(O,) seconds that each option takes: round trip and inference delay."""
         per_type = np.diff(self.options.first)

@@ -26,10 +26,8 @@ from inferway.live.node.reconciler import Copy, Reconciler
 from inferway.network import network_of
 from inferway.network.node import REMEMBERED_S, ClientRates
 from inferway.network.offers import REFRESH_S, Offer
-from inferway.twin.network.exchange import OfferExchange
-from inferway.twin.network.mover import Mover
-from inferway.twin.network.pools import NodePools
-from inferway.twin.network.terrain import Terrain
+from inferway.twin.network.events import Mover, OfferExchange
+from inferway.twin.network.nodes import NodePools, Terrain
 
 BATCH = ", batch: {sizes: [1, 2, 4], service: [1 ms, 1.5 ms, 2 ms], min: 1, max: 4}"
 FAR = msgspec.structs.replace(METRO, path=("cloud", "metro"), rtt_s=0.02)
@@ -465,7 +463,7 @@ def test_both_worlds_keep_the_same_books(tmp_path: Path) -> None:
                 heard_twin.append(tasks)
 
         exchange = OfferExchange(
-            terrain, lambda node: own[terrain.nodes[node].name], changed, clock.after
+            terrain, lambda node: own[terrain.network.nodes[node]], changed, clock.after
         )
         wires = Wires(("edge", "metro"), ("metro", "cloud"))
         tables = {

@@ -38,7 +38,6 @@ def in_slots(deployment, policy, slots):
         network,
         demand,
         slots=slots,
-        seed=deployment.seed,
         policy=policy,
         options={},
     )

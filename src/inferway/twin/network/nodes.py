@@ -1,4 +1,4 @@
-"""The fleets of all nodes: one per task and node, made anew as copies and offers change.
+"""The nodes of the event twin: which variants may run where, and the fleets that they make.
 
 A new pool takes over as live: it gets all requests from then on, and the old one answers what it
 has. What was measured, the balance and what the policy has learned go along.
@@ -6,8 +6,9 @@ has. What was measured, the balance and what the policy has learned go along.
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -15,6 +16,8 @@ import numpy as np
 from inferway.dispatch.batching import Rule
 from inferway.dispatch.dispatcher import Dispatcher
 from inferway.dispatch.service_times import carry_over
+from inferway.network.delivery import DeliveryNetwork
+from inferway.network.layout import members_of, topology_of
 from inferway.network.node import (
     Capability,
     ClientRates,
@@ -28,7 +31,6 @@ from inferway.site.compiled import entry
 from inferway.site.draw import streams
 from inferway.site.view import Floats
 from inferway.twin.kernel.service_times import Laws, draw, laws
-from inferway.twin.network.terrain import Terrain
 
 if TYPE_CHECKING:
     from inferway.deployment import Batch, Deployment, ServiceTime
@@ -37,17 +39,80 @@ _BLOCK: Final = 1024
 _ALONE: Final = Rule()
 
 
+@dataclass(frozen=True)
+class NodeModel:
+    """A variant of a task at a node: the pairs of its copies, in their order."""
+
+    node: int
+    task: int
+    variant: str
+    accuracy: float
+    service_s: float  # Mean, on the node's hardware
+    pairs: tuple[int, ...]
+    pinned: int  # Copies that always run
+
+
+class Terrain:
+    """A deployment's network as the event twin needs it.
+
+    ValueError where a node has one central queue: requests of a network wait at instances.
+    """
+
+    def __init__(self, deployment: Deployment, network: DeliveryNetwork) -> None:
+        self.network = network
+        # (N,) where the file describes each task of the network.
+        self.kinds = [task for task in deployment.tasks.values() for _ in range(task.count)]
+        members = members_of(deployment, topology_of(deployment))
+        self.nodes = [members[name] for name in network.nodes]
+        for name, node in zip(network.nodes, self.nodes, strict=True):
+            if node.queue == "central":
+                raise ValueError(
+                    f"node {name} has `queue: central`; requests of a network wait at instances, "
+                    "so say `per-server`"
+                )
+        self.number = {name: v for v, name in enumerate(network.nodes)}
+        paths, requests, models = network.paths, network.requests, network.models
+        # (R,) node and task at which the requests of each type enter.
+        self.entry = [
+            (int(paths.node[paths.first[path]]), int(task))
+            for path, task in zip(requests.path, requests.task, strict=True)
+        ]
+        # Of each node the neighbors that go by its offers, away from the repository, with their
+        # round-trip times, s; a node goes by one neighbor's.
+        self.downstream: list[dict[int, float]] = [{} for _ in network.nodes]
+        upstream: dict[int, int] = {}
+        for start, end in zip(paths.first[:-1], paths.first[1:], strict=True):
+            for i in range(int(start), int(end) - 1):
+                near, far = int(paths.node[i]), int(paths.node[i + 1])
+                if upstream.setdefault(near, far) == far:
+                    self.downstream[far][near] = float(paths.rtt_s[i + 1] - paths.rtt_s[i])
+        pairs = network.pairs
+        copies: dict[tuple[int, int, int], list[int]] = defaultdict(list)
+        for p, (node_, model) in enumerate(zip(pairs.node, pairs.model, strict=True)):
+            copies[int(node_), int(models.task[model]), int(models.variant[model])].append(p)
+        self.models = [
+            NodeModel(
+                v,
+                task,
+                network.variants[variant],
+                float(models.accuracy[pairs.model[own[0]]]),
+                float(network.delay_s[variant, network.hardware[v]]),
+                tuple(own),
+                int(np.sum(pairs.pinned[own])),
+            )
+            for (v, task, variant), own in copies.items()
+        ]
+        # Places in `models`: of each by node, task and variant, and of each node's.
+        self.index = {(m.node, m.task, m.variant): i for i, m in enumerate(self.models)}
+        self.at: list[list[int]] = [[] for _ in network.nodes]
+        for i, one in enumerate(self.models):
+            self.at[one.node].append(i)
+
+
 class ServiceTimes:
     """An endless row of a variant's service times, drawn in blocks by the laws of the site's twin.
 
-    Parameters
-    ----------
-    service
-        The distribution.
-    seed, number
-        Which stream of random numbers.
-    batch
-        The times of batches, which are spread alike; None where none are formed.
+    `number` is that of the stream of random numbers; times of batches are spread like those of one.
     """
 
     def __init__(
@@ -80,108 +145,67 @@ def _fill(laws: Laws, states: Any, found: Floats) -> None:
     states[0] = state
 
 
+@dataclass(slots=True, eq=False)
 class NetworkRequest:
     """One request on its way."""
 
-    __slots__ = ("deadline_s", "draw", "entered_s", "kind", "refused", "server", "slot", "there")
-
-    def __init__(self, kind: int, entered_s: float, slot: int, deadline_s: float, draw: int):
-        self.kind = kind
-        """Its request type."""
-        self.entered_s = entered_s
-        self.slot = slot
-        """In which it entered."""
-        self.deadline_s = deadline_s
-        self.draw = draw
-        self.server: NodeServer
-        """At its entry: an instance, or a virtual server that forwards."""
-        self.there: NodeServer | None = None
-        """Where it was forwarded to."""
-        self.refused = False
-        """Whether some node has refused it already."""
+    kind: int  # Its request type
+    entered_s: float
+    slot: int  # In which it entered
+    deadline_s: float
+    draw: int
+    server: Any = None  # At its entry: an instance, or a virtual server that forwards
+    there: NodeServer | None = None  # Where it was forwarded to
+    refused: bool = False  # Whether some node has refused it already
 
 
+@dataclass(slots=True, eq=False)
 class NodeServer:
-    """An instance, or a virtual server that forwards to where an offer says.
+    """An instance, or a virtual server that forwards to where an offer says."""
 
-    `queue` holds those that wait behind `busy`, the first of the `members` in service together;
-    `began_s` is when these were begun.
-    """
-
-    __slots__ = (
-        "began_s",
-        "busy",
-        "half_s",
-        "index",
-        "key",
-        "members",
-        "model",
-        "offer",
-        "pool",
-        "queue",
-        "rule",
-        "service_s",
-        "times",
-    )
-
-    def __init__(self, pool: NodePool, index: int, key: int, offer: Offer | None) -> None:
-        self.pool = pool
-        self.index = index
-        """Its number in the dispatcher."""
-        self.key = key
-        """Its class."""
-        self.offer = offer
-        self.half_s = 0.0 if offer is None else 0.5 * offer.rtt_s
-        """The way there, s."""
-        self.model = -1
-        """Which of `Terrain.models` it is a copy of, or forwards to."""
-        self.times: ServiceTimes | None = None
-        self.rule = _ALONE
-        """How it forms batches."""
-        self.busy: NetworkRequest | None = None
-        self.members: list[NetworkRequest] = []
-        self.queue: deque[NetworkRequest] = deque()
-        self.began_s = self.service_s = 0.0
+    pool: NodePool
+    index: int  # Its number in the dispatcher
+    key: int  # Its class
+    offer: Offer | None
+    rule: Rule  # How it forms batches
+    half_s: float  # The way there, s
+    model: int = -1  # Which of `Terrain.models` it is a copy of, or forwards to
+    times: ServiceTimes | None = None
+    busy: Any = None  # The first of the `members` in service together, begun at `began_s`
+    members: list[NetworkRequest] = field(default_factory=list)
+    queue: deque[NetworkRequest] = field(default_factory=deque)  # They wait behind it
+    began_s: float = 0.0
+    service_s: float = 0.0
 
 
 class NodePool:
-    """A dispatcher and its servers.
+    """A dispatcher of a task at a node, and its servers.
 
-    Parameters
-    ----------
-    node, task
-        Where it stands, as indices.
-    fleet
-        As `TaskFleets` made it.
-    drops
-        Whether requests whose deadline passes in a queue are dropped.
+    `drops` says whether requests whose deadline passes in a queue are dropped.
     """
 
     def __init__(self, node: int, task: int, fleet: NodeFleet, *, drops: bool) -> None:
         self.node, self.task, self.drops = node, task, drops
         self.dispatcher = dispatcher = fleet.dispatcher
-        self.stands_for = fleet.stands_for
         rules = fleet.rules
+        # Whether its servers are told what to take when they fall free.
         self.batches = rules is not None or dispatcher.pulls
-        """Whether its servers are told what to take when they fall free."""
         self.servers: list[NodeServer] = []
-        names, counts = dispatcher.fleet.variants, dispatcher.fleet.count
-        for k, (count, offer) in enumerate(zip(counts, fleet.stands_for, strict=True)):
-            for _ in range(int(count)):
-                server = NodeServer(self, len(self.servers), k, offer)
-                server.rule = rules[k] if rules is not None else _ALONE
-                self.servers.append(server)
-        self.masks = {
-            name: 1 << k
-            for k, (name, offer) in enumerate(zip(names, fleet.stands_for, strict=True))
-            if offer is None
-        }
-        """By variant: the class of the node's own instances, as a mask."""
+        self.masks: dict[str, int] = {}  # By variant, the class of the node's own instances
         self.in_flight = 0
-        self._gone: frozenset[tuple[str, str]] = frozenset()
-        self.heir: NodePool | None = None
+        self.heir: NodePool | None = None  # Who has taken over
+        # Told when a pool that was replaced has answered its last request.
         self.gone: Callable[[], None] | None = None
-        """To be told when a pool that was replaced has answered its last request."""
+        self._gone: frozenset[tuple[str, str]] = frozenset()  # Offers that get nothing
+        for k, (name, count, offer) in enumerate(
+            zip(dispatcher.fleet.variants, dispatcher.fleet.count, fleet.stands_for, strict=True)
+        ):
+            if offer is None:
+                self.masks[name] = 1 << k
+            rule = _ALONE if rules is None else rules[k]
+            half_s = 0.0 if offer is None else 0.5 * offer.rtt_s
+            for _ in range(int(count)):
+                self.servers.append(NodeServer(self, len(self.servers), k, offer, rule, half_s))
 
     def inherit(self, old: NodePool, same: Iterable[str]) -> None:
         """Take over from the pool that stood here: what was measured of some classes, and more."""
@@ -193,16 +217,12 @@ class NodePool:
     def rest(self, gone: frozenset[tuple[str, str]], now_s: float) -> list[NodeServer]:
         """Send nothing to these offers, and to all others as they come; as live.
 
-        Returns
-        -------
-        list of NodeServer
-            Those that rest from now on; what they have queued is to be decided anew.
+        Returns the servers that rest from now on; what they have queued is to be decided anew.
         """
         before, self._gone = self._gone, gone
         resting = []
         for server in self.servers:
-            offer = server.offer
-            key = None if offer is None else (offer.variant, offer.node)
+            key = server.offer and (server.offer.variant, server.offer.node)
             if (key in gone) != (key in before):
                 self.dispatcher.mark(server.index, key not in gone, now_s)
                 resting += [server] if key in gone else []
@@ -221,11 +241,12 @@ class NodePool:
 
 def _teach(new: Dispatcher, old: Dispatcher) -> None:
     """Hand over what the policy has learned, where it is of the very same classes, as live."""
-    if not hasattr(old.policy, "learn") or new.policy._fields != old.policy._fields:
-        return
-    if new.fleet.variants != old.fleet.variants or not (
-        np.array_equal(new.fleet.rate, old.fleet.rate)
-        and np.array_equal(new.fleet.accuracy, old.fleet.accuracy)
+    if (
+        not hasattr(old.policy, "learn")
+        or new.policy._fields != old.policy._fields
+        or new.fleet.variants != old.fleet.variants
+        or not np.array_equal(new.fleet.rate, old.fleet.rate)
+        or not np.array_equal(new.fleet.accuracy, old.fleet.accuracy)
     ):
         return
     learned = [
@@ -237,22 +258,11 @@ def _teach(new: Dispatcher, old: Dispatcher) -> None:
 
 
 class NodePools:
-    """Makes and keeps the pools.
+    """Makes and keeps the pools of all nodes.
 
-    Parameters
-    ----------
-    deployment
-        Whose dispatch policies.
-    terrain
-        Its nodes.
-    rates_per_s, peaks_per_s
-        Mean arrival rate by entry node and task, and the most at any time, 1/s.
-    offers
-        What a node goes by, by task.
-    seed
-        Of the service times.
-    measure
-        Whether predictions follow the service times that are measured.
+    `rates_per_s` and `peaks_per_s` are the mean arrival rate by entry node and task and the most at
+    any time, 1/s; `offers` says what a node goes by, by task; with `measure`, predictions follow
+    the service times that are measured.
     """
 
     def __init__(
@@ -266,38 +276,34 @@ class NodePools:
         seed: int,
         measure: bool,
     ) -> None:
+        network = terrain.network
         self._terrain, self._offers, self._measure = terrain, offers, measure
-        self.running: list[set[int]] = [set() for _ in terrain.nodes]
-        """Pairs whose copies take requests, by node."""
-        self.going: list[set[int]] = [set() for _ in terrain.nodes]
-        """Models that are offered no more, since all of their copies are to go, by node."""
-        self.by: dict[tuple[int, int], NodePool] = {}
-        """By node and task."""
-        self.served = [0] * len(terrain.models)
-        """Requests that each model has served."""
-        self.for_clients: list[Counter[int]] = [Counter() for _ in terrain.nodes]
-        """By node: of these, those of its own clients, by model."""
-        self._rates = [ClientRates() for _ in terrain.nodes]
+        # By node: pairs whose copies take requests; models that are offered no more, since all of
+        # their copies are to go; requests of its own clients that each model has served.
+        self.running: list[set[int]] = [set() for _ in network.nodes]
+        self.going: list[set[int]] = [set() for _ in network.nodes]
+        self.for_clients: list[Counter[int]] = [Counter() for _ in network.nodes]
+        self._rates = [ClientRates() for _ in network.nodes]
+        self.served = [0] * len(terrain.models)  # Requests that each model has served
+        self.by: dict[tuple[int, int], NodePool] = {}  # By node and task
         self._model_of = {p: i for i, model in enumerate(terrain.models) for p in model.pairs}
-        asked = set(terrain.network.requests.task.tolist())
+        asked = set(network.requests.task.tolist())
         self._fleets = {
             (v, task): TaskFleets(
                 deployment,
                 kind,
-                name,
-                ground.name,
-                ground.hardware,
-                ground.repository,
-                ground.buffer,
-                ground.drops,
+                network.tasks[task],
+                network.nodes[v],
+                node.hardware,
+                bool(network.repository[v]),
+                node.buffer,
+                node.late == "drop",
                 rates_per_s.get((v, task), 0.0),
                 peaks_per_s.get((v, task), 0.0),
                 elsewhere=task in asked,
             )
-            for v, ground in enumerate(terrain.nodes)
-            for task, (name, kind) in enumerate(
-                zip(terrain.network.tasks, terrain.kinds, strict=True)
-            )
+            for v, node in enumerate(terrain.nodes)
+            for task, kind in enumerate(terrain.kinds)
         }
         self._times = [
             ServiceTimes(
@@ -309,27 +315,26 @@ class NodePools:
 
     def copies(self, node: int) -> Counter[int]:
         """Count how many copies of each model run at a node; several where a repository has to."""
-        terrain = self._terrain
+        models = self._terrain.models
         counts = Counter(self._model_of[p] for p in sorted(self.running[node]))
-        for i in terrain.at[node]:
-            if terrain.models[i].pinned:
-                counts[i] = max(counts[i], terrain.models[i].pinned)
+        for i in self._terrain.at[node]:
+            if models[i].pinned:
+                counts[i] = max(counts[i], models[i].pinned)
         return counts
 
     def own(self, node: int) -> list[Offer]:
         """List what a node offers: what it runs, less what its own clients took of late."""
-        terrain = self._terrain
-        models, tasks = terrain.models, terrain.network.tasks
+        models, network = self._terrain.models, self._terrain.network
         return [
             offered(
-                terrain.nodes[node].name,
-                tasks[models[i].task],
+                network.nodes[node],
+                network.tasks[models[i].task],
                 models[i].variant,
                 models[i].accuracy,
                 count,
                 self._capability(i),
                 self._rates[node].per_s.get(i, 0.0),
-                terrain.nodes[node].repository,
+                bool(network.repository[node]),
             )
             for i, count in self.copies(node).items()
             if i not in self.going[node]
@@ -359,12 +364,8 @@ class NodePools:
     def heed(self, node: int, task: int, now_s: float) -> tuple[bool, list[NodeServer]]:
         """Follow a task's offers at once, as far as its pool has classes for them.
 
-        Returns
-        -------
-        outdated
-            Whether there are others, so that the pool has to be made anew.
-        resting
-            Servers that get nothing more; what they have queued is to be decided anew.
+        Returns whether there are others, so that the pool has to be made anew, and the servers that
+        get nothing more; what they have queued is to be decided anew.
         """
         gone, lasting, outdated = self._fleets[node, task].heed(self._offered(node, task))
         pool = self.by.get((node, task))
@@ -376,10 +377,7 @@ class NodePools:
     def refresh(self, node: int, task: int, now_s: float) -> NodePool | None:
         """Make a pool anew where its copies have changed or there are new offers.
 
-        Returns
-        -------
-        NodePool or None
-            The one that was there before, if another has taken over.
+        Returns the one that was there before, if another has taken over.
         """
         terrain, fleets = self._terrain, self._fleets[node, task]
         own = {
@@ -393,19 +391,18 @@ class NodePools:
         offers = fleets.remember(offers, now_s)
         if not (own or offers):
             return None
-        before = self.by.get((node, task))
         fleet = fleets.make(own, offers, measure=self._measure)
         same = fleets.unchanged(fleet)
         fleets.adopt(own, offers, fleet.stands_for)
-        pool = NodePool(node, task, fleet, drops=terrain.nodes[node].drops)
+        pool = NodePool(node, task, fleet, drops=terrain.nodes[node].late == "drop")
         for server in pool.servers:
-            offer = server.offer
-            if offer is None:
+            if (offer := server.offer) is None:
                 variant = fleet.dispatcher.fleet.variants[server.key]
                 server.model = terrain.index[node, task, variant]
                 server.times = self._times[server.model]
             else:
                 server.model = terrain.index[terrain.number[offer.node], task, offer.variant]
+        before = self.by.get((node, task))
         self.by[node, task] = pool
         if before is not None:
             pool.inherit(before, same)
