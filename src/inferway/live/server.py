@@ -18,9 +18,8 @@ from inferway.live.applying import Applying, is_loopback
 from inferway.live.build import check_served, pools_of
 from inferway.live.errors import ServeError, listening
 from inferway.live.headroom import Bodies, Growths, Headroom
-from inferway.live.http.exchange import Exchange, Handler
-from inferway.live.http.limits import Limits
-from inferway.live.http.listener import Listener
+from inferway.live.http.connection import Listener
+from inferway.live.http.exchange import Exchange, Handler, Limits
 from inferway.live.http.routes import Routes, inference_routes, lay_out
 from inferway.live.log import logger
 from inferway.live.options import ServerOptions
@@ -112,23 +111,23 @@ class Server:
         self.guard = None if options.keys is None else Guard(options.keys, self.log)
         self._renewing: asyncio.Task[None] | None = None
         self._renew_again = False
-        self._routes = self._admin_routes = _starting_routes()
+        self._routes = _starting_routes()
         self._pages = pages or {}
         self._http = Listener(
-            lambda method, target: self._routes.find(method, target),
+            self._routes.find,
             self._broken,
             self.limits,
             self.guard,
-            lambda target: self._routes.role(target),
+            self._routes.role,
             bodies=self.bodies,
             beat=descriptor_watch(self.log),
         )
         self._admin = Listener(
-            lambda method, target: self._admin_routes.find(method, target),
+            self._routes.find,
             self._broken,
             self.limits,
             self.guard,
-            lambda target: self._admin_routes.role(target),
+            self._routes.role,
             bodies=self.bodies,
         )
         self._grpc: Endpoint | None = None
@@ -201,13 +200,13 @@ class Server:
             except (ValueError, OSError) as error:
                 reason = getattr(error, "strerror", None) or error
                 raise ServeError(f"nothing can be recorded in {folder}: {reason}") from error
-        self._admin_routes = admin_routes(
+        pages = admin_routes(
             self.served, self._is_ready, self._applying, self._pauses, self.guard, self.bodies
         )
         for path, page in self._pages.items():
-            self._admin_routes.read(path, page, Role.READ)
-        self._routes = inference_routes(self.sites, self._is_ready, self.limits)
-        self._serve_grpc()
+            pages.read(path, page, Role.READ)
+        self._admin.find, self._admin.role = pages.find, pages.role
+        self._serve()
         for site in self.served():
             await self._prepare(site, site.pool)
             site.begin()
@@ -250,6 +249,11 @@ class Server:
         if self._tls is None:
             return {}
         return {"ssl": self._tls, "ssl_handshake_timeout": float(self.limits.receive_s)}
+
+    def _serve(self) -> None:
+        self._routes = routes = inference_routes(self.sites, self._is_ready, self.limits)
+        self._http.find, self._http.role = routes.find, routes.role
+        self._serve_grpc()
 
     def _serve_grpc(self) -> None:
         if self._grpc is not None:
@@ -298,8 +302,7 @@ class Server:
                     self._dropped[leaving] = gone
                     leaving.add_done_callback(self._dropped.pop)
             self.sites = sites
-            self._routes = inference_routes(sites, self._is_ready, self.limits)
-            self._serve_grpc()
+            self._serve()
             self.log.info("applied", tasks=self._variants())
 
     async def replace(self, task: str, pool: Pool | None) -> asyncio.Task[None] | None:
