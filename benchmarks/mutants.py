@@ -35,7 +35,14 @@ TESTS = (
 """Run one after the other, until one fails."""
 PATHS = (
     *("live/http/connection.py", "live/http/infer*.py", "live/http/routes.py", "live/site.py"),
-    *("live/pool.py", "live/desk.py", "live/queues.py", "live/service.py", "live/settlement.py"),
+    *(
+        "live/pool.py",
+        "live/servers.py",
+        "live/desk.py",
+        "live/queues.py",
+        "live/service.py",
+        "live/settlement.py",
+    ),
     *("live/departures.py", "live/reassignment.py", "live/shedding.py", "live/rejection.py"),
     *("live/instance.py", "live/local.py", "live/batch*.py", "live/stats.py", "live/counters.py"),
     *("network/offers.py", "placement/moves.py", "live/node/slots.py", "live/node/offer_table.py"),

@@ -27,7 +27,6 @@ from inferway.cli import (
     up,
     zoo,
 )
-from inferway.cli.options import says
 from inferway.version import __version__
 
 app = typer.Typer(
@@ -49,7 +48,8 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def options(
     version: Annotated[
-        bool, says("Print the version.", "--version", callback=_version, is_eager=True)
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
     ] = False,
 ) -> None:
     """Keep the mean accuracy promised, at the least latency."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import inferway
+import typer
+
 from inferway.cli import options, terminal
-from inferway.cli.failure import FAILED, failing
-from inferway.cli.options import says
+from inferway.cli.failure import CommandError
 
 _MOST_NODES = 100
 """The section of more is for a file, not for a terminal."""
@@ -18,21 +18,23 @@ def place(
     file: options.File,
     policy: Annotated[
         str | None,
-        says(
-            "infida, static-greedy, exact, olag, olag-literal, greedy or repository-only.",
+        typer.Option(
             metavar="NAME",
+            help="infida, static-greedy, exact, olag, olag-literal, greedy or repository-only.",
             autocompletion=options.completing("placement.table"),
             show_default="the file's",
         ),
     ] = None,
-    slots: Annotated[int, says("Slots that the placement is for.", min=1)] = 60,
+    slots: Annotated[int, typer.Option(min=1, help="Slots that the placement is for.")] = 60,
     seed: options.Seed = None,
     time_limit: Annotated[
         float,
-        says("When `exact` stops with what it has.", parser=options.time, metavar="TIME"),
+        typer.Option(
+            parser=options.time, metavar="TIME", help="When `exact` stops with what it has."
+        ),
     ] = "60s",  # type: ignore[assignment]  # Typer parses defaults, too
     bound: Annotated[
-        bool, says("Bound every placement's gain, by the LP relaxation.", "--bound")
+        bool, typer.Option("--bound", help="Bound every placement's gain, by the LP relaxation.")
     ] = False,
     out: Annotated[
         Path | None, options.folder("Folder for nodes.yaml, a heat map per tier and a map.")
@@ -40,6 +42,7 @@ def place(
     json: terminal.Json = False,
 ) -> None:
     """Compute which variants live on which node, for the file's mean requests."""
+    import inferway
     from inferway.experiments.placed import figures, tables
     from inferway.network import topology_of
 
@@ -63,17 +66,18 @@ def place(
         return [*figures(placed, topology_of(deployment), out, title=title), section]
 
     files, failure = options.saved(out, write)
-    names, number = list(map(str, files)), len(placed.network.nodes)
-    content = {"schema": 1, "tasks": {}, "network": placed.to_json()}
-    terminal.present(
-        json, lambda: {**content, **({"files": names} if names else {})}, lambda: tables(placed)
-    )
-    if not json:
+    if json:
+        named = {"files": list(map(str, files))} if files else {}
+        terminal.document({"schema": 1, "tasks": {}, "network": placed.to_json(), **named})
+    else:
+        terminal.show(*tables(placed))
+        number = len(placed.network.nodes)
         if number <= _MOST_NODES:
             print(placed.yaml, end="")
         elif out is None:
             print(f"{number} nodes: give --out DIR for their instances in YAML")
-        print(*names, sep="\n", end="\n" * bool(names))
+        for one in files:
+            print(one)
     if failure is not None:
         raise failure
 
@@ -82,43 +86,52 @@ def plan(
     file: options.File,
     rate: Annotated[
         float | None,
-        says(
-            "Such as 120/s.",
+        typer.Option(
             parser=options.rate,
             metavar="RATE",
+            help="Such as 120/s.",
             show_default="the file's workload",
         ),
     ] = None,
     latency: Annotated[
         float | None,
-        says(
-            "Greatest mean response time, such as 300ms.",
+        typer.Option(
             parser=options.time,
             metavar="TIME",
+            help="Greatest mean response time, such as 300ms.",
             show_default="the task's deadline",
         ),
     ] = None,
-    node: Annotated[str | None, says("Which node to plan, where there are several.")] = None,
-    queries: Annotated[int, says("Requests per simulation.", min=1000)] = 200_000,
+    node: Annotated[
+        str | None, typer.Option(help="Which node to plan, where there are several.")
+    ] = None,
+    queries: Annotated[int, typer.Option(min=1000, help="Requests per simulation.")] = 200_000,
     seed: options.Seed = None,
-    tries: Annotated[int, says("Most simulations per task.", min=1)] = 40,
+    tries: Annotated[int, typer.Option(min=1, help="Most simulations per task.")] = 40,
     json: terminal.Json = False,
 ) -> None:
     """Find the cheapest instances that keep accuracy, energy and latency, tried in the twin."""
-    from inferway.experiments.planned import tables
+    import inferway
 
     deployment = options.opened(file)
-    with failing(ValueError, code=FAILED), terminal.progress() as told:
-        found = inferway.plan(
-            deployment,
-            node=node,
-            rate=rate,
-            latency=latency,
-            queries=queries,
-            seed=seed,
-            tries=tries,
-            progress=told,
-        )
-    terminal.present(json, found.to_json, lambda: tables(found))
-    if not json:
-        print(found.yaml, end="")
+    try:
+        with terminal.progress() as told:
+            found = inferway.plan(
+                deployment,
+                node=node,
+                rate=rate,
+                latency=latency,
+                queries=queries,
+                seed=seed,
+                tries=tries,
+                progress=told,
+            )
+    except ValueError as error:
+        raise CommandError(str(error)) from error
+    if json:
+        terminal.document(found.to_json())
+        return
+    from inferway.experiments.planned import tables
+
+    terminal.show(*tables(found))
+    print(found.yaml, end="")

@@ -15,7 +15,6 @@ from pydantic import (
     model_validator,
 )
 
-from inferway.deployment.errors import refuse
 from inferway.deployment.section import UNWRITTEN, File, Host, HostPort, Name, Section, Switch, says
 from inferway.deployment.units import (
     MOST,
@@ -24,6 +23,7 @@ from inferway.deployment.units import (
     PositiveSeconds,
     Ratio,
     Seconds,
+    refuse,
 )
 from inferway.protocol.address import NODE
 
@@ -109,7 +109,7 @@ class NodeLimits(Section):
 class Node(Section):
     """A machine."""
 
-    name: Annotated[str, *UNWRITTEN] = ""
+    name: Annotated[str, UNWRITTEN] = ""
     budget_bytes: Annotated[
         Bytes | None,
         says("What its instances may take together; unlimited if not given.", "budget"),

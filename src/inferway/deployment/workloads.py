@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
-from inferway.deployment.errors import refuse
-from inferway.deployment.section import File, Name, Section, check_kind, says
+from inferway.deployment.section import File, Name, Section, says
 from inferway.deployment.units import (
     AnyNumber,
     Count,
@@ -21,6 +20,7 @@ from inferway.deployment.units import (
     PositiveRate,
     PositiveSeconds,
     Ratio,
+    refuse,
 )
 
 Row = Annotated[tuple[AnyNumber, ...], Field(min_length=1)]
@@ -211,14 +211,6 @@ class TraceArrivals(Section):
     )
 
 
-_PROCESSES = ("poisson", "constant", "sinusoidal", "map", "phases", "trace")
-
-
-def _of_a_process(value: Any) -> Any:
-    check_kind(value, "process", _PROCESSES)
-    return value
-
-
 Arrivals = Annotated[
     PoissonArrivals
     | ConstantArrivals
@@ -227,7 +219,6 @@ Arrivals = Annotated[
     | PhasedArrivals
     | TraceArrivals,
     Field(discriminator="process"),
-    BeforeValidator(_of_a_process),
 ]
 
 

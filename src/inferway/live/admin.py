@@ -2,26 +2,114 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, Final
 
 import msgspec
-from prometheus_client import generate_latest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client.registry import Collector
 
 from inferway.live.headroom import Bodies
 from inferway.live.http.exchange import Exchange
 from inferway.live.http.routes import Routes
-from inferway.live.metrics import registry_of
-from inferway.live.process import Pauses
+from inferway.live.process import PAUSE_BOUNDS_S, Pauses
 from inferway.live.request import Outcome
 from inferway.live.security.keys import Guard, Role
 from inferway.live.site import TaskSite
+from inferway.live.stats import BATCH_BOUNDS, LATENCY_BOUNDS_S
+from inferway.live.upstream.remote import Forwarding
+from inferway.runtime import Fault, RemoteRuntime
 from inferway.site.view import WHOLE
 from inferway.version import __version__
 
-if TYPE_CHECKING:
-    from inferway.dispatch.recording import Recording
+# By name, without ``inferway_`` before it: labels, and text.
+_COUNTERS: Final = {
+    "requests": "task variant outcome: Requests by how they ended.",
+    "answers": "task variant: Rows answered; a request may have several.",
+    "late_answers": "task variant: Requests answered after their deadline.",
+    "ignored_parameters": (
+        "task: Parameters of requests that mean nothing here, and were left alone."
+    ),
+    "service_seconds": "task variant: Time that models have run, over answered requests.",
+    "scheduling_slots": "task: Slots of the scheduler that have begun.",
+    "scheduling_seconds": "task: Time of the event loop that the scheduler's decisions have taken.",
+    "remote_failures": (
+        "task variant fault: Calls to a variant's remote server that gave no answer, probes "
+        "included."
+    ),
+    "remote_moved_requests": (
+        "task variant: Requests that it did not serve and that another variant was given."
+    ),
+    "remote_retries": (
+        "task variant: Calls made again because the first connection ended before they were out."
+    ),
+    "remote_connections": "task variant: Connections made to it.",
+    "recording_gaps": "task: Times that the disk refused the recording.",
+    "recording_lost_decisions": "task: Requests dispatched that could not be recorded.",
+    "recording_lost_events": "task: Events that could not be recorded, these requests included.",
+    "neighbor_requests": "neighbor: Requests sent to a neighbor.",
+    "neighbor_faults": (
+        "neighbor fault: Requests that a neighbor lost or failed at, and how often its HTTP hung."
+    ),
+    "neighbor_health_requests": (
+        "neighbor: How often it was asked whether it lives because a request was out for too long."
+    ),
+    "key_failures": (
+        "reason: Requests and calls that were not let in, by what is wrong with their key."
+    ),
+    "bodies_refused": ": Bodies that found no room.",
+}
+_GAUGES: Final = {
+    "queue_length": "task variant: Requests at the servers of a class, those in service included.",
+    "instances": "task variant: Running copies of a variant.",
+    "instance_healthy": (
+        "task variant instance: 1 while the instance takes requests, 0 while it rests after "
+        "failures."
+    ),
+    "held_requests": "task: Requests in the central queue.",
+    "task_ready": "task: 1 when the task is served, else 0.",
+    "accuracy_mean_ratio": "task: Mean profile accuracy of all answers, 0..1.",
+    "accuracy_target_ratio": "task: Accuracy target, 0..1.",
+    "accuracy_balance": (
+        "task: Running sum of (accuracy - target) over dispatched answers, pinned ones left out."
+    ),
+    "routing_probability_ratio": (
+        "task variant instance: Probability that a request is routed to an instance, where a "
+        "scheduler says so."
+    ),
+    "scheduling_longest_seconds": "task: The longest of these decisions.",
+    "recording_writing": "task: 1 while the task is recorded, 0 while the disk takes no more.",
+    "run_memory_bytes": ": Memory that running requests are taken to need.",
+    "run_memory_limit_bytes": ": The most that there may be.",
+    "run_memory_waiting_requests": ": Requests that wait for memory to run in.",
+    "neighbor_usable": "neighbor: 1 while requests are sent to it, else 0.",
+    "gc_pause_longest_seconds": ": The longest of them since the server was ready.",
+    "body_bytes": ": Bodies of requests that are held.",
+    "body_limit_bytes": ": The most that there may be.",
+}
+_HISTOGRAMS: Final = {
+    "request_duration_seconds": (
+        "task variant: From the whole request's arrival to its answer, of answered requests."
+    ),
+    "batch_size": "task variant: Rows that a model was run on at once.",
+    "gc_pause_seconds": ": Pauses of the process for garbage collection.",
+}
+_FAMILIES: Final[dict[str, Any]] = {
+    name: (kind, *described.split(": ", 1))
+    for kind, families in (
+        (CounterMetricFamily, _COUNTERS),
+        (GaugeMetricFamily, _GAUGES),
+        (HistogramMetricFamily, _HISTOGRAMS),
+    )
+    for name, described in families.items()
+}
+
+# By family, each sample: its labels' values, and what its kind wants behind them.
+_Samples = dict[str, Iterable[tuple[Any, ...]]]
 
 
 def admin_routes(
@@ -33,88 +121,239 @@ def admin_routes(
     bodies: Bodies | None = None,
 ) -> Routes:
     """Lay out the admin pages of the tasks that are served; `apply` answers ``POST /apply``."""
-    registry = registry_of(sites, pauses, guard, bodies)
+    registry = CollectorRegistry()
+    registry.register(ServerCollector(sites, pauses, guard, bodies))
     kind = CONTENT_TYPE_LATEST.encode()
-    routes = Routes(lambda path: f"there is nothing at {path}; see /metrics and /status")
-    routes.post("/apply", apply, Role.ADMIN)
-    routes.read(
-        "/metrics",
-        lambda exchange: exchange.respond(200, generate_latest(registry), kind),
-        Role.READ,
-    )
+
+    def metrics(exchange: Exchange) -> None:
+        exchange.respond(200, generate_latest(registry), kind)
 
     def show(exchange: Exchange) -> None:
         exchange.respond(200, msgspec.json.encode(status(sites(), ready())))
 
+    routes = Routes(lambda path: f"there is nothing at {path}; see /metrics and /status")
+    routes.post("/apply", apply, Role.ADMIN)
+    routes.read("/metrics", metrics, Role.READ)
     routes.read("/status", show, Role.READ)
     return routes
 
 
 def status(sites: Sequence[TaskSite], ready: bool) -> dict[str, Any]:
     """Describe the server: tasks, their accuracy, what each variant has done and has to do."""
-    return {
-        "schema": 1,
-        "version": __version__,
-        "ready": ready,
-        "tasks": {site.task: _task(site) for site in sites},
-    }
-
-
-def _memory(site: TaskSite, k: int) -> dict[str, Any] | None:
-    demand = site.pool.demands[k]
-    if demand is None:
-        return None
-    return {
-        "source": demand.source,
-        "rows_per_run": demand.most_rows,
-        "one_row_bytes": demand.runs[1],
-        "largest_run_bytes": demand.runs[-1],
-        "rows_per_request": None if demand.rows == WHOLE else demand.rows,
-    }
+    tasks = {site.task: _task(site) for site in sites}
+    return {"schema": 1, "version": __version__, "ready": ready, "tasks": tasks}
 
 
 def _task(site: TaskSite) -> dict[str, Any]:
-    counters = site.stats
-    rows = counters.total_rows
-    variants = {}
-    for k, name in enumerate(site.pool.variants):
-        queues = site.pool.queues[site.pool.first[k] : site.pool.first[k + 1]]
-        column = site.pool.columns[k]
-        answered = counters.outcomes[Outcome.ANSWERED][column]
-        variants[name] = {
-            "accuracy": site.pool.accuracy[k],
-            "profile_service_s": 1.0 / site.pool.rate[k],
-            "mean_service_s": counters.service_sum_s[column] / answered if answered else None,
-            "mean_latency_s": counters.latency_sum_s[column] / answered if answered else None,
-            "instances": len(queues),
-            "healthy": site.pool.health.healthy[site.pool.first[k] : site.pool.first[k + 1]],
-            "queue": [len(queue) for queue in queues],
-            "answers": counters.rows[column],
-            "memory": _memory(site, k),
-        }
-    routing = site.pool.dispatcher.routing
+    pool, stats = site.pool, site.stats
+    rows, routing, recording = stats.total_rows, pool.dispatcher.routing, pool.recording
     return {
         "ready": site.ready,
         "accuracy_target": site.target,
-        "accuracy_mean": counters.accuracy_sum / rows if rows else None,
+        "accuracy_mean": stats.accuracy_sum / rows if rows else None,
         "accuracy_balance": site.balance.item(),
-        "requests": {outcome.name.lower(): counters.total(outcome) for outcome in Outcome},
-        "held": len(site.pool.held),
-        "slots": None if site.pool.scheduler is None else site.pool.scheduler.slots,
+        "requests": {outcome.name.lower(): stats.total(outcome) for outcome in Outcome},
+        "held": len(pool.held),
+        "slots": None if pool.scheduler is None else pool.scheduler.slots,
         "routing": None if routing is None else routing.tolist(),
-        "recording": None if site.pool.recording is None else _recording(site.pool.recording),
-        "variants": variants,
+        "recording": None
+        if recording is None
+        else {
+            "folder": str(recording.folder),
+            "writing": recording.gap is None,
+            "reason": "" if recording.gap is None else recording.gap.reason,
+            "since": None if recording.gap is None else recording.gap.since,
+            "gaps": recording.losses.gaps,
+            "lost_decisions": recording.losses.decisions,
+            "lost_events": recording.losses.events,
+        },
+        "variants": {name: _variant(site, k) for k, name in enumerate(pool.variants)},
     }
 
 
-def _recording(recording: Recording) -> dict[str, Any]:
-    gap, losses = recording.gap, recording.losses
+def _variant(site: TaskSite, k: int) -> dict[str, Any]:
+    pool, stats, column = site.pool, site.stats, site.pool.columns[k]
+    servers, demand = slice(*pool.first[k : k + 2]), pool.demands[k]
+    answered = stats.outcomes[Outcome.ANSWERED][column]
     return {
-        "folder": str(recording.folder),
-        "writing": gap is None,
-        "reason": "" if gap is None else gap.reason,
-        "since": None if gap is None else gap.since,
-        "gaps": losses.gaps,
-        "lost_decisions": losses.decisions,
-        "lost_events": losses.events,
+        "accuracy": pool.accuracy[k],
+        "profile_service_s": 1.0 / pool.rate[k],
+        "mean_service_s": stats.service_sum_s[column] / answered if answered else None,
+        "mean_latency_s": stats.latency_sum_s[column] / answered if answered else None,
+        "instances": len(pool.queues[servers]),
+        "healthy": pool.health.healthy[servers],
+        "queue": [len(queue) for queue in pool.queues[servers]],
+        "answers": stats.rows[column],
+        "memory": None
+        if demand is None
+        else {
+            "source": demand.source,
+            "rows_per_run": demand.most_rows,
+            "one_row_bytes": demand.runs[1],
+            "largest_run_bytes": demand.runs[-1],
+            "rows_per_request": None if demand.rows == WHOLE else demand.rows,
+        },
+    }
+
+
+@dataclass(frozen=True, eq=False)
+class ServerCollector(Collector):
+    """Reads what is served, and the process; nothing is kept between two scrapes."""
+
+    served: Callable[[], Sequence[TaskSite]]
+    pauses: Pauses
+    guard: Guard | None = None
+    bodies: Bodies | None = None
+
+    def collect(self) -> Iterator[Any]:
+        """Yield every metric."""
+        sites, pauses, bodies = self.served(), self.pauses, self.bodies
+        samples = _of_requests(sites) | _of_fleets(sites) | _of_neighbors(sites)
+        buckets = _buckets(PAUSE_BOUNDS_S, pauses.buckets)
+        samples["gc_pause_seconds"] = [([], buckets, pauses.sum_s)]
+        samples["gc_pause_longest_seconds"] = [([], pauses.longest_s)]
+        if self.guard is not None:
+            samples["key_failures"] = (([why], n) for why, n in self.guard.denied.items())
+        if bodies is not None:
+            samples["body_bytes"] = [([], bodies.held)]
+            samples["body_limit_bytes"] = [([], bodies.limit)]
+            samples["bodies_refused"] = [([], bodies.refused)]
+        for name, rows in samples.items():
+            kind, labels, text = _FAMILIES[name]
+            family = kind(f"inferway_{name}", text, labels=labels.split())
+            for row in rows:
+                family.add_metric(*row)
+            yield family
+
+
+def _buckets(bounds: Sequence[float], counts: Sequence[int]) -> list[tuple[str, int]]:
+    return list(zip([*map(str, bounds), "+Inf"], accumulate(counts), strict=True))
+
+
+def _columns(site: TaskSite) -> list[tuple[str, int]]:
+    """List the variants of a task, and where each is counted; those that it had before come last.
+
+    They go on being told: a counter that vanished would seem to begin anew.
+    """
+    here = list(zip(site.pool.variants, site.pool.columns, strict=True))
+    names = site.stats.variants
+    return here + [(name, at) for at, name in enumerate(names) if (name, at) not in here]
+
+
+def _of_requests(sites: Sequence[TaskSite]) -> _Samples:
+    """Tell how requests ended, how long that took, and how many models ran at once."""
+    counted = [
+        ([site.task, name], site.stats, column) for site in sites for name, column in _columns(site)
+    ]
+    return {
+        "requests": (
+            ([site.task, name, outcome.name.lower()], count)
+            for site in sites
+            for outcome in Outcome
+            for name, column in [*_columns(site), ("", -1)]
+            # A zero stands where such an end is usual, so that rates start from it.
+            if (count := site.stats.outcomes[outcome][column])
+            or bool(name) == (outcome is Outcome.ANSWERED)
+        ),
+        "answers": ((labels, stats.rows[k]) for labels, stats, k in counted),
+        "late_answers": ((labels, stats.late[k]) for labels, stats, k in counted),
+        "ignored_parameters": (([site.task], site.stats.ignored) for site in sites),
+        "request_duration_seconds": (
+            (labels, _buckets(LATENCY_BOUNDS_S, stats.buckets[k]), stats.latency_sum_s[k])
+            for labels, stats, k in counted
+        ),
+        "service_seconds": ((labels, stats.service_sum_s[k]) for labels, stats, k in counted),
+        "batch_size": (
+            (labels, _buckets(BATCH_BOUNDS, stats.batches[k]), stats.batch_rows[k])
+            for labels, stats, k in counted
+        ),
+    }
+
+
+def _of_fleets(sites: Sequence[TaskSite]) -> _Samples:
+    """Tell of queues and instances, promises kept, schedulers, remote servers and recordings."""
+    classes = [
+        ([site.task, name], site.pool, range(*site.pool.first[k : k + 2]))
+        for site in sites
+        for k, name in enumerate(site.pool.variants)
+    ]
+    loops = [([site.task], loop) for site in sites if (loop := site.pool.scheduler) is not None]
+    remotes = [
+        ([site.task, name], runtime, site.stats.moved[site.pool.columns[k]])
+        for site in sites
+        for k, name in enumerate(site.pool.variants)
+        if isinstance(runtime := site.pool.runtimes[site.pool.first[k]], RemoteRuntime)
+    ]
+    recorded = [([site.task], one) for site in sites if (one := site.pool.recording) is not None]
+    # One for all sites of a process.
+    rooms = {room for site in sites if (room := site.pool.options.headroom) is not None}
+    return {
+        "queue_length": (
+            (labels, sum(len(pool.queues[server]) for server in servers))
+            for labels, pool, servers in classes
+        ),
+        "instances": ((labels, len(servers)) for labels, _, servers in classes),
+        "instance_healthy": (
+            ([*labels, str(i)], float(pool.health.healthy[server]))
+            for labels, pool, servers in classes
+            for i, server in enumerate(servers)
+        ),
+        "held_requests": (([site.task], len(site.pool.held)) for site in sites),
+        "task_ready": (([site.task], float(site.ready)) for site in sites),
+        "accuracy_mean_ratio": (
+            ([site.task], site.stats.accuracy_sum / rows)
+            for site in sites
+            if (rows := site.stats.total_rows)
+        ),
+        "accuracy_target_ratio": (
+            ([site.task], site.target) for site in sites if site.target is not None
+        ),
+        "accuracy_balance": (([site.task], site.balance.item()) for site in sites),
+        "routing_probability_ratio": (
+            ([*labels, str(i)], routing[server].item())
+            for labels, pool, servers in classes
+            if (routing := pool.dispatcher.routing) is not None
+            for i, server in enumerate(servers)
+        ),
+        "scheduling_slots": ((labels, loop.slots) for labels, loop in loops),
+        "scheduling_seconds": ((labels, loop.spent_s) for labels, loop in loops),
+        "scheduling_longest_seconds": ((labels, loop.longest_s) for labels, loop in loops),
+        "remote_failures": (
+            ([*labels, fault.value], runtime.faults[fault])
+            for labels, runtime, _ in remotes
+            for fault in Fault
+        ),
+        "remote_moved_requests": ((labels, moved) for labels, _, moved in remotes),
+        "remote_retries": ((labels, runtime.retried) for labels, runtime, _ in remotes),
+        "remote_connections": ((labels, runtime.opened) for labels, runtime, _ in remotes),
+        "recording_writing": ((labels, float(one.gap is None)) for labels, one in recorded),
+        "recording_gaps": ((labels, one.losses.gaps) for labels, one in recorded),
+        "recording_lost_decisions": ((labels, one.losses.decisions) for labels, one in recorded),
+        "recording_lost_events": ((labels, one.losses.events) for labels, one in recorded),
+        "run_memory_bytes": (([], room.held_bytes) for room in rooms),
+        "run_memory_limit_bytes": (([], room.limit_bytes) for room in rooms),
+        "run_memory_waiting_requests": (([], room.waiting) for room in rooms),
+    }
+
+
+def _of_neighbors(sites: Sequence[TaskSite]) -> _Samples:
+    """Tell what was sent to each neighbor, what came of it, and whether it is used."""
+    upstreams = {
+        one.upstream.name: one.upstream
+        for site in sites
+        for one in site.pool.runtimes
+        if isinstance(one, Forwarding)
+    }
+    if not upstreams:
+        return {}
+    ways = [([name], upstream) for name, upstream in sorted(upstreams.items())]
+    return {
+        "neighbor_requests": ((labels, way.sent) for labels, way in ways),
+        "neighbor_faults": (
+            ([*labels, fault], count)
+            for labels, way in ways
+            for fault, count in (("lost", way.failures), ("error", way.errors), ("hung", way.hung))
+        ),
+        "neighbor_health_requests": ((labels, way.asked) for labels, way in ways),
+        "neighbor_usable": ((labels, float(way.works)) for labels, way in ways),
     }

@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from inferway.dispatch.recording import Recording, RecordingGap
     from inferway.scheduling import Controller
 
+# A process that dies loses what has been recorded for so long at most.
 FLUSH_S: Final = 1.0
-"""A process that dies loses what has been recorded for so long at most."""
+# A section that is refused sooner came too early: the next one waits for longer.
 STEADY_S: Final = 60.0
-"""A section that is refused sooner came too early: the next one waits for longer."""
 LONGEST_PAUSE_S: Final = 30.0
 
 
@@ -23,27 +23,12 @@ class SchedulerLoop:
     """Once a slot looks at the real queues and sets how requests are routed.
 
     Also at once when an instance fails or returns, so that the policy for those that are left takes
-    over, and after a rejection where the controller asks for it ([Tan24], Sec. 6.2 and 6.3).
+    over, and after a rejection where the controller asks for it ([Tan24], Sec. 6.2 and 6.3). The
+    controller gets no `Signal`: a live server does not see the workload's state. The dispatcher is
+    the one of the moment. `report` is told of an error of the controller; the routing stays then.
 
-    Parameters
-    ----------
-    controller
-        It gets no `Signal`: a live server does not see the workload's state.
-    dispatcher
-        Who is told, as of the moment.
-    now
-        The clock of the view, seconds.
-    report
-        Told of an error of the controller; the routing stays as it is then.
-
-    Attributes
-    ----------
-    slots
-        Slots that have begun.
-    decisions
-        Times that the controller was called, for slots and for events.
-    spent_s, longest_s
-        What its calls took of the event loop's time, together and the longest.
+    `slots` have begun; its decisions took `spent_s` of the event loop's time, together, and the
+    longest `longest_s`.
     """
 
     def __init__(
@@ -55,17 +40,15 @@ class SchedulerLoop:
     ) -> None:
         self._controller, self._dispatcher = controller, dispatcher
         self._now, self._report = now, report
-        self.slots = self.decisions = 0
-        self.spent_s = self.longest_s = 0.0
-        self._timer: asyncio.TimerHandle | None = None
+        self.slots, self.spent_s, self.longest_s = 0, 0.0, 0.0
+        self._timer: asyncio.Handle | None = None
         self._soon: asyncio.Handle | None = None
         self._begun_s = math.nan
 
     def begin(self) -> None:
         """Begin the first slot."""
-        # The first call of each function is no measure of what a slot costs.
         self._decide()
-        self.slots = self.decisions = 0
+        # The first call of each function is no measure of what a slot costs.
         self.spent_s = self.longest_s = 0.0
         self._begun_s = asyncio.get_running_loop().time()
         self._slot()
@@ -73,7 +56,6 @@ class SchedulerLoop:
     def go_on(self, before: SchedulerLoop) -> None:
         """Count on from where another one is."""
         self.slots += before.slots
-        self.decisions += before.decisions
         self.spent_s += before.spent_s
         self.longest_s = max(self.longest_s, before.longest_s)
 
@@ -85,18 +67,15 @@ class SchedulerLoop:
         self._begun_s = math.nan
 
     def again(self) -> None:
-        """Decide at once: the site is another than it was."""
+        """Decide at once: the site is another than it was, or a request has been rejected."""
+        self._soon = None
         if not math.isnan(self._begun_s):
             self._decide()
 
     def rejected(self) -> None:
         """A request has been rejected; all of one pass of the event loop are one event."""
-        if self._controller.on_rejection and self._soon is None and not math.isnan(self._begun_s):
-            self._soon = asyncio.get_running_loop().call_soon(self._after_rejection)
-
-    def _after_rejection(self) -> None:
-        self._soon = None
-        self._decide()
+        if self._controller.on_rejection and self._soon is None:
+            self._soon = asyncio.get_running_loop().call_soon(self.again)
 
     def _slot(self) -> None:
         slot_s = self._controller.slot_s
@@ -121,7 +100,6 @@ class SchedulerLoop:
         except Exception as error:  # a controller that breaks must not end the slots
             self._report(error)
         took_s = perf_counter() - began_s
-        self.decisions += 1
         self.spent_s += took_s
         self.longest_s = max(self.longest_s, took_s)
 

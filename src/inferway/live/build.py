@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -34,8 +33,8 @@ if TYPE_CHECKING:
     from inferway.scheduling import Controller
     from inferway.site import Fleet
 
+# Faults of servers that may be back: they keep nobody else from starting.
 PASSING: Final = frozenset((Fault.UNREACHABLE, Fault.UNAVAILABLE, Fault.OVERLOADED, Fault.LATE))
-"""Faults of servers that may be back: they keep nobody else from starting."""
 
 
 def check_served(deployment: Deployment) -> None:
@@ -68,21 +67,10 @@ def pool_of(
 ) -> Pool:
     """Join what decides to what runs; requests are divided so that they fit into memory.
 
-    Parameters
-    ----------
-    deployment, task
-        The file, and the task as it is described there.
-    dispatcher
-        Its fleet is named as clients name the task. It has been told of batches, `foreseen`.
-    signature
-        What all variants take and give.
-    runtimes
-        By class, of a variant here, or where another node's are.
-    growth
-        Says of a variant, by the rows of its largest run, what runs take and where that comes from;
-        None where it is not known.
-    options
-        How it serves; what the task says is filled in.
+    The dispatcher's fleet is named as clients name the task, and it foresees batches as the file
+    says. There is a runtime of each class: a variant's here, or where another node's is.
+    `growth` says of a variant, by the rows of its largest run, what runs take and where that comes
+    from; None where it is not known. What the task says is filled into the options.
     """
     from inferway.dispatch.batching import rules_of
 
@@ -121,15 +109,6 @@ def pool_of(
     )
 
 
-def foreseen(task: Task, dispatcher: Dispatcher) -> Dispatcher:
-    """Have a dispatcher predict the times of batches as the file says them."""
-    # Compiles, which takes time that `import inferway.live` must not.
-    from inferway.dispatch.batching import foresee
-
-    foresee(dispatcher.site, _batches(task, dispatcher.fleet))
-    return dispatcher
-
-
 def _batches(task: Task, fleet: Fleet) -> list[Batch | None]:
     """By class, the batches that the file offers; none of what another node runs."""
     own = [task.variants.get(name) for name in fleet.variants]
@@ -143,73 +122,34 @@ def pools_of(
     growths: Growths,
     log: Any,
 ) -> list[Pool]:
-    """Load every task of a deployment; takes seconds.
+    """Load every task of a deployment that `check_served` lets pass; takes seconds.
 
-    Parameters
-    ----------
-    deployment
-        Checked by `check_served`.
-    options
-        Have the pools' clock, and where service times are recalled from and kept.
-    headroom
-        Of all their runs.
-    growths
-        Says what runs take.
-    log
-        Where it is said which service times are recalled, from where and of when.
-
-    Raises
-    ------
-    ServeError
-        When a model or a policy cannot be loaded.
+    The options have the pools' clock, and where service times are recalled from and kept; the log
+    is told which, and of when. ServeError when a model or a policy cannot be loaded.
     """
-    return [
-        _own_pool(deployment, task, options, headroom, growths, log)
-        for task in deployment.tasks.values()
-    ]
-
-
-def _own_pool(
-    deployment: Deployment,
-    task: Task,
-    options: ServerOptions,
-    headroom: Headroom,
-    growths: Growths,
-    log: Any,
-) -> Pool:
-    from inferway.dispatch.deployed import dispatcher_of
-
     (node,) = deployment.nodes.values()
-    try:
-        dispatcher = foreseen(task, dispatcher_of(deployment, task.name, node.name))
-    except ValueError as error:
-        raise ServeError(f"{deployment.path}: tasks.{task.name}.dispatch: {error}") from error
-    fleet = dispatcher.fleet
-    controller = _controller(deployment, task, fleet)
-    try:
-        signature, models = models_of(task, fleet.variants)
-    except LoadError as error:
-        raise ServeError(f"{deployment.path}: tasks.{task.name}.variants.{error}") from error
+    pools = []
+    for task in deployment.tasks.values():
+        dispatcher, controller = _deciding(deployment, task, node.name)
+        fleet = dispatcher.fleet
+        try:
+            signature, models = models_of(task, fleet.variants)
+        except LoadError as error:
+            raise ServeError(f"{deployment.path}: tasks.{task.name}.variants.{error}") from error
 
-    def growth(name: str, largest: int) -> tuple[Growth, str] | None:
-        model = task.variants[name].model
-        if model is None or not is_closed(signature):
-            return None
-        assert model.path is not None  # `check_served` has refused others
-        return growths.of(model, model.path, largest)
+        def growth(
+            name: str, largest: int, task: Task = task, signature: Signature = signature
+        ) -> tuple[Growth, str] | None:
+            model = task.variants[name].model
+            if model is None or not is_closed(signature):
+                return None
+            assert model.path is not None  # `check_served` has refused others
+            return growths.of(model, model.path, largest)
 
-    central, room = node.queue == "central", HELD_LIMIT
-    if central and node.buffer is not None:
-        room = (node.buffer - 1) * fleet.servers
-    return pool_of(
-        deployment,
-        task,
-        dispatcher,
-        signature,
-        # Instances of a variant share the weights; each calls from a thread of its own.
-        [models[name] for name in fleet.variants],
-        growth,
-        PoolOptions(
+        central, room = node.queue == "central", HELD_LIMIT
+        if central and node.buffer is not None:
+            room = (node.buffer - 1) * fleet.servers
+        fitted = PoolOptions(
             drop_late=node.late == "drop",
             in_order=central,
             room=room,
@@ -217,77 +157,86 @@ def _own_pool(
             headroom=headroom,
             remember=_remembering(task, dispatcher, node.hardware, options.times, log),
             now=options.now,
-        ),
-    )
+        )
+        # Instances of a variant share the weights; each calls from a thread of its own.
+        runtimes = [models[name] for name in fleet.variants]
+        pools.append(pool_of(deployment, task, dispatcher, signature, runtimes, growth, fitted))
+    return pools
+
+
+def _deciding(
+    deployment: Deployment, task: Task, node: str
+) -> tuple[Dispatcher, Controller | None]:
+    # Compiles, which takes time that `import inferway.live` must not.
+    from inferway.dispatch.batching import foresee
+    from inferway.dispatch.deployed import dispatcher_of
+    from inferway.scheduling import Conditions, controller_of
+
+    place = f"tasks.{task.name}.dispatch"
+    try:
+        dispatcher = dispatcher_of(deployment, task.name, node)
+        batches = _batches(task, dispatcher.fleet)
+        # Times of batches are predicted as the file says them.
+        foresee(dispatcher.site, batches)
+        spec, place = deployment.scheduling_of(task), "scheduling"
+        if spec is None:
+            return dispatcher, None
+        conditions = Conditions(dispatcher.fleet, task.deadline_s, batches=batches)
+        return dispatcher, controller_of(spec, conditions, deployment.folder)
+    except ValueError as error:
+        raise ServeError(f"{deployment.path}: {place}: {error}") from error
 
 
 def _remembering(
     task: Task, dispatcher: Dispatcher, hardware: str, times: Path | None, log: Any
 ) -> Callable[[], None] | None:
-    """Recall what was measured of these models; return what keeps it, None where nothing does."""
+    """Recall what was measured of these models; return what keeps it, None where nothing does.
+
+    It is said when that fails, and when it works again.
+    """
     from inferway.dispatch.service_times import measured_at, recall, remember
 
     if times is None:
         return None
-    keys = {name: _identity(task, name, hardware) for name in dispatcher.fleet.variants}
+    keys = {}
+    for name in dispatcher.fleet.variants:
+        model, remote = task.variants[name].model, task.variants[name].remote
+        if remote is not None:
+            keys[name] = remote.url
+        else:
+            assert model is not None  # `check_served` has refused it
+            assert model.path is not None  # what has to be fetched has a digest
+            keys[name] = f"{identity(model, model.path)} on {hardware}"
     recalled = recall(dispatcher, keys, times)
     if recalled:
+        seconds = measured_at([keys[name] for name in recalled], times)
+        day = datetime.fromtimestamp(seconds).astimezone().isoformat(" ", "minutes")
         log.info(
             "service times recalled",
             task=task.name,
             variants=recalled,
             file=str(times),
-            measured=_day(measured_at([keys[name] for name in recalled], times)),
+            measured=day,
         )
-    return _keeping(partial(remember, dispatcher, keys, times), task.name, times, log)
-
-
-def _keeping(write: Callable[[], None], task: str, file: Path, log: Any) -> Callable[[], None]:
-    """Write what was measured, again and again; say when that fails and when it works again."""
     fails = False
 
     def keep() -> None:
         nonlocal fails
         failed, fails = fails, False
         try:
-            write()
+            remember(dispatcher, keys, times)
         except OSError as error:  # it is measured again by whoever starts next
             fails = True
             if not failed:
                 reason = error.strerror or str(error)
-                log.warning("service times not kept", task=task, file=str(file), reason=reason)
+                log.warning(
+                    "service times not kept", task=task.name, file=str(times), reason=reason
+                )
             return
         if failed:
-            log.info("service times kept again", task=task, file=str(file))
+            log.info("service times kept again", task=task.name, file=str(times))
 
     return keep
-
-
-def _day(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds).astimezone().isoformat(" ", "minutes")
-
-
-def _controller(deployment: Deployment, task: Task, fleet: Fleet) -> Controller | None:
-    spec = deployment.scheduling_of(task)
-    if spec is None:
-        return None
-    from inferway.scheduling import Conditions, controller_of
-
-    conditions = Conditions(fleet, task.deadline_s, batches=_batches(task, fleet))
-    try:
-        return controller_of(spec, conditions, deployment.folder)
-    except ValueError as error:
-        raise ServeError(f"{deployment.path}: scheduling: {error}") from error
-
-
-def _identity(task: Task, name: str, hardware: str) -> str:
-    """Identity of a measured service time: this model on this hardware."""
-    model, remote = task.variants[name].model, task.variants[name].remote
-    if remote is not None:
-        return remote.url
-    assert model is not None  # `check_served` has refused it
-    assert model.path is not None  # what has to be fetched has a digest
-    return f"{identity(model, model.path)} on {hardware}"
 
 
 def models_of(task: Task, variants: Sequence[str]) -> tuple[Signature, Mapping[str, Served]]:
@@ -296,24 +245,22 @@ def models_of(task: Task, variants: Sequence[str]) -> tuple[Signature, Mapping[s
     A remote server that is down may come back: its variant is taken to have the signature of the
     others, and its runtime looks whether that is so before the first request.
 
-    Raises
-    ------
-    LoadError
-        When one cannot be loaded, or none says the signature.
+    LoadError when one cannot be loaded, or none says the signature.
     """
-    found: dict[str, Served] = {}
+    loaded: dict[str, Served] = {}
     try:
-        return _load(task.variants, variants, found), found
+        signature = _load(task.variants, variants, loaded)
     except BaseException:
-        for runtime in found.values():
+        for runtime in loaded.values():
             runtime.close()
         raise
+    return signature, loaded
 
 
 def _load(
     described: Mapping[str, Variant],
     variants: Sequence[str],
-    found: dict[str, Served],
+    loaded: dict[str, Served],
 ) -> Signature:
     signature: Signature | None = None
     source = silent = ""
@@ -326,7 +273,7 @@ def _load(
                 runtime: Served = OnnxRuntime(model.path, digest=model.digest)
             else:
                 assert remote is not None  # `check_served` has refused it
-                runtime = found[name] = there = remote.runtime(signature=signature)
+                runtime = loaded[name] = there = remote.runtime(signature=signature)
                 there.learn()
         except RemoteError as error:
             if error.fault not in PASSING:
@@ -335,7 +282,7 @@ def _load(
             continue
         except (ArtifactError, ValueError) as error:
             raise LoadError(f"{name}: {error}") from error
-        found[name] = runtime
+        loaded[name] = runtime
         if signature is None:
             signature, source = runtime.signature, name
         elif runtime.signature != signature:
@@ -344,7 +291,7 @@ def _load(
             )
     if signature is None:
         raise LoadError(f"{silent}, and nothing else says what the task takes and gives")
-    for runtime in found.values():
+    for runtime in loaded.values():
         if isinstance(runtime, RemoteRuntime):
             runtime.expect(signature)
     return signature

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections import deque
 from typing import Any, NamedTuple
 
@@ -12,8 +13,8 @@ import numpy as np
 from inferway.live.request import InferRequest, Outcome
 from inferway.site.view import SIZES
 
+# Requests that a site can explain.
 KEPT = 4096
-"""Requests that a site can explain."""
 
 
 # Without the garbage collector: thousands of these live as long as it takes to replace them, and to
@@ -30,24 +31,12 @@ class Snapshot(msgspec.Struct, gc=False):
     free_s: bytes
     row_s: bytes
     healthy: bytes
+    # Probability of each server; empty where requests are not routed by probabilities.
     shares: bytes
-    """Probability of each server; empty where requests are not routed by probabilities."""
 
 
 class FleetFacts(NamedTuple):
-    """Facts of a fleet that explanations need.
-
-    Attributes
-    ----------
-    variants, accuracy, first
-        Names, accuracies in 0..1, and where each class begins.
-    target
-        The accuracy target, or None.
-    places
-        Places at each server.
-    most_rows
-        Rows of one run at most, by class.
-    """
+    """Facts of a fleet that explanations need; by class, but for the target and the places."""
 
     variants: tuple[str, ...]
     accuracy: list[float]
@@ -57,49 +46,36 @@ class FleetFacts(NamedTuple):
     most_rows: list[int]
 
 
-class LoggedRequest(msgspec.Struct, gc=False):
-    """A request that has ended, without its tensors; as in `InferRequest`."""
-
-    fleet: FleetFacts
-    """That it was decided for."""
-    id: bytes
-    before: Snapshot | None
-    server: int
-    rows: int
-    requests_together: int
-    rows_together: int
-    classes: int
-    floor: float
-    deadline_s: float
-    priority: int
-    counted: bool
-    received_s: float
-    predicted_s: float
-    latency_s: float
-    service_s: float
-    outcome: Outcome
-    reason: str
-    elsewhere: bool
-    """Whether another node answered."""
+# A request that has ended, without its tensors; `elsewhere`: another node has answered. The rest is
+# as in `InferRequest`.
+_LoggedRequest: Any = msgspec.defstruct(
+    "_LoggedRequest",
+    [
+        "fleet", "elsewhere", "id", "before", "server", "rows", "together", "classes", "floor",
+        "deadline_s", "priority", "counted", "received_s", "predicted_s", "latency_s", "service_s",
+        "outcome", "reason",
+    ],
+    gc=False,
+)  # fmt: skip
 
 
 class RequestLog:
     """The last requests of a task, whoever served it."""
 
     def __init__(self) -> None:
-        self._kept: deque[LoggedRequest] = deque(maxlen=KEPT)
+        self._kept: deque[Any] = deque(maxlen=KEPT)
 
     def keep(self, request: InferRequest, fleet: FleetFacts) -> None:
         """Remember how a request that was decided for this fleet ended, without its tensors."""
-        assert request.outcome is not None
         self._kept.append(
-            LoggedRequest(
+            _LoggedRequest(
                 fleet,
+                request.passed is not None,
                 request.id,
                 request.before,
                 request.server,
                 request.rows,
-                *request.together,
+                request.together,
                 request.classes,
                 request.floor,
                 request.deadline_s,
@@ -111,7 +87,6 @@ class RequestLog:
                 request.service_s,
                 request.outcome,
                 request.reason,
-                request.passed is not None,
             )
         )
 
@@ -120,55 +95,51 @@ class RequestLog:
 
         As `GET /v2/models/{task}/explain/{id}` shows it; times in milliseconds.
         """
-        for kept in reversed(self._kept):
-            if kept.id == identity:
-                return _words(kept)
-        return None
+        named = (one for one in reversed(self._kept) if one.id == identity)
+        ended = next(named, None)
+        return None if ended is None else _words(ended)
 
 
-def _words(ended: LoggedRequest) -> dict[str, Any]:
-    fleet = ended.fleet
-    before, outcome, deadline_s = ended.before, ended.outcome, ended.deadline_s
-    chosen = _class(fleet, ended.server)
+def _words(ended: Any) -> dict[str, Any]:
+    fleet, before, deadline_s = ended.fleet, ended.before, ended.deadline_s
+    chosen = None if ended.server < 0 else bisect_right(fleet.first, ended.server) - 1
+    answered = ended.outcome is Outcome.ANSWERED
     candidates = [] if before is None else _candidates(before, ended)
-    told: dict[str, Any] = {
+    variant = None if chosen is None else fleet.variants[chosen]
+    for candidate in candidates:
+        wait_s = candidate["predicted_wait_ms"] + candidate["predicted_service_ms"]
+        candidate["in_time"] = not before.now_s + wait_s / 1e3 > deadline_s
+        candidate["chosen"] = candidate["variant"] == variant
+    moved = 0.0
+    if ended.counted and chosen is not None and answered:
+        moved = ended.rows * (fleet.accuracy[chosen] - (fleet.target or 0.0))
+    reason = ended.reason
+    if before is not None and chosen is not None and not reason:
+        reason = _why(ended, chosen, candidates)
+    return {
         "id": ended.id.decode("latin-1"),
-        "outcome": outcome.name.lower(),
-        "variant": None if chosen is None else fleet.variants[chosen],
+        "outcome": ended.outcome.name.lower(),
+        "variant": variant,
         "instance": None if chosen is None else ended.server - fleet.first[chosen],
         "rows": ended.rows,
-        "batch": _batch(ended, chosen),
+        "batch": None if chosen is None or not answered else _batch(ended, chosen),
         "pinned": not ended.counted,
         "accuracy_floor": ended.floor or None,
         "priority": ended.priority or None,
         "deadline_ms": _ms(deadline_s - ended.received_s) if deadline_s < math.inf else None,
         "predicted_latency_ms": None if chosen is None else _ms(ended.predicted_s),
-        "latency_ms": _ms(ended.latency_s) if outcome is Outcome.ANSWERED else None,
-        "service_ms": _ms(ended.service_s) if outcome is Outcome.ANSWERED else None,
+        "latency_ms": _ms(ended.latency_s) if answered else None,
+        "service_ms": _ms(ended.service_s) if answered else None,
         "accuracy_target": fleet.target,
         "balance_before": None if before is None else before.balance,
-        "balance_after": None,
+        "balance_after": None if before is None else before.balance + moved,
         "candidates": candidates,
-        "reason": ended.reason,
+        "reason": reason,
     }
-    if before is not None:
-        moved = 0.0
-        if ended.counted and chosen is not None and outcome is Outcome.ANSWERED:
-            moved = ended.rows * (fleet.accuracy[chosen] - (fleet.target or 0.0))
-        told["balance_after"] = before.balance + moved
-        for candidate in candidates:
-            wait_s = candidate["predicted_wait_ms"] + candidate["predicted_service_ms"]
-            late = before.now_s + wait_s / 1e3 > deadline_s
-            candidate["in_time"] = not late
-            candidate["chosen"] = candidate["variant"] == told["variant"]
-        if chosen is not None and not ended.reason:
-            told["reason"] = _why(fleet, chosen, candidates, told)
-    return told
 
 
-def _candidates(before: Snapshot, ended: LoggedRequest) -> list[dict[str, Any]]:
-    fleet = ended.fleet
-    rows = ended.rows
+def _candidates(before: Snapshot, ended: Any) -> list[dict[str, Any]]:
+    fleet, rows = ended.fleet, ended.rows
     queue = np.frombuffer(before.queue, np.int32)
     ends_s, free_s = np.frombuffer(before.ends_s), np.frombuffer(before.free_s)
     left_s = np.maximum(0.0, ends_s - before.now_s) + (free_s - ends_s)
@@ -204,44 +175,34 @@ def _candidates(before: Snapshot, ended: LoggedRequest) -> list[dict[str, Any]]:
     return found
 
 
-def _why(
-    fleet: FleetFacts, chosen: int, candidates: list[dict[str, Any]], told: dict[str, Any]
-) -> str:
-    name = fleet.variants[chosen]
-    if told["pinned"]:
+def _why(ended: Any, chosen: int, candidates: list[dict[str, Any]]) -> str:
+    fleet, balance, name = ended.fleet, ended.before.balance, ended.fleet.variants[chosen]
+    if not ended.counted:
         return f"the request was pinned to {name}"
     fit = [one for one in candidates if one["allowed"] and one["in_time"] and one["healthy"]]
     if len(fit) == 1:
         return f"{name} was the only variant that was allowed, healthy and predicted to be in time"
-    if told["candidates"][chosen]["probability"] is not None:
+    if candidates[chosen]["probability"] is not None:
         shares = ", ".join(f"{sum(one['probability']):.3g} {one['variant']}" for one in fit)
         return f"the scheduler's probabilities drew {name}; they were {shares}"
     idle = [one["variant"] for one in fit if one["idle"]]
     state = f"idle were {', '.join(idle)}" if idle else "none was idle"
     if fleet.target is None:
         return f"the policy chose {name} of {len(fit)} variants; {state}"
-    side = "ahead of" if told["balance_before"] >= 0 else "behind"
+    side = "ahead of" if balance >= 0 else "behind"
     return (
         f"the policy chose {name} of {len(fit)} variants; {state}, and the mean accuracy was "
-        f"{side} its target by a balance of {told['balance_before']:.4g}"
+        f"{side} its target by a balance of {balance:.4g}"
     )
 
 
-def _batch(ended: LoggedRequest, chosen: int | None) -> dict[str, int] | None:
+def _batch(ended: Any, chosen: int) -> dict[str, int] | None:
     """Requests that were run at once, this one included; None where that was not here."""
-    if ended.outcome is not Outcome.ANSWERED or ended.elsewhere or chosen is None:
+    if ended.elsewhere:
         return None
-    told = {"requests": ended.requests_together, "rows": ended.rows_together}
-    if not ended.requests_together:
-        told = {"requests": 1, "rows": ended.rows}
-    runs = -(-told["rows"] // ended.fleet.most_rows[chosen])
-    return told | {"runs": runs} if runs > 1 else told
-
-
-def _class(fleet: FleetFacts, server: int) -> int | None:
-    if server < 0:
-        return None
-    return next(k for k in range(len(fleet.variants)) if server < fleet.first[k + 1])
+    requests, rows = ended.together if ended.together[0] else (1, ended.rows)
+    runs = -(-rows // ended.fleet.most_rows[chosen])
+    return {"requests": requests, "rows": rows} | ({"runs": runs} if runs > 1 else {})
 
 
 def _of_size(row_s: Any, rows: Any) -> Any:

@@ -21,8 +21,8 @@ from inferway.site.view import WHOLE
 if TYPE_CHECKING:
     from inferway.deployment import Model
 
+# An answer counts so often: as it comes together, and as it is written.
 ANSWER_COPIES: Final = 4
-"""An answer counts so often: as it comes together, and as it is written."""
 # Answers of one run below this are no more than what comes and goes with any request.
 _SMALL_BYTES: Final = 64 * 1024
 # So many requests with small answers may pass one that waits for more room.
@@ -63,21 +63,11 @@ class MemoryNeed(NamedTuple):
 def memory_need_of(
     growth: Growth, source: str, signature: Signature, largest: int, limit_bytes: int
 ) -> MemoryNeed:
-    """Say how a variant's requests are divided so that they fit.
+    """Say how a variant's requests are divided so that they fit into so much room.
 
     A run takes half of the room at most, unless a single row takes more: the rest is for answers
-    and for others.
-
-    Parameters
-    ----------
-    growth, source
-        Peaks of runs, and where they come from.
-    signature
-        Of the variant.
-    largest
-        Rows of the largest run otherwise.
-    limit_bytes
-        The room.
+    and for others. The source says where the peaks of runs come from; a run has `largest` rows
+    otherwise.
     """
     row_bytes = sum(map(_row_bytes, signature.inputs), 0)
     # Where requests are run together, their inputs are copied.
@@ -148,20 +138,15 @@ class Headroom:
     def begin(self, run: int, answer: int = 0) -> None:
         """Wait, behind others, until a request may begin to run.
 
-        Parameters
-        ----------
-        run
-            Peak of its largest run, bytes; `end` gives it back after each.
-        answer
-            Of its answer where that is kept room for, else 0; `settle` gives it back.
+        `run` is the peak of its largest run, bytes, which `end` gives back after each; `answer`,
+        its answer's size where that is kept room for, else 0, which `settle` gives back.
         """
         with self._changed:
             place = object()
             self._newcomers.append(place)
             while not self._may_begin(run, answer, place):
                 self._changed.wait()
-            first = self._newcomers[0] is place
-            self._overtaken = 0 if first else self._overtaken + 1
+            self._overtaken = 0 if self._newcomers[0] is place else self._overtaken + 1
             self._newcomers.remove(place)
             self._changed.notify_all()
             self._enter(run, answer)
@@ -194,7 +179,7 @@ class Headroom:
         """A run has ended."""
         with self._changed:
             self._running -= run
-            if self._newcomers or self._between:
+            if self.waiting:
                 self._changed.notify_all()
 
     def settle(self, run: int, answer: int) -> None:
@@ -202,7 +187,7 @@ class Headroom:
         with self._changed:
             self._kept -= answer
             self._pledged.remove(run)
-            if self._newcomers or self._between:
+            if self.waiting:
                 self._changed.notify_all()
 
     def _may_begin(self, run: int, answer: int, place: object) -> bool:
@@ -245,11 +230,10 @@ class Bodies:
 
     def reserve(self, size: int) -> bool:
         """Count `size` more bytes; without room for them count a refusal and say no."""
-        held = self.held + size
-        if held > self.limit:
+        if self.held + size > self.limit:
             self.refused += 1
             return False
-        self.held = held
+        self.held += size
         return True
 
     def release(self, size: int) -> None:
@@ -268,19 +252,13 @@ def identity(model: Model, path: Path) -> str:
 class Growths:
     """Finds how much memory runs of a model take; any thread may ask.
 
-    Parameters
-    ----------
-    file
-        That keeps them from one run to the next, beside the service times; None keeps none.
-    log
-        Where it is said what was measured, or why not.
-    limit_bytes
-        That all runs together may take.
+    The file keeps them from one run to the next, beside the service times; None keeps none. The log
+    is told what was measured, or why not. All runs together may take `limit_bytes`.
     """
 
     def __init__(self, file: Path | None, log: Any, limit_bytes: int) -> None:
         self._file, self._log, self._limit_bytes = file, log, limit_bytes
-        self._found: dict[str, tuple[Growth, str] | None] = {}
+        self._growths: dict[str, tuple[Growth, str] | None] = {}
 
     def of(self, model: Model, path: Path, largest: int) -> tuple[Growth, str] | None:
         """Find a model's peaks and where they come from; None where they cannot be measured.
@@ -288,9 +266,9 @@ class Growths:
         Its file is at the path, and its largest run has so many rows.
         """
         key = identity(model, path)
-        if key not in self._found:
-            self._found[key] = self._find(model, path, largest, key)
-        return self._found[key]
+        if key not in self._growths:
+            self._growths[key] = self._find(model, path, largest, key)
+        return self._growths[key]
 
     def _find(self, model: Model, path: Path, largest: int, key: str) -> tuple[Growth, str] | None:
         from inferway.dispatch.service_times import recall_growth, remember_growth
@@ -298,13 +276,10 @@ class Growths:
         if model.uri.startswith("zoo://"):
             from inferway.catalog import zoo
 
-            _, profile = zoo.resolve(model.uri)
-            if profile.peaks:
-                return Growth.of_peaks(profile.peaks), "profile"
-        if self._file is not None:
-            growth = recall_growth(self._file, key, largest)
-            if growth is not None:
-                return growth, "recalled"
+            if peaks := zoo.resolve(model.uri)[1].peaks:
+                return Growth.of_peaks(peaks), "profile"
+        if self._file is not None and (growth := recall_growth(self._file, key, largest)):
+            return growth, "recalled"
         try:
             growth = growth_of(path, largest, self._limit_bytes, model.digest)
         except ValueError as error:

@@ -14,26 +14,26 @@ from inferway.live.request import Job
 from inferway.live.upstream.upstream import Upstream
 from inferway.protocol import Signature
 
+# Failures in a row after which an instance is run on zeros: one that fails at these too takes no
+# more requests; one that answers them works, and the requests were at fault.
 FAILURES: Final = 3
-"""Failures in a row after which an instance is run on zeros: one that fails at these too takes no
-more requests; one that answers them works, and the requests were at fault."""
 
+# What a client is told to wait where a remote server does not say.
 RETRY_S: Final = 1.0
-"""What a client is told to wait where a remote server does not say."""
 
 
 class Instance(Protocol):
     """A server of a pool: takes work in order and hands it back done."""
 
     name: str
+    # Whether it takes nothing from its queue.
     resting: bool
-    """Whether it takes nothing from its queue."""
+    # Why it rests from the start.
     complaint: str
-    """Why it rests from the start."""
+    # Whether it has answered a request between its last rest and its last failures.
     proven: bool
-    """Whether it has answered a request between its last rest and its last failures."""
+    # Whether its signature leaves open what would fit: it comes back on trial unprobed.
     cold: bool
-    """Whether its signature leaves open what would fit: it comes back on trial unprobed."""
 
     @property
     def group(self) -> Upstream | None:

@@ -17,25 +17,21 @@ from inferway.live.headroom import ANSWER_COPIES, Headroom, MemoryNeed, is_close
 from inferway.live.instance import FAILURES, RETRY_S, Events
 from inferway.live.request import EXPIRED, Job, Outcome
 from inferway.live.threads import run_detached
-from inferway.protocol import RefusalError
+from inferway.protocol.refusal import RefusalError
 from inferway.runtime import Arrays, Fault, RemoteError, Runtime, Served, zeros
 from inferway.site.view import RUN_ROWS
 
+# The first run of a model allocates and tunes; the third is near what comes after.
 WARM_UP_RUNS: Final = 3
-"""The first run of a model allocates and tunes; the third is near what comes after."""
+# Runs below this are the loop's: to wake a thread and be woken by it takes as long.
 BRIEF_S: Final = 50e-6
-"""Runs below this are the loop's: to wake a thread and be woken by it takes as long."""
 # A run that was interrupted by other processes counts as no more than this.
 _OUTLIER_S: Final = 4 * BRIEF_S
 _WEIGHT: Final = 1 / 16
 
 
 class CutShortError(Exception):
-    """A request that is not worth its next run."""
-
-    def __init__(self, outcome: Outcome, reason: str) -> None:
-        super().__init__(reason)
-        self.outcome = outcome
+    """A request that is not worth its next run: how it ends, and why."""
 
 
 class Verdict(NamedTuple):
@@ -138,25 +134,23 @@ class ModelInstance(ABC):
                 return
             raise WarmUpError(f"{self.name} failed its warm-up: {_line(error)}") from error
         for rows in self._sizes:
-            if rows > 1:
-                await self._warm_up_batch(rows, inputs)
-
-    async def _warm_up_batch(self, rows: int, inputs: Arrays) -> None:
-        offer = f"{self.name} cannot serve batches of {rows}, which its `batch` offers"
-        batch = {name: np.repeat(array, rows, axis=0) for name, array in inputs.items()}
-        try:
-            outputs = await self._run(None, batch)
-        except Exception as error:
-            raise WarmUpError(
-                f"{offer}; export the model with a free first axis: {_line(error)}"
-            ) from error
-        # What a model's file says of its first axis need not be so.
-        for output, array in outputs.items():
-            if len(array) != rows:
+            if rows == 1:
+                continue
+            offer = f"{self.name} cannot serve batches of {rows}, which its `batch` offers"
+            batch = {name: np.repeat(array, rows, axis=0) for name, array in inputs.items()}
+            try:
+                outputs = await self._run(None, batch)
+            except Exception as error:
                 raise WarmUpError(
-                    f"{offer}: output {output!r} has {len(array)} rows then; export the model "
-                    "with its batch as the first axis of every output"
-                )
+                    f"{offer}; export the model with a free first axis: {_line(error)}"
+                ) from error
+            # What a model's file says of its first axis need not be so.
+            for output, array in outputs.items():
+                if len(array) != rows:
+                    raise WarmUpError(
+                        f"{offer}: output {output!r} has {len(array)} rows then; export the model "
+                        "with its batch as the first axis of every output"
+                    )
 
     async def _try(self, told: Callable[[str], None]) -> None:
         """Run the model on zeros; one that leaves open what would fit goes on unprobed."""
@@ -215,7 +209,7 @@ class ModelInstance(ABC):
 
     async def _fail(self, job: Job, error: Exception) -> None:
         if isinstance(error, CutShortError):
-            job.outcome, job.reason = error.outcome, str(error)
+            job.outcome, job.reason = error.args
             return
         judged = verdict(error)
         job.outcome, job.unserved = judged.outcome, judged.unserved
@@ -234,65 +228,50 @@ class ModelInstance(ABC):
             self._strikes = 0
 
     async def _run_in_parts(self, job: Job) -> Arrays:
-        rows, most = job.rows, self._most_rows
+        """Run the model several times, on so many rows at most, and join what it answers."""
+        rows, most, headroom = job.rows, self._most_rows, self._headroom
         inputs, whole = job.inputs, Arrays()
         for at in range(0, rows, most):
+            size = min(most, rows - at)
             if at:
-                self._check_wanted(job, f"after {at // most} of the request's {-(-rows // most)}")
-                await self._wait_for_room(min(most, rows - at))
-            part = {name: array[at : at + most] for name, array in inputs.items()}
+                when = f"after {at // most} of the request's {-(-rows // most)} runs"
+                if self._over or job.abandoned:
+                    raise CutShortError(Outcome.UNAVAILABLE, f"the server ended {when}")
+                if self._drop_late and job.deadline_s < self._now():
+                    raise CutShortError(Outcome.EXPIRED, f"the deadline passed {when}")
+                if headroom is not None and self._demand is not None:
+                    # The room of the last run becomes that of the next.
+                    begun_s = self._now()
+                    headroom.end(self._run_bytes)
+                    self._run_bytes = self._demand.runs[size]
+                    await self._wait(headroom.go_on, self._run_bytes)
+                    self._waited_s += self._now() - begun_s
+            part = {name: array[at : at + size] for name, array in inputs.items()}
             try:
                 outputs = await self._run(job, part)
             except RemoteError as error:
                 # What has run before cannot be called unserved.
                 error.unserved = error.unserved and at == 0
                 raise
-            if not at and self._headroom is not None:
-                _check_room(self._headroom.limit_bytes, outputs, rows, most)
-            _join_rows(whole, outputs, at, most, rows)
+            if not at and headroom is not None:
+                # The first run shows what the whole answer would take.
+                row_bytes = ANSWER_COPIES * sum(one.nbytes for one in outputs.values()) / most
+                if row_bytes * rows > headroom.limit_bytes:
+                    fitting = max(most, int(headroom.limit_bytes / row_bytes))
+                    raise RefusalError(413, too_many(rows, fitting, headroom.limit_bytes))
+            for name, array in outputs.items():
+                if len(array) != size:
+                    raise ValueError(f"the model answered {len(array)} rows to a run of {size}")
+                if name not in whole:
+                    whole[name] = np.empty((rows, *array.shape[1:]), array.dtype)
+                joined = whole[name]
+                if joined.shape[1:] != array.shape[1:]:
+                    raise ValueError(
+                        f"output {name!r} has rows of shape {list(array.shape[1:])} in one run and "
+                        f"{list(joined.shape[1:])} in another; ask for at most {most} rows at once"
+                    )
+                joined[at : at + size] = array
         return whole
-
-    def _check_wanted(self, job: Job, when: str) -> None:
-        """End a request before its next run, if nobody waits for that."""
-        if self._over or job.abandoned:
-            raise CutShortError(Outcome.UNAVAILABLE, f"the server ended {when} runs")
-        if self._drop_late and job.deadline_s < self._now():
-            raise CutShortError(Outcome.EXPIRED, f"the deadline passed {when} runs")
-
-    async def _wait_for_room(self, rows: int) -> None:
-        """Have the room of the last run become that of the next, of so many rows."""
-        if self._headroom is None or self._demand is None:
-            return
-        begun_s = self._now()
-        self._headroom.end(self._run_bytes)
-        self._run_bytes = self._demand.runs[rows]
-        await self._wait(self._headroom.go_on, self._run_bytes)
-        self._waited_s += self._now() - begun_s
-
-
-def _check_room(limit_bytes: int, outputs: Arrays, rows: int, most: int) -> None:
-    """Refuse an answer that would take more than there is, once its first run has shown it."""
-    row_bytes = ANSWER_COPIES * sum(array.nbytes for array in outputs.values()) / most
-    if row_bytes * rows > limit_bytes:
-        fitting = max(most, int(limit_bytes / row_bytes))
-        raise RefusalError(413, too_many(rows, fitting, limit_bytes))
-
-
-def _join_rows(whole: Arrays, outputs: Arrays, at: int, most: int, all_rows: int) -> None:
-    """Put what one run answered, `most` rows from `at` on, into the answer as a whole."""
-    rows = min(most, all_rows - at)
-    for name, array in outputs.items():
-        if len(array) != rows:
-            raise ValueError(f"the model answered {len(array)} rows to a run of {rows}")
-        joined = whole.get(name)
-        if joined is None:
-            joined = whole[name] = np.empty((all_rows, *array.shape[1:]), array.dtype)
-        elif joined.shape[1:] != array.shape[1:]:
-            raise ValueError(
-                f"output {name!r} has rows of shape {list(array.shape[1:])} in one run and "
-                f"{list(joined.shape[1:])} in another; ask for at most {most} rows at once"
-            )
-        joined[at : at + rows] = array
 
 
 def _line(error: Exception) -> str:
@@ -313,24 +292,10 @@ class LocalInstance(ModelInstance):
     The queue is as long as the dispatcher lets it become: only the site puts requests in, and the
     dispatcher admits none beyond the buffer.
 
-    Parameters
-    ----------
-    name
-        For the thread and for messages.
-    runtime
-        The model.
-    drop_late
-        Whether a request whose deadline has passed is dropped instead of run.
-    now
-        The clock of deadlines and service times, seconds.
-    sizes
-        Rows that it may be given together, to be tried while it warms up.
-    most_rows
-        Of one run.
-    headroom
-        Lets requests run within the memory that there is; None where nothing bounds it.
-    demand
-        What they take; None where that is not known.
+    It has a name for the thread and for messages. A request whose deadline has passed is dropped,
+    or served all the same (`drop_late`). `sizes` are rows that it may be given together, tried
+    while it warms up; a run has `most_rows` at most. Requests run within `headroom`, taking what
+    `demand` says; None where nothing bounds them, or that is not known.
     """
 
     def __init__(
@@ -361,13 +326,7 @@ class LocalInstance(ModelInstance):
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
 
     async def start(self, events: Events) -> None:
-        """Warm up, unless the model is warm, and start the thread; brief runs are the loop's.
-
-        Raises
-        ------
-        WarmUpError
-            As `warm_up`.
-        """
+        """Warm up, unless the model is warm, and start the thread; WarmUpError as `warm_up`."""
         warmed_s = getattr(self.runtime, "warmed_s", None)
         if warmed_s is None:
             await run_detached(self.warm_up)
@@ -381,13 +340,12 @@ class LocalInstance(ModelInstance):
         self._serial = serial = self._serial + 1
         job.serial = serial
         self._waiting[serial] = job
+        self._here.append(serial)
         idle = self._given == self._gone
         if idle and not self.resting and self._run_time.is_brief(job.rows):
-            self._here.append(serial)
             self._events.soon(self.run_next)
-            return
-        self._here.append(serial)
-        self._give_all()
+        else:
+            self._give_all()
 
     def run_next(self) -> Job | None:
         """Run the next that is the loop's; None where there is none."""
@@ -437,11 +395,8 @@ class LocalInstance(ModelInstance):
     def warm_up(self) -> None:
         """Run the model on zeros; it is `cold` where the signature leaves open what would fit.
 
-        Raises
-        ------
-        WarmUpError
-            When the model fails on an input that its signature describes completely, or answers a
-            batch with another number of rows.
+        WarmUpError when the model fails on an input that its signature describes completely, or
+        answers a batch with another number of rows.
         """
         _at_once(self._warm_up())
         if not self.cold and hasattr(self.runtime, "warmed_s"):
@@ -477,15 +432,11 @@ class LocalInstance(ModelInstance):
             self._gone += 1
 
     async def _run(self, job: Job | None, inputs: Arrays) -> Arrays:
-        outputs: Arrays
+        begun_s = self._now() if job is None else 0.0
+        stop = () if job is None or job.call is None else (job.call,)
+        outputs: Arrays = self.runtime.run(inputs, *stop)
         if job is None:
-            begun_s = self._now()
-            outputs = self.runtime.run(inputs)
             self._run_time.begin(self._now() - begun_s)
-        elif job.call is None:
-            outputs = self.runtime.run(inputs)
-        else:
-            outputs = self.runtime.run(inputs, job.call)
         return outputs
 
     async def _wait(self, wait: Callable[..., None], *sizes: int) -> None:

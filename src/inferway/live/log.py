@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, TextIO
 
+# How grave it is, the gravest last; nothing is as grave as ``critical``.
 LEVELS: Final = ("debug", "info", "warning", "error", "critical")
-"""How grave it is, the gravest last; nothing is as grave as ``critical``."""
 # Bytes that a pipe which is ready takes without waiting.
 _CHUNK: Final = select.PIPE_BUF
 

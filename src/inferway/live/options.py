@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from inferway.live.headroom import Headroom, MemoryNeed
-from inferway.live.http.exchange import Limits
+from inferway.live.http.limits import Limits
 from inferway.live.security.keys import Keys
 from inferway.live.security.tls import Certificate
 from inferway.live.tracing import Tracer
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 HTTP_PORT: Final = 8000
 ADMIN_PORT: Final = 8002
+# Long enough for load balancers that look every second to see that the server is not ready.
 DRAIN_DELAY_S: Final = 2.0
-"""Long enough for load balancers that look every second to see that the server is not ready."""
 GRACE_S: Final = 10.0
+# Requests in a central queue that nothing else limits.
 HELD_LIMIT: Final = 1024
-"""Requests in a central queue that nothing else limits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

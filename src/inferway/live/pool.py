@@ -15,18 +15,17 @@ import numpy as np
 
 from inferway.live.background import SchedulerLoop, keep_recording
 from inferway.live.explain import FleetFacts, RequestLog, Snapshot
-from inferway.live.health import Health
 from inferway.live.instance import Instance, PoolTerms, RetryBudget
 from inferway.live.local import LocalInstance
 from inferway.live.options import PoolOptions
-from inferway.live.predict import Forecast
 from inferway.live.request import EXPIRED, InferRequest, Job, Outcome, RequestBatch
-from inferway.live.servers import ServerQueues
+from inferway.live.servers import Health, ServerQueues
 from inferway.live.stats import Stats
 from inferway.live.threads import InlineRunner, Wakeup
 from inferway.live.upstream.remote import Forwarding
 from inferway.live.upstream.server import ServerInstance
-from inferway.protocol import RefusalError, Signature
+from inferway.protocol import Signature
+from inferway.protocol.refusal import RefusalError
 from inferway.runtime import RemoteRuntime, Served
 from inferway.site import HOLD, REJECT
 from inferway.site.view import WHOLE, Floats
@@ -35,8 +34,8 @@ if TYPE_CHECKING:
     from inferway.dispatch.dispatcher import Dispatcher
     from inferway.dispatch.recording import Recording
 
+# How often the measured service times are kept.
 REMEMBER_S: Final = 60.0
-"""How often the measured service times are kept."""
 GAVE_WAY: Final = "a request of higher priority took the place of this one; try again later"
 # How low a request stands that states no priority: below all that do.
 _UNSAID: Final = 1 << 15
@@ -147,7 +146,6 @@ class Pool:
         )
         self.queues, self.left_s = self.servers.queues, self.servers.left_s
         self.held: deque[InferRequest] = deque()
-        self.forecast = Forecast(view, self.class_of, self.accuracy, self.now)
         self.health = Health(self.instances, self.class_of, self._mark)
         self.scheduler = (
             None
@@ -293,12 +291,12 @@ class Pool:
         self._arrived += request.rows
         in_order = self.options.in_order
         if in_order and self.held:  # first come, first served
-            waits = self.forecast.falls_open(request, self.left_s(request), 0)
+            waits = self.servers.falls_open(request, 0)
         else:
             server = self._decide(request, request.classes, request.deadline_s)
             if server >= 0:
                 return
-            waits = server == HOLD or (in_order and self._falls_open(request))
+            waits = server == HOLD or (in_order and self.servers.falls_open(request, self.places))
         if waits:
             if len(self.held) < self.options.room or self._gave_way_in_line(request):
                 self._hold(request)
@@ -345,10 +343,6 @@ class Pool:
                 self._time(request, now_s)
         return server
 
-    def _falls_open(self, request: InferRequest) -> bool:
-        """Tell whether waiting for one of the full servers makes sense."""
-        return self.forecast.falls_open(request, self.left_s(request), self.places)
-
     # The central queue.
 
     def _hold(self, request: InferRequest) -> None:
@@ -375,13 +369,13 @@ class Pool:
                 self._expire(request)
             else:
                 server = self._again(request, request.deadline_s)
-                if server == HOLD or (server == REJECT and self._falls_open(request)):
+                if server == REJECT and not self.servers.falls_open(request, self.places):
+                    self._reject(request)
+                elif server < 0:
                     request.timer = timer
                     self.held.appendleft(request)
                     self._held[0] = len(self.held)
                     return
-                if server == REJECT:
-                    self._reject(request)
             if timer is not None:
                 timer.cancel()
 
@@ -543,7 +537,7 @@ class Pool:
         for limit_s in (request.deadline_s, math.inf):
             if self._again(request, limit_s) >= 0:
                 return
-        if self._falls_open(request):
+        if self.servers.falls_open(request, self.places):
             self._hold(request)
         else:
             self._reject(request)
@@ -564,7 +558,7 @@ class Pool:
         )
         out = group is not None and group.out
         # Of a neighbor that is left out, the other classes get nothing either.
-        others = self.forecast.mask(request) & ~(1 << k)
+        others = self.servers.mask(request) & ~(1 << k)
         if out:
             others &= ~behind
         if request.moved or self.left_s(request) < 0.0 or not health.any_of(others):
@@ -624,15 +618,15 @@ class Pool:
         the newcomer was refused.
         """
         victim, lowest = None, newcomer.priority
-        forecast, left_s = self.forecast, self.left_s(newcomer)
-        mask = forecast.mask(newcomer)
+        servers, left_s = self.servers, self.left_s(newcomer)
+        mask = servers.mask(newcomer)
         for server, k in enumerate(self.class_of):
             if not mask >> k & 1:
                 continue
             queue = self.queues[server]
             if len(queue) < self.places:
                 return None
-            behind_s = forecast.wait_s(server) + forecast.service_s(server, newcomer.rows)
+            behind_s = servers.wait_s(server) + servers.service_s(server, newcomer.rows)
             # Nobody gives up a service; those in service stand before the others.
             for queued in islice(queue, self.servers.begun(server), None):
                 stands = _rank(queued)
@@ -641,7 +635,7 @@ class Pool:
                     and victim is not None
                     and queued.received_s > victim.received_s
                 )
-                if lower and behind_s - forecast.service_s(server, queued.rows) <= left_s:
+                if lower and behind_s - servers.service_s(server, queued.rows) <= left_s:
                     victim, lowest = queued, stands
         return victim
 
@@ -655,15 +649,15 @@ class Pool:
         return True
 
     def _give_way(self, victim: InferRequest) -> None:
-        victim.retry_after_s = self.forecast.idle_s(self.forecast.mask(victim))
+        victim.retry_after_s = self.servers.idle_s(self.servers.mask(victim))
         self._end(victim, Outcome.REJECTED, GAVE_WAY)
 
     # Ends without an answer: told, counted, remembered.
 
     def _reject(self, request: InferRequest) -> None:
         """End a request that nobody takes, and say why, and when another try may be worth it."""
-        forecast, left_s, reason = self.forecast, self.left_s(request), ""
-        mask = forecast.mask(request)
+        servers, left_s, reason = self.servers, self.left_s(request), ""
+        mask = servers.mask(request)
         outcome, after_s = Outcome.REJECTED, 0.0
         if not mask:
             best = max(a for k, a in enumerate(self.accuracy) if request.classes >> k & 1)
@@ -674,14 +668,14 @@ class Pool:
             reason = (
                 f"no instance of task {self.task!r} that may answer this request is healthy now"
             )
-        elif (earliest_s := forecast.earliest_s(mask, request.rows)) > left_s:
+        elif (earliest_s := servers.earliest_s(mask, request.rows)) > left_s:
             after_s = earliest_s - max(0.0, left_s)
             reason = (
                 f"no answer is predicted before {max(1e-3, earliest_s * 1e3):.3g} ms, and the "
                 f"deadline is in {max(0.0, left_s * 1e3):.3g} ms"
             )
         else:
-            after_s = forecast.idle_s(mask)
+            after_s = servers.idle_s(mask)
             reason = f"task {self.task!r} has no room for this request now; try again later"
         request.retry_after_s = after_s
         if self.scheduler is not None and outcome is Outcome.REJECTED:

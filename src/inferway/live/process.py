@@ -17,14 +17,14 @@ from typing import Any, Final
 
 from inferway.runtime.growth import trim
 
+# Looks without a file descriptor, one a second, after which it is said again.
 AGAIN: Final = 60
-"""Looks without a file descriptor, one a second, after which it is said again."""
+# Upper ends of the histogram's buckets, in seconds; one more bucket has no end.
 PAUSE_BOUNDS_S: Final = (0.0001, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
-"""Upper ends of the histogram's buckets, in seconds; one more bucket has no end."""
+# How often it is seen what the process takes.
 LOOK_S: Final = 2.0
-"""How often it is seen what the process takes."""
+# So much more than after the last time is worth the work.
 SPARE_BYTES: Final = 8 * 1024**2
-"""So much more than after the last time is worth the work."""
 # After so many times in a row that freed nothing, what there is counts as needed.
 _FRUITLESS: Final = 8
 _PAGES: Final = Path("/proc/self/statm")

@@ -20,28 +20,29 @@ DROPPED: Final = (
     "the policy dropped the request from its queue; it was not expected to finish in time"
 )
 
+# The longest wait that a client is told before another try.
 LONGEST_RETRY_S = 60.0
-"""The longest wait that a client is told before another try."""
 
 
 class Outcome(enum.IntEnum):
     """End of a request; the values index the counters."""
 
     ANSWERED = 0
+    # No server had room, or the policy refused it.
     REJECTED = 1
-    """No server had room, or the policy refused it."""
+    # Its deadline passed before its service began, or a remote server did not answer in time.
     EXPIRED = 2
-    """Its deadline passed before its service began, or a remote server did not answer in time."""
+    # The model or the server failed.
     FAILED = 3
-    """The model or the server failed."""
+    # The client went before its answer was ready.
     CANCELED = 4
-    """The client went before its answer was ready."""
+    # It was malformed or did not fit the signature.
     INVALID = 5
-    """It was malformed or did not fit the signature."""
+    # The site was not ready.
     UNAVAILABLE = 6
-    """The site was not ready."""
 
 
+# The HTTP status of each outcome; whoever has gone is told nothing.
 STATUS: Final = {
     Outcome.ANSWERED: 200,
     Outcome.REJECTED: 429,
@@ -50,7 +51,6 @@ STATUS: Final = {
     Outcome.INVALID: 400,
     Outcome.UNAVAILABLE: 503,
 }
-"""The HTTP status of each outcome; whoever has gone is told nothing."""
 
 _OF_STATUS: Final = {status: outcome for outcome, status in STATUS.items()}
 
@@ -179,8 +179,8 @@ class InferRequest(_Job, eq=False):
         The task's accuracy balance when the answer was ready.
     """
 
+    # Inputs, some of them maybe undecoded.
     given: dict[str, Any]
-    """Inputs, some of them maybe undecoded."""
     rows: int
     deliver: Callable[[InferRequest], None]
     context: Any = None
@@ -305,5 +305,5 @@ def fit(one: InferRequest, other: InferRequest) -> bool:
     )
 
 
+# What an instance runs at once.
 Job = InferRequest | RequestBatch
-"""What an instance runs at once."""

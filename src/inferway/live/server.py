@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -18,8 +18,9 @@ from inferway.live.applying import Applying, is_loopback
 from inferway.live.build import check_served, pools_of
 from inferway.live.errors import ServeError, listening
 from inferway.live.headroom import Bodies, Growths, Headroom
-from inferway.live.http.connection import Listener
-from inferway.live.http.exchange import Exchange, Handler, Limits
+from inferway.live.http.exchange import Exchange, Handler
+from inferway.live.http.limits import Limits
+from inferway.live.http.listener import Listener
 from inferway.live.http.routes import Routes, inference_routes, lay_out
 from inferway.live.log import logger
 from inferway.live.options import ServerOptions
@@ -56,6 +57,8 @@ class Server:
     ----------
     sites
         By task, what answers its requests, or says that nothing can now.
+    scheme
+        ``https`` where the inference listener has a certificate, else ``http``.
     hurried
         Whether nothing is waited for any more.
 
@@ -72,7 +75,10 @@ class Server:
         pages: Mapping[str, Handler] | None = None,
     ) -> None:
         self.options = options = options or ServerOptions()
-        check_admin(options.admin_host, options.keys)
+        self.host, self.admin_host = options.host, options.admin_host
+        self.http_port, self.admin_port = options.http_port, options.admin_port
+        self.grpc_port = options.grpc_port
+        check_admin(self.admin_host, options.keys)
         self._deployment: Deployment | None = None
         sites, limits, folders = [], Limits(), list[Path]()
         if isinstance(deployment, Sequence):
@@ -84,9 +90,6 @@ class Server:
             limits = Limits.of(node.limits)
             if path is not None:  # a file may be a link, and those beside either be meant
                 folders = [path.absolute().parent, path.resolve().parent]
-        self.host, self.admin_host = options.host, options.admin_host
-        self.http_port, self.admin_port = options.http_port, options.admin_port
-        self.grpc_port = options.grpc_port
         self.limits = options.limits or limits
         self.bodies = Bodies(self.limits.bodies_bytes)
         self.ready = False
@@ -108,28 +111,19 @@ class Server:
         self._applying = Applying(self._apply, self._broken, options, allowed, self.log)
         certificate = options.certificate
         self._tls = None if certificate is None else certificate.context()
+        self.scheme = "http" if certificate is None else "https"
+        self._secured: dict[str, Any] = {}
+        if self._tls is not None:
+            seconds = float(self.limits.receive_s)
+            self._secured = {"ssl": self._tls, "ssl_handshake_timeout": seconds}
+        self._admin_secured = {} if is_loopback(self.admin_host) else self._secured
         self.guard = None if options.keys is None else Guard(options.keys, self.log)
         self._renewing: asyncio.Task[None] | None = None
         self._renew_again = False
-        self._routes = _starting_routes()
+        self._routes = self._admin_routes = _starting_routes()
         self._pages = pages or {}
-        self._http = Listener(
-            self._routes.find,
-            self._broken,
-            self.limits,
-            self.guard,
-            self._routes.role,
-            bodies=self.bodies,
-            beat=descriptor_watch(self.log),
-        )
-        self._admin = Listener(
-            self._routes.find,
-            self._broken,
-            self.limits,
-            self.guard,
-            self._routes.role,
-            bodies=self.bodies,
-        )
+        self._http = self._listener(lambda: self._routes, beat=descriptor_watch(self.log))
+        self._admin = self._listener(lambda: self._admin_routes)
         self._grpc: Endpoint | None = None
         if options.grpc_port is not None:
             self._grpc = grpc.endpoint_class()(
@@ -143,6 +137,17 @@ class Server:
         self._ending, self._undelayed = asyncio.Event(), asyncio.Event()
         self.hurried = False
         self._stopped = False
+
+    def _listener(self, routes: Callable[[], Routes], **options: Any) -> Listener:
+        return Listener(
+            lambda method, target: routes().find(method, target),
+            self._broken,
+            self.limits,
+            self.guard,
+            lambda target: routes().role(target),
+            bodies=self.bodies,
+            **options,
+        )
 
     async def start(self) -> None:
         """Listen, load, warm up; returns when the server is ready.
@@ -158,17 +163,15 @@ class Server:
         """
         try:
             with listening("http", self.host, self.http_port):
-                await self._http.start(self.host, self.http_port, **self._tls_options())
+                await self._http.start(self.host, self.http_port, **self._secured)
             self.http_port = self._http.port
             if self._grpc is not None:
                 assert self.grpc_port is not None
                 with listening("grpc", self.host, self.grpc_port):
                     await self._grpc.start(self.host, self.grpc_port)
                 self.grpc_port = self._grpc.port
-            local = is_loopback(self.admin_host)
-            secured = {} if local else self._tls_options()
             with listening("admin", self.admin_host, self.admin_port):
-                await self._admin.start(self.admin_host, self.admin_port, **secured)
+                await self._admin.start(self.admin_host, self.admin_port, **self._admin_secured)
             self.admin_port = self._admin.port
             await self._load()
         except BaseException:
@@ -192,21 +195,16 @@ class Server:
         if self._deployment is not None:
             for pool in await self._made(self._deployment):
                 self.sites[pool.task] = self._watched(TaskSite.of(pool))
-        folder = self.options.record
-        for site in () if folder is None else self.served():
-            assert folder is not None
-            try:
-                self._record(site, folder / site.task)
-            except (ValueError, OSError) as error:
-                reason = getattr(error, "strerror", None) or error
-                raise ServeError(f"nothing can be recorded in {folder}: {reason}") from error
-        pages = admin_routes(
+        if self.options.record is not None:
+            for site in self.served():
+                self._record(site, self.options.record)
+        self._admin_routes = admin_routes(
             self.served, self._is_ready, self._applying, self._pauses, self.guard, self.bodies
         )
         for path, page in self._pages.items():
-            pages.read(path, page, Role.READ)
-        self._admin.find, self._admin.role = pages.find, pages.role
-        self._serve()
+            self._admin_routes.read(path, page, Role.READ)
+        self._routes = inference_routes(self.sites, self._is_ready, self.limits)
+        self._serve_grpc()
         for site in self.served():
             await self._prepare(site, site.pool)
             site.begin()
@@ -239,21 +237,6 @@ class Server:
     async def _prepare(self, site: TaskSite, pool: Pool) -> None:
         for name in await site.prepare(pool):
             self.log.warning("not warmed up: free input axes", instance=name)
-
-    @property
-    def scheme(self) -> str:
-        """``https`` where the inference listener has a certificate, else ``http``."""
-        return "http" if self._tls is None else "https"
-
-    def _tls_options(self) -> dict[str, Any]:
-        if self._tls is None:
-            return {}
-        return {"ssl": self._tls, "ssl_handshake_timeout": float(self.limits.receive_s)}
-
-    def _serve(self) -> None:
-        self._routes = routes = inference_routes(self.sites, self._is_ready, self.limits)
-        self._http.find, self._http.role = routes.find, routes.role
-        self._serve_grpc()
 
     def _serve_grpc(self) -> None:
         if self._grpc is not None:
@@ -302,7 +285,8 @@ class Server:
                     self._dropped[leaving] = gone
                     leaving.add_done_callback(self._dropped.pop)
             self.sites = sites
-            self._serve()
+            self._routes = inference_routes(sites, self._is_ready, self.limits)
+            self._serve_grpc()
             self.log.info("applied", tasks=self._variants())
 
     async def replace(self, task: str, pool: Pool | None) -> asyncio.Task[None] | None:
@@ -345,20 +329,24 @@ class Server:
         leaving = site.swap(pool)
         if pool is not None and self.options.record is not None:
             # A recording has one fleet and one policy: what is new gets a folder of its own.
-            self._record(site, _following(self.options.record, site.task), patient=True)
+            self._record(site, self.options.record, following=True)
         return leaving
 
-    def _record(self, site: TaskSite, own: Path, *, patient: bool = False) -> None:
+    def _record(self, site: TaskSite, folder: Path, *, following: bool = False) -> None:
         from inferway.dispatch.recording import Losses
 
-        folder, task = own.parent, site.task
-        site.pool.record(
-            own,
-            self.log,
-            following=lambda: _following(folder, task),
-            losses=self._losses.setdefault(task, Losses()),
-            patient=patient,
-        )
+        task = site.task
+        try:
+            site.pool.record(
+                _following(folder, task) if following else folder / task,
+                self.log,
+                following=lambda: _following(folder, task),
+                losses=self._losses.setdefault(task, Losses()),
+                patient=following,
+            )
+        except (ValueError, OSError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise ServeError(f"nothing can be recorded in {folder}: {reason}") from error
 
     async def _apply(self, deployment: Deployment) -> dict[str, list[str]]:
         if any(site.node is not None for site in self.sites.values()):
@@ -509,25 +497,30 @@ class Server:
             runner.run(self._run(ready))
 
     async def _run(self, ready: Callable[[Server], None] | None) -> None:
+        # Only where the process is this server's own: it holds for all that is in it.
+        self._settles = True
+        if await self.started(self.start(), self.renew):
+            if ready is not None:
+                ready(self)
+            await self.ended()
+
+    async def started(self, start: Coroutine[Any, Any, None], renew: Callable[[], None]) -> bool:
+        """Start, heeding signals from now on; False when the end has been asked for meanwhile."""
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, self.end)
         loop.add_signal_handler(signal.SIGINT, partial(self.end, delay=False))
-        loop.add_signal_handler(signal.SIGHUP, self.renew)
-        # Only where the process is this server's own: it holds for all that is in it.
-        self._settles = True
+        loop.add_signal_handler(signal.SIGHUP, renew)
         give_back()
-        waiting = asyncio.create_task(self._ending.wait())
-        starting = asyncio.create_task(self.start())
-        await asyncio.wait((starting, waiting), return_when=asyncio.FIRST_COMPLETED)
+        starting = asyncio.create_task(start)
+        ending = asyncio.create_task(self._ending.wait())
+        await asyncio.wait((starting, ending), return_when=asyncio.FIRST_COMPLETED)
         if not starting.done():
             starting.cancel()
             await asyncio.wait((starting,))
-            return
-        waiting.cancel()
+            return False
+        ending.cancel()
         starting.result()
-        if ready is not None:
-            ready(self)
-        await self.ended()
+        return True
 
     def _announce(self) -> None:
         if self._grpc is not None:

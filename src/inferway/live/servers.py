@@ -1,4 +1,4 @@
-"""The servers of a fleet: what waits at each of them, and what it takes at once."""
+"""The servers of a fleet: which take requests, what waits at each, and when it will be free."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import asyncio
 import math
 import random
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
@@ -15,12 +16,18 @@ from inferway.live.headroom import is_closed
 from inferway.live.instance import Instance
 from inferway.live.options import PoolOptions
 from inferway.live.request import DROPPED, EXPIRED, InferRequest, RequestBatch, fit
+from inferway.live.upstream.upstream import Upstream
 from inferway.protocol import Signature
+from inferway.site.view import SIZES
 
 if TYPE_CHECKING:
     from inferway.dispatch.dispatcher import Dispatcher
     from inferway.dispatch.recording import Recording
 
+WITHDRAWN: Final = "the node does not offer this any more"
+FIRST_WAIT_S = 1.0
+# Waits between probes: none before the first, then these two and doublings in between.
+LONGEST_WAIT_S = 60.0
 _HALF_WORD: Final = 2**63
 
 
@@ -31,6 +38,8 @@ class ServerQueues:
     With batches they wait here, and it has one batch at most: a free server is asked what it takes
     when a request comes to it and when it falls free, which is rounded down to a size that its
     class offers, counted in rows.
+
+    What policies predict of a server, it predicts for those who tell clients of the future.
 
     `expired` ends requests that a server drops, with the reason.
     """
@@ -47,6 +56,10 @@ class ServerQueues:
         self.dispatcher, self.instances, self._expired = dispatcher, instances, expired
         self.queues: list[deque[InferRequest]] = [deque() for _ in instances]
         self._now, self._drop_late = options.now, options.drop_late
+        view = dispatcher.site
+        self._class_of, self._accuracy = class_of, dispatcher.fleet.accuracy.tolist()
+        self._queue, self._ends_s, self._free_s = view.queue, view.ends_s, view.free_s
+        self._row_s, self._healthy, self._most_rows = view.row_s, view.healthy, view.most_rows
         rules = options.rules
         self._rules = [None if rules is None else rules[k] for k in class_of]
         self._pulls = hasattr(dispatcher.policy, "pull")
@@ -232,3 +245,209 @@ class ServerQueues:
             while len(members) > 1 and rows > room:
                 rows -= members.pop().rows
         return members
+
+    # Predictions, as policies make them.
+
+    def mask(self, request: InferRequest) -> int:
+        """Bit mask of the classes that may answer, by pin and accuracy floor."""
+        mask = 0
+        for k, accuracy in enumerate(self._accuracy):
+            if request.classes >> k & 1 and accuracy >= request.floor:
+                mask |= 1 << k
+        return mask
+
+    def wait_s(self, server: int) -> float:
+        """Time until the server has emptied its queue (`inferway.site.selection`)."""
+        if not self._queue.item(server):
+            return 0.0
+        ends_s: float = self._ends_s.item(server)
+        free_s: float = self._free_s.item(server)
+        return max(0.0, ends_s - self._now()) + (free_s - ends_s)
+
+    def service_s(self, server: int, rows: int) -> float:
+        """Service time of a request of so many rows at the server, all its runs."""
+        most: int = self._most_rows.item(server)
+        full, rest = divmod(rows, most) if rows > most else (0, rows)
+        return full * self._run_s(server, most) + (self._run_s(server, rest) if rest else 0.0)
+
+    def _run_s(self, server: int, rows: int) -> float:
+        row_s: float = self._row_s.item(server, min(SIZES - 1, (rows - 1).bit_length()))
+        return rows * row_s
+
+    def earliest_s(self, classes: int, rows: int) -> float:
+        """Time until the first server of these classes has answered a newcomer."""
+        return min(
+            (self.wait_s(server) + self.service_s(server, rows) for server in self._of(classes)),
+            default=math.inf,
+        )
+
+    def idle_s(self, classes: int) -> float:
+        """Time until the first server of these classes is idle."""
+        return min(map(self.wait_s, self._of(classes)), default=math.inf)
+
+    def falls_open(self, request: InferRequest, least: int) -> bool:
+        """Tell whether a server that may answer would be in time, once it is free.
+
+        Only servers that hold at least so many requests are looked at.
+        """
+        left_s = self.left_s(request)
+        return any(
+            self._queue.item(server) >= least and self.service_s(server, request.rows) <= left_s
+            for server in self._of(self.mask(request))
+        )
+
+    def _of(self, classes: int) -> Iterator[int]:
+        return (
+            server
+            for server, k in enumerate(self._class_of)
+            if classes >> k & 1 and self._healthy.item(server)
+        )
+
+
+class Health:
+    """Knows which servers take requests, and probes those that rest.
+
+    An instance rests when it has failed at `FAILURES` requests in a row and then at zeros. One that
+    is back is on trial: until it has answered a request, one failure and zeros send it away again,
+    and the waits between its probes go on growing. What stands for another node rests while the way
+    there does not work, or its offer is withdrawn; the way probes itself.
+
+    Parameters
+    ----------
+    instances
+        One per server.
+    class_of
+        Class of each server.
+    changed
+        Called with a server, whether it takes requests from now on, and why not.
+    """
+
+    def __init__(
+        self,
+        instances: Sequence[Instance],
+        class_of: Sequence[int],
+        changed: Callable[[int, bool, str], None],
+    ) -> None:
+        self._instances, self._class_of, self._changed = instances, class_of, changed
+        self.healthy = [True] * len(instances)
+        # The same, one byte each, for those who keep it.
+        self.flags = bytes(self.healthy)
+        self._wait_s = [0.0] * len(instances)
+        self._due_s = [math.inf] * len(instances)
+        self._timers: dict[int, asyncio.TimerHandle] = {}
+        self._groups: dict[Upstream, list[int]] = {}
+        for server, instance in enumerate(instances):
+            if instance.group is not None:
+                self._groups.setdefault(instance.group, []).append(server)
+        self._watchers: list[tuple[Upstream, Callable[[bool, str], None]]] = []
+        self._withdrawn: frozenset[int] = frozenset()
+        self._stopped = False
+
+    def start(self) -> None:
+        """Probe from now on what rests, and watch what fails together."""
+        for server, instance in enumerate(self._instances):
+            if instance.resting:
+                self.rest(server, f"{instance.name} failed: {instance.complaint}")
+        for group, servers in self._groups.items():
+            watcher = partial(self._mark_group, servers)
+            self._watchers.append((group, watcher))
+            group.watch(watcher)
+            if group.works and self._withdrawn:
+                watcher(True, "")
+
+    def stop(self) -> None:
+        """Probe and watch no more."""
+        self._stopped = True
+        for timer in self._timers.values():
+            timer.cancel()
+        for group, watcher in self._watchers:
+            group.unwatch(watcher)
+        self._watchers.clear()
+
+    def any_of(self, classes: int) -> bool:
+        """Tell whether a server of these classes takes requests."""
+        return any(
+            healthy and classes >> k & 1
+            for healthy, k in zip(self.healthy, self._class_of, strict=True)
+        )
+
+    def retry_s(self, classes: int) -> float:
+        """Time until a server of these classes that rests is tried again."""
+        loop = asyncio.get_running_loop()
+        due_s = (
+            due_s
+            for due_s, healthy, k in zip(self._due_s, self.healthy, self._class_of, strict=True)
+            if not healthy and classes >> k & 1
+        )
+        return max(0.0, min(due_s, default=math.inf) - loop.time())
+
+    def behind(self, server: int) -> int:
+        """Classes whose servers fail together with a server's, as a bit mask; 0 where none does."""
+        group = self._instances[server].group
+        classes = () if group is None else {self._class_of[one] for one in self._groups[group]}
+        return sum(1 << k for k in classes)
+
+    def withdraw(self, classes: frozenset[int]) -> None:
+        """Have the servers of these classes, and of no others, rest as withdrawn."""
+        turned, self._withdrawn = self._withdrawn ^ classes, classes
+        for group, servers in self._groups.items():
+            those = [server for server in servers if self._class_of[server] in turned]
+            self._mark_group(those, group.works, group.reason)
+
+    def _mark_group(self, servers: Sequence[int], works: bool, reason: str) -> None:
+        # All rest before the first is marked: what it had queued is not to go to the next of them.
+        takes = {
+            server: works and self._class_of[server] not in self._withdrawn for server in servers
+        }
+        for server in servers:
+            self._instances[server].resting = not takes[server]
+        for server in servers:
+            if takes[server] == self.healthy[server]:
+                continue
+            if not takes[server]:
+                self._due_s[server] = asyncio.get_running_loop().time() + FIRST_WAIT_S
+                self._set(server, False, reason or WITHDRAWN)
+            elif not self._stopped:
+                self._set(server, True, "")
+
+    def rest(self, server: int, reason: str) -> None:
+        """The server has failed too often; told again while it rests, nothing happens."""
+        if not self.healthy[server]:
+            return
+        instance = self._instances[server]
+        if instance.proven:
+            instance.proven = False
+            self._wait_s[server] = 0.0
+        self._set(server, False, reason)
+        self._try_later(server)
+
+    def _set(self, server: int, healthy: bool, reason: str) -> None:
+        self.healthy[server] = healthy
+        self.flags = bytes(self.healthy)
+        self._changed(server, healthy, reason)
+
+    def _try_later(self, server: int) -> None:
+        wait_s = self._wait_s[server]
+        self._wait_s[server] = min(LONGEST_WAIT_S, max(FIRST_WAIT_S, 2.0 * wait_s))
+        if self._instances[server].cold:
+            wait_s = max(FIRST_WAIT_S, wait_s)
+        loop = asyncio.get_running_loop()
+        self._due_s[server] = loop.time() + wait_s
+        self._timers[server] = loop.call_later(wait_s, self._try, server)
+
+    def _try(self, server: int) -> None:
+        loop = asyncio.get_running_loop()
+
+        def tell(failure: str) -> None:
+            with suppress(RuntimeError):  # the loop has ended meanwhile
+                loop.call_soon_threadsafe(self._tried, server, failure)
+
+        self._instances[server].probe(tell)
+
+    def _tried(self, server: int, failure: str) -> None:
+        if self._stopped:
+            return
+        if failure:
+            self._try_later(server)
+        else:
+            self._set(server, True, "")

@@ -8,13 +8,13 @@ from typing import Final
 
 from inferway.live.request import Outcome
 
+# Upper ends of the latency histogram's buckets, in seconds; one more bucket has no end.
 LATENCY_BOUNDS_S: Final = (
     0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0,
 )  # fmt: skip
-"""Upper ends of the latency histogram's buckets, in seconds; one more bucket has no end."""
 
+# Upper ends of the batch sizes' buckets, in rows; one more bucket has no end.
 BATCH_BOUNDS: Final = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 64)
-"""Upper ends of the batch sizes' buckets, in rows; one more bucket has no end."""
 
 
 class Stats:

@@ -15,8 +15,8 @@ from inferway.live.request import Job
 P = ParamSpec("P")
 T = TypeVar("T")
 
+# After so much time in models the loop looks at its connections again.
 TURN_S: Final = 1e-3
-"""After so much time in models the loop looks at its connections again."""
 _NAME: Final = "aside"
 
 

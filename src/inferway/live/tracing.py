@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any, Final, NamedTuple
 
@@ -50,26 +50,16 @@ def tracer_from_environment(node: str = "") -> Tracer | None:
 
 
 class Attempt(NamedTuple):
-    """One decision on a request, and what became of it.
-
-    Attributes
-    ----------
-    decided_s, dispatched_s
-        When the policy was asked, and when it had answered.
-    placed
-        Whether a server was found.
-    started_s, ended_s
-        When that began to run it, 0 where it did not, and when that was over.
-    forward
-        The span of OpenTelemetry that is begun where it went to another node; None where it ran
-        here.
-    """
+    """One decision on a request, and what became of it; times in seconds of the requests' clock."""
 
     decided_s: float
     dispatched_s: float
+    # Whether a server was found.
     placed: bool
+    # When that began to run it, 0 where it did not.
     started_s: float
     ended_s: float
+    # The span that is begun where it went to another node; None where it ran here.
     forward: Any = None
 
 
@@ -82,34 +72,23 @@ class RequestSpan:
         self._tracer, self.whole = tracer, whole
         self._around, self._shift_s = around, shift_s
 
-    def begin(
-        self,
-        name: str,
-        begin_s: float,
-        attributes: Mapping[str, Any] | None = None,
-        kind: Any = None,
-    ) -> Any:
-        """Begin the span of a part, by default one that is done here."""
-        kind = self._tracer.kind.INTERNAL if kind is None else kind
-        start_ns = self._ns(begin_s)
-        return self._tracer.start(name, self._around, kind, attributes, start_time=start_ns)
+    def _begin(self, name: str, begin_s: float, kind: Any, more: dict[str, Any] | None) -> Any:
+        start_ns = int((begin_s + self._shift_s) * 1e9)
+        return self._tracer.start(name, self._around, kind, more, start_time=start_ns)
 
     def forward(self, begin_s: float, neighbor: str, node: str, variant: str) -> Any:
         """Begin the span of a forward to another node."""
-        attributes = {
-            "inferway.neighbor": neighbor,
-            "inferway.node": node,
-            "inferway.variant": variant,
-        }
-        return self.begin("forward", begin_s, attributes, self._tracer.kind.CLIENT)
+        more = {"inferway.neighbor": neighbor, "inferway.node": node, "inferway.variant": variant}
+        return self._begin("forward", begin_s, self._tracer.kind.CLIENT, more)
 
     def part(self, name: str, begin_s: float, end_s: float) -> None:
         """Hand over a part that is done."""
-        self.end(self.begin(name, begin_s), max(begin_s, end_s))
+        span = self._begin(name, begin_s, self._tracer.kind.INTERNAL, None)
+        self.end(span, max(begin_s, end_s))
 
     def end(self, span: Any, end_s: float) -> None:
         """Hand over a span that has been begun."""
-        span.end(self._ns(end_s))
+        span.end(int((end_s + self._shift_s) * 1e9))
 
     def finish(self, end_s: float, attributes: Mapping[str, Any], *, failed: bool) -> None:
         """Hand over the whole; its parts may follow."""
@@ -122,9 +101,6 @@ class RequestSpan:
         """Give a span the status of an error."""
         span.set_status(self._tracer.error)
 
-    def _ns(self, at_s: float) -> int:
-        return int((at_s + self._shift_s) * 1e9)
-
 
 class Tracer:
     """Turns requests that have ended into spans.
@@ -133,26 +109,20 @@ class Tracer:
     ----------
     exporter
         Of OpenTelemetry; it is called in a thread of its own, several spans at a time.
-    now
-        The clock of the requests' times, seconds.
     node
         Which node of a network this is, in spans `service.instance.id`; empty for none.
     """
 
-    def __init__(
-        self, exporter: Any, now: Callable[[], float] = time.monotonic, *, node: str = ""
-    ) -> None:
-        self.now = now
+    def __init__(self, exporter: Any, *, node: str = "") -> None:
+        self.now = time.monotonic
         self._api, sdk = _module("trace"), _module("sdk.trace")
         named = {"service.name": os.environ.get("OTEL_SERVICE_NAME", "inferway")}
         if node and _INSTANCE not in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", ""):
             named[_INSTANCE] = node
         self._ids = _Ids()
-        self._provider = sdk.TracerProvider(
-            resource=_module("sdk.resources").Resource.create(named), id_generator=self._ids
-        )
+        resource = _module("sdk.resources").Resource.create(named)
+        self._provider = sdk.TracerProvider(resource=resource, id_generator=self._ids)
         self._provider.add_span_processor(_module("sdk.trace.export").BatchSpanProcessor(exporter))
-        self._sampler = self._provider.sampler
         # Where a span without a parent begins, whatever may be current.
         self._nowhere = _module("context").Context()
         self.start = self._provider.get_tracer("inferway").start_span
@@ -165,11 +135,13 @@ class Tracer:
         around = None
         if identity.parent:
             flags = api.TraceFlags(int(identity.flags, 16))
-            members = list(members_of(identity.state).items()) if identity.state else None
-            state = None if members is None else api.TraceState(members)
+            state = (
+                api.TraceState([*members_of(identity.state).items()]) if identity.state else None
+            )
             parent = api.SpanContext(trace, int(identity.parent, 16), True, flags, state)
             around = api.set_span_in_context(api.NonRecordingSpan(parent))
-        if not self._sampler.should_sample(around, trace, name).decision.is_sampled():
+        sampler = self._provider.sampler
+        if not sampler.should_sample(around, trace, name).decision.is_sampled():
             return None
         # Spans carry the wall clock's time.
         shift_s = time.time() - self.now()
@@ -194,12 +166,8 @@ class Tracer:
         attempts: Sequence[Attempt],
         more: Mapping[str, Any],
     ) -> None:
-        """Hand over the spans of a request that ended just now.
-
-        `more` are attributes beside those of any request.
-        """
-        now_s = self.now()
-        outcome = request.outcome
+        """Hand over the spans of a request that ended just now, with `more` attributes."""
+        now_s, outcome = self.now(), request.outcome
         assert outcome is not None
         attributes: dict[str, Any] = {
             "inferway.task": task,
@@ -211,21 +179,18 @@ class Tracer:
             attributes["inferway.variant"] = request.variant
             attributes["inferway.predicted_s"] = request.predicted_s
         span.finish(now_s, {**attributes, **more}, failed=outcome is Outcome.FAILED)
-        if not attempts:
-            return
-        span.part("receive", request.received_s, attempts[0].decided_s)
+        if attempts:
+            span.part("receive", request.received_s, attempts[0].decided_s)
         for one in attempts:
             span.part("dispatch", one.decided_s, one.dispatched_s)
-            if not one.placed:
-                continue
-            span.part("queue", one.dispatched_s, one.started_s or now_s)
+            if one.placed:
+                span.part("queue", one.dispatched_s, one.started_s or now_s)
             if one.forward is not None:
                 span.end(one.forward, max(one.started_s, one.ended_s))
-            elif one.started_s:
+            elif one.placed and one.started_s:
                 span.part("run", one.started_s, one.ended_s)
-        last = attempts[-1]
-        if last.placed and last.started_s:
-            span.part("reply", last.ended_s, now_s)
+        if attempts and attempts[-1].placed and attempts[-1].started_s:
+            span.part("reply", attempts[-1].ended_s, now_s)
 
     def close(self) -> None:
         """Export what is left; takes as long as the exporter does."""
@@ -252,9 +217,9 @@ def attempts_of(request: InferRequest, now_s: float) -> list[Attempt]:
     """Read what the last decision on a request that has ended led to; nothing without one."""
     if request.before is None:
         return []
-    started_s = request.started_s if request.server >= 0 else 0.0
-    ended_s = started_s + request.service_s if started_s else now_s
     placed = request.server >= 0
+    started_s = request.started_s if placed else 0.0
+    ended_s = started_s + request.service_s if started_s else now_s
     return [Attempt(request.before.now_s, request.dispatched_s, placed, started_s, ended_s)]
 
 

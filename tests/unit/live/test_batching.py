@@ -108,7 +108,7 @@ def test_a_server_waits_for_the_smallest_batch(run: Any, patient: Any, policy: s
         view = site.pool.dispatcher.site
         assert np.isnan(view.started_s[0])
         # As if the first could start now.
-        assert site.pool.forecast.wait_s(0) == pytest.approx(2 / 100)
+        assert site.pool.servers.wait_s(0) == pytest.approx(2 / 100)
         give(site, ones[2])
         assert await ones[0].answer() == [[2.0, 2.0]]
         assert gate.seen() == [3]
@@ -212,7 +212,7 @@ def test_who_waits_for_a_batch_has_a_deadline_all_the_same(run: Any, patient: An
         await patient.let(5.1)
         assert ones[0].outcome is Outcome.EXPIRED
         assert np.isnan(site.pool.dispatcher.site.started_s[0])
-        assert site.pool.forecast.wait_s(0) == pytest.approx(1 / 100)
+        assert site.pool.servers.wait_s(0) == pytest.approx(1 / 100)
         give(site, *ones[2:])
         for one in ones[1:]:
             await one.answer()

@@ -6,9 +6,9 @@ import gc
 from collections.abc import Iterator
 
 import pytest
-from prometheus_client import generate_latest
+from prometheus_client import CollectorRegistry, generate_latest
 
-from inferway.live.metrics import registry_of
+from inferway.live.admin import ServerCollector
 from inferway.live.process import PAUSE_BOUNDS_S, Pauses
 
 
@@ -38,7 +38,9 @@ def test_a_collection_is_a_pause(quiet: None) -> None:
 def test_the_page_has_them_cumulated() -> None:
     pauses = Pauses()
     pauses.buckets[1], pauses.buckets[-1], pauses.sum_s, pauses.longest_s = 3, 1, 0.75, 0.5
-    page = generate_latest(registry_of(list, pauses)).decode().splitlines()
+    registry = CollectorRegistry()
+    registry.register(ServerCollector(list, pauses))
+    page = generate_latest(registry).decode().splitlines()
     assert f'inferway_gc_pause_seconds_bucket{{le="{PAUSE_BOUNDS_S[0]}"}} 0.0' in page
     assert 'inferway_gc_pause_seconds_bucket{le="0.1"} 3.0' in page
     assert 'inferway_gc_pause_seconds_bucket{le="+Inf"} 4.0' in page

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import math
 import resource
-import signal
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Set
 from dataclasses import replace
@@ -25,8 +24,9 @@ import uvloop
 from inferway.live.applying import is_loopback
 from inferway.live.errors import ServeError, listening
 from inferway.live.headroom import Growths
-from inferway.live.http.connection import Listener
-from inferway.live.http.exchange import Exchange, Limits
+from inferway.live.http.exchange import Exchange
+from inferway.live.http.limits import Limits
+from inferway.live.http.listener import Listener
 from inferway.live.node.addresses import Addresses, bound
 from inferway.live.node.demand import LocalDemand, spare_capacity
 from inferway.live.node.fleets import Fleets
@@ -54,7 +54,6 @@ from inferway.network.node import ClientRates
 from inferway.network.offers import LOOK_S
 from inferway.placement.table import policy_of
 from inferway.protocol.address import joined
-from inferway.runtime.growth import give_back
 
 if TYPE_CHECKING:
     from inferway.deployment import Deployment
@@ -320,25 +319,14 @@ class LiveNode:
             runner.run(self._main(ready))
 
     async def _main(self, ready: Callable[[LiveNode], None] | None) -> None:
-        loop = asyncio.get_running_loop()
-        give_back()
-        loop.add_signal_handler(signal.SIGTERM, self.server.end)
-        loop.add_signal_handler(signal.SIGINT, partial(self.server.end, delay=False))
-        loop.add_signal_handler(signal.SIGHUP, self.renew)
-        starting = asyncio.create_task(self.start())
-        ending = asyncio.create_task(self.server.told())
-        await asyncio.wait((starting, ending), return_when=asyncio.FIRST_COMPLETED)
-        if not starting.done():
-            starting.cancel()
-            await asyncio.wait((starting,))
+        if not await self.server.started(self.start(), self.renew):
             return
-        starting.result()
         # The process is this node's own: sites come and go, and the rest is looked at no more.
         settle()
         self._begun.set()
         if ready is not None:
             ready(self)
-        await ending
+        await self.server.told()
         # Neighbors send nothing more from now on, and what they have sent is answered.
         self.offer_table.leave()
         await self.server.ended()

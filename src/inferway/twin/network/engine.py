@@ -6,7 +6,7 @@ is Python, with a heap of (time, number, function, argument).
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from heapq import heappop, heappush
 from itertools import count
@@ -16,7 +16,8 @@ import numpy as np
 
 from inferway.site.view import ALL_CLASSES, HOLD
 from inferway.twin.network.ledger import Ledger
-from inferway.twin.network.nodes import NetworkRequest, NodePool, NodePools, NodeServer, Terrain
+from inferway.twin.network.pools import NetworkRequest, NodePool, NodePools, NodeServer
+from inferway.twin.network.terrain import Terrain
 
 _AGREE = 1e-6
 
@@ -26,20 +27,43 @@ class InvariantError(AssertionError):
 
 
 class Engine:
-    """Runs events in the order of their times; equal times in the order in which they were set."""
+    """Runs events in the order of their times; equal times in the order in which they were set.
 
-    def __init__(self, terrain: Terrain, pools: NodePools, ledger: Ledger) -> None:
+    Parameters
+    ----------
+    terrain
+        The nodes.
+    ledger
+        What adds the run up.
+    """
+
+    def __init__(self, terrain: Terrain, ledger: Ledger) -> None:
+        network = terrain.network
         self.now_s = 0.0
-        self._terrain, self._pools, self._ledger = terrain, pools, ledger
-        self._by = pools.by
+        self._ledger = ledger
         self._number = count()
         self._heap: list[tuple[float, int, Callable[[Any], None], Any]] = []
-        self.after(np.inf, lambda _: None, None)  # so that there is always one to come
+        heappush(self._heap, (np.inf, next(self._number), _nothing, None))
         self._counted_s = 0.0
         self._in_system = 0
         self._draining = False
-        kinds = [terrain.kinds[task] for _, task in terrain.entry]
-        self._patience_s = [np.inf if one.deadline_s is None else one.deadline_s for one in kinds]
+        self._terrain = terrain
+        self._entry = [
+            (int(network.paths.node[network.paths.first[path]]), int(task))
+            for path, task in zip(network.requests.path, network.requests.task, strict=True)
+        ]
+        self._patience_s = [
+            np.inf if kind.deadline_s is None else kind.deadline_s
+            for kind in (terrain.kinds[int(task)] for task in network.requests.task)
+        ]
+        self._by: dict[tuple[int, int], NodePool] = {}
+        self._served: list[int] = []
+        self._for_clients: list[Counter[int]] = []
+
+    def attach(self, pools: NodePools) -> None:
+        """Send requests to these pools."""
+        self._by, self._served = pools.by, pools.served
+        self._for_clients = pools.for_clients
 
     def after(self, wait_s: float, call: Callable[[Any], None], argument: Any) -> None:
         """Call a function in so many seconds."""
@@ -48,7 +72,7 @@ class Engine:
     def run(self, times: Sequence[float], kinds: Sequence[int], draws: Sequence[int]) -> None:
         """Let requests enter at their times, and everything happen that happens in between."""
         heap, pop = self._heap, heappop
-        by, entry, patience = self._by, self._terrain.entry, self._patience_s
+        by, entry, patience = self._by, self._entry, self._patience_s
         slot, decide = self._ledger.slot, self._decide
         for time_s, kind, draw in zip(times, kinds, draws, strict=True):
             while heap[0][0] <= time_s:
@@ -80,32 +104,38 @@ class Engine:
         self._ledger.until_s = max(end_s, self._counted_s)
 
     def check(self) -> None:
-        """Check flow balance and Little's law at the end; InvariantError where they do not hold."""
-        ledger, served = self._ledger, sum(self._pools.served)
-        wrong = ""
+        """Check flow balance and Little's law at the end.
+
+        Raises
+        ------
+        InvariantError
+            Where they do not hold.
+        """
+        ledger = self._ledger
         if ledger.entered != ledger.answered + ledger.lost or self._in_system:
-            wrong = (
+            raise InvariantError(
                 f"{ledger.entered} requests entered, {ledger.answered} were answered and "
                 f"{ledger.lost} lost, and {self._in_system} are still there"
             )
-        elif served != ledger.answered:
-            wrong = f"{served} requests were served, and {ledger.answered} answered"
-        elif abs(ledger.area - ledger.sojourn_s) > _AGREE * max(ledger.sojourn_s, 1e-3):
-            wrong = (
+        if sum(self._served) != ledger.answered:
+            raise InvariantError(
+                f"{sum(self._served)} requests were served, and {ledger.answered} answered"
+            )
+        if abs(ledger.area - ledger.sojourn_s) > _AGREE * max(ledger.sojourn_s, 1e-3):
+            raise InvariantError(
                 f"the number of requests over time adds up to {ledger.area:.9g} s, their times to "
                 f"{ledger.sojourn_s:.9g} s"
             )
         for pool in self._by.values():
             left = int(pool.dispatcher.site.queue.sum())
             if left or pool.in_flight:
-                wrong = wrong or (
-                    f"{left} requests stand at node {self._terrain.network.nodes[pool.node]} in "
-                    f"the end, and {pool.in_flight} are counted"
+                raise InvariantError(
+                    f"{left} requests stand at node {self._terrain.nodes[pool.node].name} in the "
+                    f"end, and {pool.in_flight} are counted"
                 )
-        if wrong:
-            raise InvariantError(wrong)
 
     def _change(self, by: int) -> None:
+        """So many requests more are in the network from now on."""
         self._ledger.area += self._in_system * (self.now_s - self._counted_s)
         self._counted_s = self.now_s
         self._in_system += by
@@ -134,13 +164,15 @@ class Engine:
         self._put(server, request)
 
     def _put(self, server: NodeServer, request: NetworkRequest) -> None:
+        """A request comes to its server."""
         server.pool.in_flight += 1
-        if server.busy is None and not server.pool.batches:
-            self._begin(server, request)
-            return
-        server.queue.append(request)
         if server.pool.batches:
+            server.queue.append(request)
             self._take(server)
+        elif server.busy is None:
+            self._begin(server, request)
+        else:
+            server.queue.append(request)
 
     def _take(self, server: NodeServer) -> None:
         """Begin what a free server takes of its queue; below the smallest batch it waits for more.
@@ -196,19 +228,25 @@ class Engine:
 
     def _begin(self, server: NodeServer, request: NetworkRequest) -> None:
         server.busy = request
-        if server.times is None:
-            server.began_s = self.now_s
-            self.after(server.half_s, self._reach, server)
+        now_s = self.now_s
+        times = server.times
+        if times is None:
+            server.began_s = now_s
+            heappush(self._heap, (now_s + server.half_s, next(self._number), self._reach, server))
         else:
-            server.service_s = server.times.next(len(server.members) or 1)
-            self.after(server.service_s, self._finish, server)
+            server.service_s = service_s = times.next(len(server.members) or 1)
+            heappush(self._heap, (now_s + service_s, next(self._number), self._finish, server))
 
     def _reach(self, server: NodeServer) -> None:
         """A forwarded request comes to the node that was chosen for it."""
         request = server.busy
+        assert request is not None
+        assert server.offer is not None
         model = self._terrain.models[server.model]
         pool = self._by.get((model.node, model.task))
-        if pool is not None and (mask := pool.masks.get(model.variant, 0)):
+        mask = 0 if pool is None else pool.masks.get(model.variant, 0)
+        if mask:
+            assert pool is not None
             index = pool.dispatcher.arrive(
                 self.now_s, ~request.draw, request.deadline_s, 0.0, 0, mask, 1, False
             )
@@ -220,6 +258,7 @@ class Engine:
 
     def _finish(self, server: NodeServer) -> None:
         """An instance has served its request, or all of its batch."""
+        assert server.busy is not None
         finish, members = server.pool.dispatcher.finish, server.members
         if not members:
             finish(server.index, self.now_s, server.service_s)
@@ -232,17 +271,22 @@ class Engine:
         self._next(server)
 
     def _served_one(self, server: NodeServer, request: NetworkRequest) -> None:
-        self._pools.served[server.model] += 1
+        self._served[server.model] += 1
         if request.there is server:
-            self.after(request.server.half_s, self._answer, request.server)
+            entry = request.server
+            heappush(
+                self._heap,
+                (self.now_s + entry.half_s, next(self._number), self._answer, entry),
+            )
         else:
-            self._pools.for_clients[server.pool.node][server.model] += 1
+            self._for_clients[server.pool.node][server.model] += 1
             self._change(-1)
             self._ledger.answer(request, server.model, self.now_s)
 
     def _answer(self, server: NodeServer) -> None:
         """The answer of a forwarded request is back at its entry."""
         request = server.busy
+        assert request is not None
         now_s = self.now_s
         server.pool.dispatcher.finish(server.index, now_s, now_s - server.began_s)
         self._change(-1)
@@ -252,6 +296,7 @@ class Engine:
     def _refused(self, server: NodeServer) -> None:
         """A forwarded request is back without an answer: another class gets it, once."""
         request = server.busy
+        assert request is not None
         request.there = None
         pool = server.pool
         pool.withdraw(server, 0, self.now_s, True)
@@ -263,8 +308,10 @@ class Engine:
         self._ledger.retried += 1
         # The pool of now, where the offer may be gone; its class, if it is still there, is not.
         now = self._by[pool.node, pool.task]
-        name, variants = pool.dispatcher.fleet.variants[server.key], now.dispatcher.fleet.variants
-        classes = ~(1 << variants.index(name)) if name in variants else ALL_CLASSES
+        name = pool.dispatcher.fleet.variants[server.key]
+        classes = ALL_CLASSES
+        if name in now.dispatcher.fleet.variants:
+            classes = ~(1 << now.dispatcher.fleet.variants.index(name))
         self._decide(request, now, classes)
 
     def _next(self, server: NodeServer) -> None:
@@ -304,3 +351,7 @@ class Engine:
     def _lose(self, request: NetworkRequest) -> None:
         self._change(-1)
         self._ledger.lose(request, self.now_s)
+
+
+def _nothing(_: Any) -> None:
+    return None
