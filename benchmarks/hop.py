@@ -77,7 +77,7 @@ def serve(kind: str, port: int, stub: int) -> None:
 
 
 async def _stub(port: int, _: int) -> None:
-    from inferway.live.http.listener import Listener
+    from inferway.live.http.connection import Listener
     from inferway.live.request import NodeCondition
     from inferway.live.upstream.headers import ResponseHeaders
 
@@ -91,7 +91,7 @@ async def _stub(port: int, _: int) -> None:
 
 
 async def _relay(port: int, stub: int) -> None:
-    from inferway.live.http.listener import Listener
+    from inferway.live.http.connection import Listener
     from inferway.live.node.proxy import Proxy
     from inferway.live.process import settle
     from inferway.live.request import NodeCondition
@@ -107,8 +107,8 @@ async def _relay(port: int, stub: int) -> None:
 async def _entry(port: int, stub: int) -> None:
     from inferway.dispatch import Dispatcher
     from inferway.live import Pool, PoolOptions, TaskSite
-    from inferway.live.http.limits import Limits
-    from inferway.live.http.listener import Listener
+    from inferway.live.http.connection import Listener
+    from inferway.live.http.exchange import Limits
     from inferway.live.http.routes import inference_routes
     from inferway.live.process import settle
     from inferway.live.upstream.remote import Forwarding

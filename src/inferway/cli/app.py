@@ -27,6 +27,7 @@ from inferway.cli import (
     up,
     zoo,
 )
+from inferway.cli.options import says
 from inferway.version import __version__
 
 app = typer.Typer(
@@ -48,8 +49,7 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def options(
     version: Annotated[
-        bool,
-        typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
+        bool, says("Print the version.", "--version", callback=_version, is_eager=True)
     ] = False,
 ) -> None:
     """Keep the mean accuracy promised, at the least latency."""

@@ -8,8 +8,10 @@ from typing import Annotated
 
 import typer
 
+import inferway
 from inferway.cli import options, terminal
-from inferway.cli.failure import FAILED, INTERRUPTED, REFUSED, CommandError
+from inferway.cli.failure import FAILED, INTERRUPTED, CommandError, failing
+from inferway.cli.options import says
 
 _URL = "http://127.0.0.1:8000"
 
@@ -17,7 +19,7 @@ _URL = "http://127.0.0.1:8000"
 def drive(
     file: options.File,
     url: Annotated[
-        str | None, typer.Option(help=f"The server; {_URL} if neither this nor a network is given.")
+        str | None, says(f"The server; {_URL} if neither this nor a network is given.")
     ] = None,
     addresses: Annotated[
         Path | None,
@@ -32,15 +34,13 @@ def drive(
             "Authority of the servers' certificates; else those that the system trusts.", "FILE.pem"
         ),
     ] = None,
-    duration: Annotated[float, typer.Option(min=0.1, help="Seconds to send for.")] = 30.0,
-    seed: Annotated[
-        int | None, typer.Option(min=0, help="Of the requests; the file's if not given.")
-    ] = None,
+    duration: Annotated[float, says("Seconds to send for.", min=0.1)] = 30.0,
+    seed: Annotated[int | None, says("Of the requests; the file's if not given.", min=0)] = None,
     connections: Annotated[
-        int, typer.Option(min=1, help="Greatest number of connections to each server.")
+        int, says("Greatest number of connections to each server.", min=1)
     ] = 512,
     binary: Annotated[
-        bool, typer.Option("--binary/--no-binary", help="Tensors as raw bytes, or as JSON.")
+        bool, says("Tensors as raw bytes, or as JSON.", "--binary/--no-binary")
     ] = True,
     out: Annotated[
         Path | None, options.folder("Write every request (Parquet) and a figure.")
@@ -48,73 +48,68 @@ def drive(
     json: terminal.Json = False,
 ) -> None:
     """Send the file's workload to a server or a network, open-loop; say what its requests met."""
-    import inferway
+    from inferway.experiments.driven import tables, write
     from inferway.loadgen import Access, AddressError, DriveError, addresses_of
 
     deployment = options.opened(file)
     where = None if url is None else options.server(url)
     key = options.key(key_file) or None  # an empty variable is none
-    try:
+    with failing(DriveError):
         Access(key, ca)
-    except DriveError as error:
-        raise CommandError(str(error), REFUSED) from error
     options.writable(out)  # now, rather than fail with what was measured
     if addresses is not None and deployment.network is None:
-        raise CommandError(f"{file} has no `network`: name its one server with --url", REFUSED)
+        raise CommandError(f"{file} has no `network`: name its one server with --url")
     if addresses is not None and where is not None:
-        raise CommandError("--url names one server and --addresses several: give one", REFUSED)
-    try:
-        with terminal.progress() as progress:
-            driven = inferway.drive(
-                deployment,
-                where if addresses is None else addresses_of(deployment, addresses),
-                duration=duration,
-                seed=seed,
-                key=key,
-                authority=ca,
-                binary=binary,
-                connections=connections,
-                progress=progress,
-            )
-    except AddressError as error:
-        raise CommandError(str(error), REFUSED) from error
-    from inferway.experiments.driven import tables, write
-
-    network, records = driven.network, driven.records
-    titled = replace(driven, title=deployment.path.name)
+        raise CommandError("--url names one server and --addresses several: give one")
+    with failing(AddressError), terminal.progress() as progress:
+        driven = inferway.drive(
+            deployment,
+            where if addresses is None else addresses_of(deployment, addresses),
+            duration=duration,
+            seed=seed,
+            key=key,
+            authority=ca,
+            binary=binary,
+            connections=connections,
+            progress=progress,
+        )
+    network, titled = driven.network, replace(driven, title=deployment.path.name)
     files, failure = options.saved(out, lambda: write(titled, out or Path()))
-    if json:
-        tasks = {name: one.to_dict() for name, one in driven.tasks.items()}
-        kept = {"parquet": str(files[0]), "figures": list(map(str, files[1:]))} if files else {}
-        whole = None if network is None else network.to_json()
-        terminal.document({"schema": 1, "tasks": tasks, "network": whole, **kept})
-    else:
-        terminal.show(*tables(driven), *map(str, files))
+    kept = {"parquet": str(files[0]), "figures": list(map(str, files[1:]))} if files else {}
+    terminal.present(
+        json,
+        lambda: {
+            "schema": 1,
+            "tasks": {name: one.to_dict() for name, one in driven.tasks.items()},
+            "network": None if network is None else network.to_json(),
+            **kept,
+        },
+        lambda: [*tables(driven), *map(str, files)],
+    )
     summaries = driven.tasks if network is None else {"": network.whole}
     for name, one in summaries.items():
         for sentence in one.warnings:
             terminal.complain(f"{name}: {sentence}" if name else sentence)
     if failure is not None:
         raise failure
-    if any(record.interrupted for record in records.values()):
+    if any(record.interrupted for record in driven.records.values()):
         raise typer.Exit(INTERRUPTED)
     if not any(one.answered for one in summaries.values()):
-        raise CommandError("no request was answered")
+        raise CommandError("no request was answered", FAILED)
 
 
 def apply(
     file: options.File,
     admin_url: Annotated[
-        str, typer.Option(help="The running server's admin listener.")
+        str, says("The running server's admin listener.")
     ] = "http://127.0.0.1:8002",
     key_file: options.KeyFile = None,
     timeout: Annotated[
-        float, typer.Option(min=1, help="Seconds to wait until what is new is loaded and warm.")
+        float, says("Seconds to wait until what is new is loaded and warm.", min=1)
     ] = 300.0,
     json: terminal.Json = False,
 ) -> None:
     """Have a running server serve this file, or the same file changed, without losing a request."""
-    import inferway
     from inferway import live
 
     admin_url = options.server(admin_url)
@@ -130,27 +125,22 @@ def apply(
             "or say with --admin-url where its admin listener is",
             FAILED,
         ) from error
-    if json:
-        terminal.document(served)
-    else:
-        for task, variants in served["tasks"].items():
-            terminal.show(f"serving {task} with {', '.join(variants)}")
+    tasks = served["tasks"].items()
+    terminal.present(
+        json, lambda: served, lambda: [f"serving {task} with {', '.join(of)}" for task, of in tasks]
+    )
 
 
 def conformance(
     url: Annotated[str, typer.Argument(metavar="URL", help="Any server: http://HOST:PORT.")],
-    task: Annotated[
-        str | None, typer.Option(help="The model to ask; else the first that is ready.")
-    ] = None,
-    version: Annotated[
-        str | None, typer.Option(help="Its version, where the server wants one.")
-    ] = None,
+    task: Annotated[str | None, says("The model to ask; else the first that is ready.")] = None,
+    version: Annotated[str | None, says("Its version, where the server wants one.")] = None,
     grpc: Annotated[
         str | None,
-        typer.Option(metavar="HOST:PORT", help="Check the same server over gRPC too."),
+        says("Check the same server over gRPC too.", metavar="HOST:PORT"),
     ] = None,
     key_file: options.KeyFile = None,
-    seed: Annotated[int, typer.Option(help="Seed of the tensors sent.")] = 1,
+    seed: Annotated[int, says("Seed of the tensors sent.")] = 1,
     json: terminal.Json = False,
 ) -> None:
     """Check a server against the Open Inference Protocol v2, endpoint by endpoint."""
@@ -161,9 +151,6 @@ def conformance(
         report = suite.run(
             url, task=task, version=version, grpc_url=grpc, seed=seed, key=key, progress=progress
         )
-    if json:
-        terminal.document(report.to_json())
-    else:
-        terminal.show(report.table())
+    terminal.present(json, report.to_json, lambda: [report.table()])
     if not report.passed:
         raise typer.Exit(FAILED)

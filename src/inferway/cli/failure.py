@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 import typer
@@ -31,9 +33,18 @@ _EXTRAS: Final = {
 class CommandError(Exception):
     """A sentence for the person at the terminal, and the exit code."""
 
-    def __init__(self, sentence: str, code: int = FAILED) -> None:
+    def __init__(self, sentence: str, code: int = REFUSED) -> None:
         super().__init__(sentence)
         self.code = code
+
+
+@contextmanager
+def failing(*kinds: type[Exception], code: int = REFUSED) -> Iterator[None]:
+    """Say errors of these kinds in their own words, and end the command with this exit code."""
+    try:
+        yield
+    except kinds as error:
+        raise CommandError(str(error), code) from error
 
 
 def report(error: BaseException) -> int:
@@ -59,8 +70,7 @@ def report(error: BaseException) -> int:
         case ModuleNotFoundError():
             sentence = _missing(error)
         case MemoryError():
-            more = f": {error}" if str(error) else ""
-            sentence = f"this needs more memory than there is{more}"
+            sentence = ": ".join(filter(None, ("this needs more memory than there is", str(error))))
         case OSError() if error.filename is not None:
             sentence = f"{error.filename}: {error.strerror or error}"
         case OSError() if error.strerror:

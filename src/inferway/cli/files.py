@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+import inferway
 from inferway.cli import options, terminal
 from inferway.cli.failure import REFUSED, CommandError
+from inferway.cli.options import says
 
 if TYPE_CHECKING:
     from inferway.deployment import Caution, Deployment, Problem
@@ -19,12 +21,10 @@ _SHOWN = 200
 
 def check(
     file: options.File,
-    strict: Annotated[bool, typer.Option("--strict", help="Fail on warnings as well.")] = False,
+    strict: Annotated[bool, says("Fail on warnings as well.", "--strict")] = False,
     json: terminal.Json = False,
 ) -> None:
     """Check a deployment file: errors, warnings, and what cannot be run live."""
-    import inferway
-
     path = options.existing(file)
     deployment: Deployment | None = None
     wrong: Iterable[Problem | Caution] = ()
@@ -63,26 +63,21 @@ def check(
         for several in (wrong, advice)
     )
     if json:
-        terminal.document(
+        tasks = (
             {
-                "schema": 1,
-                "tasks": {
-                    name: {
-                        "variants": list(task.variants),
-                        "accuracy_target": task.accuracy_target,
-                        "deadline_s": task.deadline_s,
-                        "policy": deployment.policy_of(task).policy,
-                    }
-                    for name, task in deployment.tasks.items()
+                name: {
+                    "variants": list(task.variants),
+                    "accuracy_target": task.accuracy_target,
+                    "deadline_s": task.deadline_s,
+                    "policy": deployment.policy_of(task).policy,
                 }
-                if deployment is not None
-                else {},
-                "network": network,
-                "errors": errors,
-                "warnings": warnings,
-                "unserved": list(unserved),
+                for name, task in deployment.tasks.items()
             }
+            if deployment is not None
+            else {}
         )
+        found = {"errors": errors, "warnings": warnings, "unserved": list(unserved)}
+        terminal.document({"schema": 1, "tasks": tasks, "network": network, **found})
     else:
         for kind, entries in (("error", errors), ("warning", warnings)):
             for one in entries[:_SHOWN]:
@@ -95,10 +90,8 @@ def check(
         for sentence in (*notes, *unserved):
             print(f"{path}: note: {sentence}")
         print(f"{path}: {_count(errors, 'error')}, {_count(warnings, 'warning')}")
-    if errors:
-        raise typer.Exit(code)
-    if strict and warnings:
-        raise typer.Exit(1)
+    if errors or (strict and warnings):
+        raise typer.Exit(code if errors else 1)
 
 
 def _count(entries: list[dict[str, Any]], noun: str) -> str:
@@ -110,24 +103,25 @@ def bound(file: options.File, node: options.Node = None, json: terminal.Json = F
 
     That is the greatest rate at which the target can be kept, and the least response time.
     """
-    import inferway
     from inferway.dispatch.bounds import UnreachableError
+    from inferway.experiments.bounded import tables
 
     deployment = options.opened(file)
     try:
-        bounds = inferway.bound(deployment, node=node)
+        bounds = inferway.bound(deployment, node=node).items()
     except UnreachableError:
         raise
     except ValueError as error:  # no fleet that could be bounded
-        raise CommandError(str(error), REFUSED) from error
-    if json:
-        tasks = {name: one.to_json() for name, one in bounds.items()}
-        terminal.document({"schema": 1, "tasks": tasks, "network": None})
-        return
-    from inferway.experiments.bounded import tables
-
-    for name, one in bounds.items():
-        terminal.show(*tables(name, one))
+        raise CommandError(str(error)) from error
+    terminal.present(
+        json,
+        lambda: {
+            "schema": 1,
+            "tasks": {name: one.to_json() for name, one in bounds},
+            "network": None,
+        },
+        lambda: [line for name, one in bounds for line in tables(name, one)],
+    )
 
 
 def compile_(
@@ -145,17 +139,15 @@ def compile_(
     with terminal.compiling(not json):
         made = compile_beforehand(deployment)
     seconds, root = sum(one.seconds for one in made), str(cache_root())
-    if json:
-        compiled = [one._asdict() for one in made]
-        terminal.document({"schema": 1, "folder": root, "compiled": compiled, "seconds": seconds})
-    elif made:
-        terminal.show(f"Compiled {len(made)} functions in {seconds:.1f} s; kept in {root}.")
-    else:
-        terminal.show(f"Nothing to do: all is compiled, in {root}.")
+    compiled = [one._asdict() for one in made]
+    said = f"Compiled {len(made)} functions in {seconds:.1f} s; kept in {root}."
+    terminal.present(
+        json,
+        lambda: {"schema": 1, "folder": root, "compiled": compiled, "seconds": seconds},
+        lambda: [said if made else f"Nothing to do: all is compiled, in {root}."],
+    )
 
 
 def schema(json: terminal.Json = False) -> None:
     """Print the JSON Schema of the deployment file, with which editors complete and check it."""
-    import inferway
-
     terminal.document(inferway.schema())

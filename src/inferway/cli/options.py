@@ -8,13 +8,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from inferway.cli.failure import REFUSED, CommandError, reason
+from inferway.cli.failure import FAILED, CommandError, reason
 from inferway.cli.terminal import complain
 from inferway.spelling import closest
 
@@ -22,14 +23,17 @@ if TYPE_CHECKING:
     from inferway.deployment import Deployment
 
 
-def folder(says: str) -> Any:
-    """Make an option that names a folder."""
-    return typer.Option(metavar="DIR", help=says)
+def says(sentence: str, *names: str, **words: Any) -> Any:
+    """Make an option by its help, its names if other than the parameter's, and what Typer takes."""
+    return typer.Option(*names, help=sentence, **words)
 
 
-def file(says: str, metavar: str = "FILE") -> Any:
+folder = partial(says, metavar="DIR")
+
+
+def file(sentence: str, metavar: str = "FILE") -> Any:
     """Make an option that names a file."""
-    return typer.Option(metavar=metavar, help=says)
+    return says(sentence, metavar=metavar)
 
 
 def _quantity(kind: str) -> Callable[[str], float]:
@@ -80,15 +84,13 @@ def completing(table: str) -> Callable[[str], list[str]]:
 
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="Deployment file (YAML).")]
-Node = Annotated[
-    str | None, typer.Option(help="Whose instances are meant, where there are several nodes.")
-]
-Seed = Annotated[int | None, typer.Option(min=0, help="The file's if not given.")]
+Node = Annotated[str | None, says("Whose instances are meant, where there are several nodes.")]
+Seed = Annotated[int | None, says("The file's if not given.", min=0)]
 Policy = Annotated[
     str | None,
-    typer.Option(
+    says(
+        "Dispatch policy in place of the file's: a name, or ./file.py:Class.",
         metavar="NAME",
-        help="Dispatch policy in place of the file's: a name, or ./file.py:Class.",
         autocompletion=completing("dispatch.contract"),
     ),
 ]
@@ -102,14 +104,14 @@ def existing(path: Path) -> Path:
     if path.is_file():
         return path
     if path.is_dir():
-        raise CommandError(f"{path} is a folder, not a deployment file", REFUSED)
+        raise CommandError(f"{path} is a folder, not a deployment file")
     sentence = f"there is no file {path}"
     near = path.parent if path.parent.is_dir() else Path()
     # Of names that all end alike, what stands before that counts.
     stems = {one.stem: one for suffix in ("*.yml", "*.yaml") for one in sorted(near.glob(suffix))}
     if alike := closest(path.stem, sorted(stems)):
         sentence += f"; did you mean {stems[alike]}?"
-    raise CommandError(sentence, REFUSED)
+    raise CommandError(sentence)
 
 
 def loaded(path: Path) -> Deployment:
@@ -162,13 +164,13 @@ def redirected(deployment: Deployment, policy: str) -> Deployment:
 
     if policy not in POLICIES:
         if alike := closest(policy, POLICIES):
-            raise CommandError(f"no policy {policy!r}; did you mean {alike!r}?", REFUSED)
+            raise CommandError(f"no policy {policy!r}; did you mean {alike!r}?")
         path, colon, name = policy.rpartition(":")
         policy = f"{Path(path).resolve()}{colon}{name}" if colon else policy
         try:
             policy_class(policy)
         except ValueError as error:
-            raise CommandError(str(error), REFUSED) from error
+            raise CommandError(str(error)) from error
     return deployment.with_(policy=policy)
 
 
@@ -184,7 +186,7 @@ def placement_policy(policy: str | None, *more: str) -> str | None:
         return policy
     alike = closest(policy, names)
     meant = f"did you mean {alike!r}?" if alike else f"there is {', '.join(names)}"
-    raise CommandError(f"no placement policy {policy!r}; {meant}", REFUSED)
+    raise CommandError(f"no placement policy {policy!r}; {meant}")
 
 
 def server(url: str) -> str:
@@ -194,7 +196,7 @@ def server(url: str) -> str:
     try:
         return parse_server(url).url
     except ValueError as error:
-        raise CommandError(str(error), REFUSED) from error
+        raise CommandError(str(error)) from error
 
 
 def key(path: Path | None, role: str = "infer") -> str | None:
@@ -212,11 +214,11 @@ def key(path: Path | None, role: str = "infer") -> str | None:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or error
-        raise CommandError(f"{path} cannot be read: {why}", REFUSED) from error
+        raise CommandError(f"{path} cannot be read: {why}") from error
     words = (word for line in lines if not line.lstrip().startswith("#") for word in line.split())
     keys = [parted(word) for word in words]
     if not keys:
-        raise CommandError(f"{path} holds no key", REFUSED)
+        raise CommandError(f"{path} holds no key")
     return next((one for roles, one in keys if roles & ROLES[role]), keys[0][1])
 
 
@@ -230,7 +232,7 @@ def writable(out: Path | None, option: str = "--out") -> None:
             pass
     except OSError as error:
         why = "it is no folder" if out.exists() and not out.is_dir() else reason(error)
-        raise CommandError(f"nothing can be written to {option} {out}: {why}", REFUSED) from None
+        raise CommandError(f"nothing can be written to {option} {out}: {why}") from None
 
 
 def saved(
@@ -246,4 +248,4 @@ def saved(
     try:
         return ([] if out is None else write()), None
     except OSError as error:
-        return [], CommandError(f"not all could be written to {out}: {reason(error)}")
+        return [], CommandError(f"not all could be written to {out}: {reason(error)}", FAILED)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
+import inferway
 from inferway.cli import options, terminal
-from inferway.cli.failure import CommandError
+from inferway.cli.failure import FAILED, failing
+from inferway.cli.options import says
 
 _MOST_NODES = 100
 """The section of more is for a file, not for a terminal."""
@@ -18,23 +18,21 @@ def place(
     file: options.File,
     policy: Annotated[
         str | None,
-        typer.Option(
+        says(
+            "infida, static-greedy, exact, olag, olag-literal, greedy or repository-only.",
             metavar="NAME",
-            help="infida, static-greedy, exact, olag, olag-literal, greedy or repository-only.",
             autocompletion=options.completing("placement.table"),
             show_default="the file's",
         ),
     ] = None,
-    slots: Annotated[int, typer.Option(min=1, help="Slots that the placement is for.")] = 60,
+    slots: Annotated[int, says("Slots that the placement is for.", min=1)] = 60,
     seed: options.Seed = None,
     time_limit: Annotated[
         float,
-        typer.Option(
-            parser=options.time, metavar="TIME", help="When `exact` stops with what it has."
-        ),
+        says("When `exact` stops with what it has.", parser=options.time, metavar="TIME"),
     ] = "60s",  # type: ignore[assignment]  # Typer parses defaults, too
     bound: Annotated[
-        bool, typer.Option("--bound", help="Bound every placement's gain, by the LP relaxation.")
+        bool, says("Bound every placement's gain, by the LP relaxation.", "--bound")
     ] = False,
     out: Annotated[
         Path | None, options.folder("Folder for nodes.yaml, a heat map per tier and a map.")
@@ -42,7 +40,6 @@ def place(
     json: terminal.Json = False,
 ) -> None:
     """Compute which variants live on which node, for the file's mean requests."""
-    import inferway
     from inferway.experiments.placed import figures, tables
     from inferway.network import topology_of
 
@@ -66,18 +63,17 @@ def place(
         return [*figures(placed, topology_of(deployment), out, title=title), section]
 
     files, failure = options.saved(out, write)
-    if json:
-        named = {"files": list(map(str, files))} if files else {}
-        terminal.document({"schema": 1, "tasks": {}, "network": placed.to_json(), **named})
-    else:
-        terminal.show(*tables(placed))
-        number = len(placed.network.nodes)
+    names, number = list(map(str, files)), len(placed.network.nodes)
+    content = {"schema": 1, "tasks": {}, "network": placed.to_json()}
+    terminal.present(
+        json, lambda: {**content, **({"files": names} if names else {})}, lambda: tables(placed)
+    )
+    if not json:
         if number <= _MOST_NODES:
             print(placed.yaml, end="")
         elif out is None:
             print(f"{number} nodes: give --out DIR for their instances in YAML")
-        for one in files:
-            print(one)
+        print(*names, sep="\n", end="\n" * bool(names))
     if failure is not None:
         raise failure
 
@@ -86,52 +82,43 @@ def plan(
     file: options.File,
     rate: Annotated[
         float | None,
-        typer.Option(
+        says(
+            "Such as 120/s.",
             parser=options.rate,
             metavar="RATE",
-            help="Such as 120/s.",
             show_default="the file's workload",
         ),
     ] = None,
     latency: Annotated[
         float | None,
-        typer.Option(
+        says(
+            "Greatest mean response time, such as 300ms.",
             parser=options.time,
             metavar="TIME",
-            help="Greatest mean response time, such as 300ms.",
             show_default="the task's deadline",
         ),
     ] = None,
-    node: Annotated[
-        str | None, typer.Option(help="Which node to plan, where there are several.")
-    ] = None,
-    queries: Annotated[int, typer.Option(min=1000, help="Requests per simulation.")] = 200_000,
+    node: Annotated[str | None, says("Which node to plan, where there are several.")] = None,
+    queries: Annotated[int, says("Requests per simulation.", min=1000)] = 200_000,
     seed: options.Seed = None,
-    tries: Annotated[int, typer.Option(min=1, help="Most simulations per task.")] = 40,
+    tries: Annotated[int, says("Most simulations per task.", min=1)] = 40,
     json: terminal.Json = False,
 ) -> None:
     """Find the cheapest instances that keep accuracy, energy and latency, tried in the twin."""
-    import inferway
-
-    deployment = options.opened(file)
-    try:
-        with terminal.progress() as told:
-            found = inferway.plan(
-                deployment,
-                node=node,
-                rate=rate,
-                latency=latency,
-                queries=queries,
-                seed=seed,
-                tries=tries,
-                progress=told,
-            )
-    except ValueError as error:
-        raise CommandError(str(error)) from error
-    if json:
-        terminal.document(found.to_json())
-        return
     from inferway.experiments.planned import tables
 
-    terminal.show(*tables(found))
-    print(found.yaml, end="")
+    deployment = options.opened(file)
+    with failing(ValueError, code=FAILED), terminal.progress() as told:
+        found = inferway.plan(
+            deployment,
+            node=node,
+            rate=rate,
+            latency=latency,
+            queries=queries,
+            seed=seed,
+            tries=tries,
+            progress=told,
+        )
+    terminal.present(json, found.to_json, lambda: tables(found))
+    if not json:
+        print(found.yaml, end="")

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from inferway.cli import terminal
-from inferway.cli.failure import FAILED, REFUSED, CommandError
+from inferway.cli.failure import FAILED, failing
+from inferway.cli.options import says
 
 if TYPE_CHECKING:
     from inferway.dispatch.replay import Replay
@@ -22,9 +23,7 @@ def replay(
     folder: Annotated[
         Path, typer.Argument(metavar="DIR", help="From --record of serve, node or up.")
     ],
-    requests: Annotated[
-        int, typer.Option(min=0, help="How many to replay of each recording; 0: all.")
-    ] = 10_000,
+    requests: Annotated[int, says("How many to replay of each recording; 0: all.", min=0)] = 10_000,
     json: terminal.Json = False,
 ) -> None:
     """Run recorded requests through the same policy and report every decision that differs."""
@@ -33,27 +32,25 @@ def replay(
     found: dict[str, Replay] = {}
     # The recordings of a task together: at each node, where there are nodes.
     tasks: dict[str, dict[str, Replay]] = {}
-    try:
-        with terminal.progress() as progress:
-            for recording in replaying.recordings(folder):
-                name = str(recording.relative_to(folder))
+    # ValueError where there is no recording, or one that cannot be read.
+    with failing(ValueError), terminal.progress() as progress:
+        for recording in replaying.recordings(folder):
+            name = str(recording.relative_to(folder))
 
-                def done(count: int, name: str = name) -> None:
-                    progress(f"replaying {name}", min(1.0, count / requests) if requests else 0.5)
+            def done(count: int, name: str = name) -> None:
+                progress(f"replaying {name}", min(1.0, count / requests) if requests else 0.5)
 
-                one = replaying.replay(recording, requests=requests or None, progress=done)
-                # Of a task there are several where its fleet has changed.
-                name = one.task if recording == folder else name
-                found[name] = one
-                tasks.setdefault(str(Path(name).parent / one.task), {})[name] = one
-    except ValueError as error:  # no recording, or one that cannot be read
-        raise CommandError(str(error), REFUSED) from error
-    if json:
-        documents = {task: one.to_json() for task, one in found.items()}
-        terminal.document({"schema": 1, "tasks": documents, "network": None})
-    else:
-        for task, several in tasks.items():
-            terminal.show(*_lines(task, several))
+            one = replaying.replay(recording, requests=requests or None, progress=done)
+            # Of a task there are several where its fleet has changed.
+            name = one.task if recording == folder else name
+            found[name] = one
+            tasks.setdefault(str(Path(name).parent / one.task), {})[name] = one
+    documents = {task: one.to_json() for task, one in found.items()}
+    terminal.present(
+        json,
+        lambda: {"schema": 1, "tasks": documents, "network": None},
+        lambda: (line for task, several in tasks.items() for line in _lines(task, several)),
+    )
     for task, several in tasks.items():
         for name, one in several.items():
             for sentence in one.losses:
@@ -75,9 +72,8 @@ def _lines(task: str, several: dict[str, Replay]) -> Iterator[str]:
     )
     count = sum(len(one.differences) for one in several.values())
     where = "" if len(several) == 1 else f" in {len(several)} recordings"
-    yield f"{task}: {requests} requests, {events} events{where}, policy {policies}: " + _differ(
-        count
-    )
+    differ = "1 decision differs" if count == 1 else f"{count or 'no'} decisions differ"
+    yield f"{task}: {requests} requests, {events} events{where}, policy {policies}: {differ}"
     for name, one in several.items():
         if where and one.differences:
             yield from _lines(name, {name: one})
@@ -89,7 +85,3 @@ def _lines(task: str, several: dict[str, Replay]) -> Iterator[str]:
                 )
             if len(one.differences) > _SHOWN:
                 yield f"  and {len(one.differences) - _SHOWN} more; --json lists them all"
-
-
-def _differ(count: int) -> str:
-    return "1 decision differs" if count == 1 else f"{count or 'no'} decisions differ"

@@ -13,10 +13,9 @@ from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
-import typer
-
 from inferway.cli import options, terminal
-from inferway.cli.failure import REFUSED, CommandError
+from inferway.cli.failure import FAILED, CommandError
+from inferway.cli.options import says
 from inferway.extras import installing
 
 if TYPE_CHECKING:
@@ -26,11 +25,9 @@ _EVERYWHERE: Final = {"0.0.0.0", "::", ""}
 _HERE: Final = ("127.0.0.1", "localhost", "::1")
 
 
-Port = Annotated[int, typer.Option(min=0, max=65535, help="Metrics and admin; 0: any free.")]
-DrainDelay = Annotated[
-    float, typer.Option(min=0, help="Seconds, after SIGTERM, of serving while not ready.")
-]
-Grace = Annotated[float, typer.Option(min=0, help="Seconds to wait then for requests in flight.")]
+Port = Annotated[int, says("Metrics and admin; 0: any free.", min=0, max=65535)]
+DrainDelay = Annotated[float, says("Seconds, after SIGTERM, of serving while not ready.", min=0)]
+Grace = Annotated[float, says("Seconds to wait then for requests in flight.", min=0)]
 Keys = Annotated[
     Path | None,
     options.file(
@@ -39,51 +36,45 @@ Keys = Annotated[
 ]
 MaxMemory = Annotated[
     int | None,
-    typer.Option(min=1, help="Growth of memory while requests run, MiB; the file's, else 512."),
+    says("Growth of memory while requests run, MiB; the file's, else 512.", min=1),
 ]
 MaxBodies = Annotated[
     int | None,
-    typer.Option(
+    says(
+        "Bodies of all connections that wait or have come in part, MiB; the file's, else 256.",
         min=1,
-        help="Bodies of all connections that wait or have come in part, MiB; the file's, else 256.",
     ),
 ]
-MaxJson = Annotated[
-    int, typer.Option(min=1, help="Longest JSON of a request, MiB, as sent and unpacked.")
-]
+MaxJson = Annotated[int, says("Longest JSON of a request, MiB, as sent and unpacked.", min=1)]
 Record = Annotated[Path | None, options.folder("Record every event and decision, for `replay`.")]
 TlsCert = Annotated[Path | None, options.file("Certificate chain for clients, PEM.")]
 TlsKey = Annotated[Path | None, options.file("Its key, PEM.")]
-Log = Annotated[Literal["debug", "info", "warning", "error"], typer.Option(help="What to log.")]
+Log = Annotated[Literal["debug", "info", "warning", "error"], says("What to log.")]
 
 
 def serve(
     file: options.File,
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    host: Annotated[str, says("Address to listen on.")] = "127.0.0.1",
     http_port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Open Inference Protocol over HTTP; 0: any free.")
+        int, says("Open Inference Protocol over HTTP; 0: any free.", min=0, max=65535)
     ] = 8000,
     grpc_port: Annotated[
         int | None,
-        typer.Option(
+        says(
+            "The same over gRPC; 8001 where it is installed, with --http-port 0 any free.",
             min=0,
             max=65535,
-            help="The same over gRPC; 8001 where it is installed, with --http-port 0 any free.",
         ),
     ] = None,
-    no_grpc: Annotated[
-        bool, typer.Option("--no-grpc", help="No gRPC, even where it is installed.")
-    ] = False,
+    no_grpc: Annotated[bool, says("No gRPC, even where it is installed.", "--no-grpc")] = False,
     admin_port: Port = 8002,
     drain_delay: DrainDelay = 2.0,
     grace: Grace = 10.0,
-    admin_host: Annotated[
-        str, typer.Option(help="Address of the metrics and admin listener.")
-    ] = "127.0.0.1",
+    admin_host: Annotated[str, says("Address of the metrics and admin listener.")] = "127.0.0.1",
     keys: Keys = None,
     allow_apply: Annotated[
         bool,
-        typer.Option("--allow-apply", help="Let `apply` in without keys, from this machine."),
+        says("Let `apply` in without keys, from this machine.", "--allow-apply"),
     ] = False,
     apply_from: Annotated[
         list[Path] | None,
@@ -95,31 +86,28 @@ def serve(
     tls_cert: TlsCert = None,
     tls_key: TlsKey = None,
     max_body: Annotated[
-        int, typer.Option(min=1, help="Largest body of a request, MiB, as sent and unpacked.")
+        int, says("Largest body of a request, MiB, as sent and unpacked.", min=1)
     ] = 64,
     max_json: MaxJson = 8,
     max_memory: MaxMemory = None,
     max_bodies: MaxBodies = None,
-    max_elements: Annotated[
-        int, typer.Option(min=1, help="Largest number of elements of a tensor.")
-    ] = 16 * 1024**2,
+    max_elements: Annotated[int, says("Largest number of elements of a tensor.", min=1)] = 16
+    * 1024**2,
     max_connections: Annotated[
-        int, typer.Option(min=1, help="Open connections; more are told to come back.")
+        int, says("Open connections; more are told to come back.", min=1)
     ] = 4096,
     max_queued: Annotated[
         int,
-        typer.Option(min=1, help="Bodies, in MiB, of one connection that wait for their answers."),
+        says("Bodies, in MiB, of one connection that wait for their answers.", min=1),
     ] = 64,
-    receive_timeout: Annotated[
-        int, typer.Option(min=1, help="Seconds for a request to arrive whole.")
-    ] = 60,
+    receive_timeout: Annotated[int, says("Seconds for a request to arrive whole.", min=1)] = 60,
     idle_timeout: Annotated[
-        int, typer.Option(min=1, help="Seconds that an unused connection stays open.")
+        int, says("Seconds that an unused connection stays open.", min=1)
     ] = 300,
     policy: options.Policy = None,
     record: Record = None,
     forget: Annotated[
-        bool, typer.Option("--forget", help="Neither recall nor keep measured service times.")
+        bool, says("Neither recall nor keep measured service times.", "--forget")
     ] = False,
     log_level: Log = "info",
     json: terminal.Json = False,
@@ -138,10 +126,10 @@ def serve(
     _outlive_hangup()
     for folder in apply_from or ():
         if not folder.is_dir():
-            raise CommandError(f"--apply-from {folder} is no folder", REFUSED)
+            raise CommandError(f"--apply-from {folder} is no folder")
     shown = _certificate(tls_cert, tls_key)
     if no_grpc and grpc_port is not None:
-        raise CommandError("--grpc-port and --no-grpc cannot be given together", REFUSED)
+        raise CommandError("--grpc-port and --no-grpc cannot be given together")
     if grpc_port is None and not no_grpc and find_spec("grpc") is not None:
         grpc_port = GRPC_PORT if http_port else 0
     listeners = (("http", host, http_port), ("grpc", host, grpc_port))
@@ -151,8 +139,7 @@ def serve(
         # 0 and None are no ports.
         if port and port == taken and (at == there or {at, there} & _EVERYWHERE):
             raise CommandError(
-                f"--{one}-port and --{other}-port are both {port}: give each a port of its own",
-                REFUSED,
+                f"--{one}-port and --{other}-port are both {port}: give each a port of its own"
             )
     with _refusing():
         check_admin(admin_host, keys_from(keys))
@@ -220,16 +207,16 @@ def serve(
 
 def node(
     file: options.File,
-    name: Annotated[str, typer.Option(help="Which node of the file this is.")],
+    name: Annotated[str, says("Which node of the file this is.")],
     addresses: Annotated[
         Path | None, options.file("JSON of where the nodes are; else the file says it.")
     ] = None,
     bind: Annotated[
         str | None,
-        typer.Option(
-            metavar="HOST",
-            help="Where to listen, such as 0.0.0.0, if not at its own address; the ports are the "
+        says(
+            "Where to listen, such as 0.0.0.0, if not at its own address; the ports are the "
             "file's.",
+            metavar="HOST",
         ),
     ] = None,
     state: Annotated[
@@ -246,13 +233,11 @@ def node(
     ] = None,
     emulate_rtt: Annotated[
         bool,
-        typer.Option("--emulate-rtt", help="Take the file's round-trip times between nodes."),
+        says("Take the file's round-trip times between nodes.", "--emulate-rtt"),
     ] = False,
     grpc_port: Annotated[
         int | None,
-        typer.Option(
-            min=0, max=65535, help="Clients over gRPC too; 0: any free. Not offered if not given."
-        ),
+        says("Clients over gRPC too; 0: any free. Not offered if not given.", min=0, max=65535),
     ] = None,
     tls_cert: TlsCert = None,
     tls_key: TlsKey = None,
@@ -323,12 +308,11 @@ def node(
             emulate_rtt=emulate_rtt,
         ).run(_tell)
     except (live.ServeError, StateError, StoreError) as error:
-        raise CommandError(str(error), REFUSED) from error
+        raise CommandError(str(error)) from error
     except live.PortError as error:
         raise CommandError(
             f"node {name} cannot listen: {error}. Nodes of one machine need addresses of their "
-            "own, `admin` included: give them by --addresses",
-            REFUSED,
+            "own, `admin` included: give them by --addresses"
         ) from error
     _leave()
 
@@ -350,7 +334,7 @@ def _certificate(tls_cert: Path | None, tls_key: Path | None) -> Certificate | N
     from inferway.live import Certificate
 
     if (tls_cert is None) != (tls_key is None):
-        raise CommandError("--tls-cert and --tls-key go together", REFUSED)
+        raise CommandError("--tls-cert and --tls-key go together")
     if tls_cert is None or tls_key is None:
         return None
     shown = Certificate(tls_cert, tls_key)
@@ -376,10 +360,10 @@ def _refusing() -> Iterator[None]:
         yield
     except PortError as error:
         raise CommandError(
-            f"--{error.listener}-port {error.port} at {error.host}: {error.why}"
+            f"--{error.listener}-port {error.port} at {error.host}: {error.why}", FAILED
         ) from error
     except ServeError as error:
-        raise CommandError(str(error), REFUSED) from error
+        raise CommandError(str(error)) from error
 
 
 def _bytes(mebibytes: int | None) -> int | None:

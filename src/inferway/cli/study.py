@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from inferway.cli import terminal
-from inferway.cli.failure import INTERRUPTED, REFUSED, CommandError
-from inferway.cli.options import writable
+from inferway.cli.failure import INTERRUPTED, CommandError, failing
+from inferway.cli.options import says, writable
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -24,12 +24,10 @@ app = typer.Typer(
 
 Scale = Annotated[
     Literal["smoke", "quick", "paper"],
-    typer.Option(help="Seconds; the third digit; or the paper's own run lengths."),
+    says("Seconds; the third digit; or the paper's own run lengths."),
 ]
-Out = Annotated[Path, typer.Option(help="Folder for results, one folder below it per study.")]
-Seed = Annotated[
-    int, typer.Option(min=1, help="The first of the seeds: S, S+1, ... in place of 1, 2, ...")
-]
+Out = Annotated[Path, says("Folder for results, one folder below it per study.")]
+Seed = Annotated[int, says("The first of the seeds: S, S+1, ... in place of 1, 2, ...", min=1)]
 
 
 @app.command("list")
@@ -38,10 +36,11 @@ def list_all(json: terminal.Json = False) -> None:
     from inferway.studies import named
 
     studies = named()
-    if json:
-        terminal.document({"schema": 1, "studies": {one.name: _entry(one) for one in studies}})
-    else:
-        terminal.show(*_listing(studies))
+    terminal.present(
+        json,
+        lambda: {"schema": 1, "studies": {one.name: _entry(one) for one in studies}},
+        lambda: _listing(studies),
+    )
 
 
 @app.command()
@@ -49,12 +48,12 @@ def run(
     names: Annotated[
         list[str] | None, typer.Argument(metavar="[NAME]...", help="As `study list` has them.")
     ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Every study.")] = False,
+    everything: Annotated[bool, says("Every study.", "--all")] = False,
     scale: Scale = "quick",
     out: Out = Path("out/studies"),
     seed: Seed = 1,
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Processes.", show_default="as many as cores")
+        int | None, says("Processes.", min=1, show_default="as many as cores")
     ] = None,
     json: terminal.Json = False,
 ) -> None:
@@ -115,10 +114,8 @@ def report(
     content = write(chosen, scale, out=out, seed=seed)
     page = out / f"report-{place(scale, seed)}.html"
     page.write_text(content, encoding="utf-8")
-    if json:
-        terminal.document({"schema": 1, "page": str(page), "bytes": len(content.encode())})
-    else:
-        terminal.show(str(page))
+    told = {"schema": 1, "page": str(page), "bytes": len(content.encode())}
+    terminal.present(json, lambda: told, lambda: [str(page)])
 
 
 @app.command()
@@ -128,9 +125,9 @@ def tables(
     ] = None,
     scale: Scale = "quick",
     out: Annotated[
-        Path, typer.Option(help="Folder of the pages: queueing.md, placement.md, scheduling.md.")
+        Path, says("Folder of the pages: queueing.md, placement.md, scheduling.md.")
     ] = Path("docs/studies"),
-    results: Annotated[Path, typer.Option(help="Folder with results, as of `study run --out`.")] = (
+    results: Annotated[Path, says("Folder with results, as of `study run --out`.")] = (
         Path("out/studies")
     ),
     seed: Seed = 1,
@@ -142,22 +139,28 @@ def tables(
     chosen = _named(names)
     writable(out)
     pages = write(chosen, scale, pages=out, out=results, seed=seed)
-    if json:
-        found = {str(page.file): page.to_json() for page in pages}
-        terminal.document({"schema": 1, "scale": scale, "seed": seed, "pages": found})
-        return
-    for page in pages:
-        left = f"; without results, left as they were: {', '.join(page.left)}" if page.left else ""
-        terminal.show(f"{page.file}: {len(page.studies)} tables{left}. {page.counts}")
+    unrun = "; without results, left as they were: "
+    terminal.present(
+        json,
+        lambda: {
+            "schema": 1,
+            "scale": scale,
+            "seed": seed,
+            "pages": {str(page.file): page.to_json() for page in pages},
+        },
+        lambda: [
+            f"{page.file}: {len(page.studies)} tables"
+            f"{unrun * bool(page.left)}{', '.join(page.left)}. {page.counts}"
+            for page in pages
+        ],
+    )
 
 
 def _named(names: list[str] | None) -> list[Study[Any]]:
     from inferway.studies import named
 
-    try:
+    with failing(ValueError):
         return named(names or ())
-    except ValueError as error:
-        raise CommandError(str(error), REFUSED) from error
 
 
 def _listing(studies: list[Study[Any]]) -> list[Text]:
@@ -211,11 +214,11 @@ def demo(
             "policies on a network of five nodes."
         ),
     ] = "policies",
-    out: Annotated[Path, typer.Option(help="Folder for figures and files.")] = Path("out"),
-    seed: Annotated[int, typer.Option(min=0, help="Seed of arrivals and images.")] = 1,
+    out: Annotated[Path, says("Folder for figures and files.")] = Path("out"),
+    seed: Annotated[int, says("Seed of arrivals and images.", min=0)] = 1,
     checkpoint: Annotated[
         Path | None,
-        typer.Option(help="For burst: a policy trained for what it leaves in --out, as rl-po."),
+        says("For burst: a policy trained for what it leaves in --out, as rl-po."),
     ] = None,
     json: terminal.Json = False,
 ) -> None:
@@ -223,7 +226,7 @@ def demo(
     from inferway.studies.live import compare_placements, compare_policies, compare_schedulers
 
     if checkpoint is not None and what != "burst":
-        raise CommandError("--checkpoint is for `inferway demo burst`", REFUSED)
+        raise CommandError("--checkpoint is for `inferway demo burst`")
     writable(out)
     # Told to end, it takes its servers with it, as after Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -235,9 +238,6 @@ def demo(
     }
     with terminal.progress() as progress:
         result = comparisons[what](out=out, seed=seed, progress=progress, **options)
-    if json:
-        terminal.document(result.to_json())
-    else:
-        terminal.show(*result.to_text())
+    terminal.present(json, result.to_json, result.to_text)
     if result.interrupted:
         raise typer.Exit(INTERRUPTED)

@@ -7,7 +7,7 @@ import math
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
 from typing import TYPE_CHECKING, Annotated, Any
@@ -37,6 +37,18 @@ def show(*what: RenderableType) -> None:
     console = Console(highlight=False)
     for one in what:
         console.print(one)
+
+
+def present(
+    as_json: bool,
+    content: Callable[[], Mapping[str, Any]],
+    words: Callable[[], Iterable[RenderableType]],
+) -> None:
+    """Print what a command found: as one JSON document, or as tables and lines for people."""
+    if as_json:
+        document(content())
+    else:
+        show(*words())
 
 
 @contextmanager

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from inferway.cli import failure, options, terminal
-from inferway.cli.failure import REFUSED, CommandError
+from inferway.cli.failure import FAILED, CommandError, failing
+from inferway.cli.options import says
 from inferway.extras import installing
 
 if TYPE_CHECKING:
@@ -24,55 +25,53 @@ def train(
     file: options.File,
     policy: Annotated[
         Literal["rl-po", "rl-fo", "rl-po-b", "rl-fo-b"] | None,
-        typer.Option(
-            help="fo sees the workload's phase, po does not; b sets batch sizes, too.",
+        says(
+            "fo sees the workload's phase, po does not; b sets batch sizes, too.",
             show_default="the file's, else rl-po",
         ),
     ] = None,
     slots: Annotated[
         int | None,
-        typer.Option(
+        says(
+            "To train for.",
             parser=options.count("25e6", 1e12),
             metavar="NUMBER",
-            help="To train for.",
             show_default="25e6; 250e6 with --paper",
         ),
     ] = None,
     seed: options.Seed = None,
     out: Annotated[
         Path | None,
-        typer.Option(
+        says(
+            "Folder for policy, checkpoint and curves.",
             metavar="DIR",
-            help="Folder for policy, checkpoint and curves.",
             show_default="out/train/POLICY",
         ),
     ] = None,
-    task: Annotated[str | None, typer.Option(help="Which, where the file has several.")] = None,
+    task: Annotated[str | None, says("Which, where the file has several.")] = None,
     node: Annotated[
         str | None,
-        typer.Option(help="Whose instances, where there are several nodes."),
+        says("Whose instances, where there are several nodes."),
     ] = None,
-    paper: Annotated[
-        bool, typer.Option("--paper", help="The paper's settings, without what helps.")
-    ] = False,
+    paper: Annotated[bool, says("The paper's settings, without what helps.", "--paper")] = False,
     settings: Annotated[
         list[str] | None,
-        typer.Option(
+        says(
+            "A setting of inferway.learning.settings, such as sigma=0.5. May be repeated.",
             "--set",
             metavar="NAME=VALUE",
-            help="A setting of inferway.learning.settings, such as sigma=0.5. May be repeated.",
         ),
     ] = None,
     accuracies: Annotated[
         list[str] | None,
-        typer.Option(
+        says(
+            "A variant's accuracy in the reward, on other data than the file's. For each.",
             "--accuracy",
             metavar="VARIANT=VALUE",
-            help="A variant's accuracy in the reward, on other data than the file's. For each.",
         ),
     ] = None,
     start: Annotated[Path | None, options.file("A trained policy to begin with.")] = None,
-    threads: Annotated[int, typer.Option(min=1, help="Threads; one is best.")] = 1,
+    threads: Annotated[int, says("Threads; one is best.", min=1)] = 1,
     json: terminal.Json = False,
 ) -> None:
     """Train a scheduler for the file's fleet, workload and deadline (needs the extra `learn`).
@@ -87,14 +86,15 @@ def train(
     for module in ("torch", "tensorboard"):
         if find_spec(module) is None:
             raise CommandError(
-                f"training needs {module}, which is in the extra `learn`: {installing('learn')}"
+                f"training needs {module}, which is in the extra `learn`: {installing('learn')}",
+                FAILED,
             )
+    from inferway.experiments.trained import lines
     from inferway.learning import deployed, training
-    from inferway.learning.deployed import differences
     from inferway.scheduling.neural_policy import read
 
     deployment = options.opened(file)
-    try:
+    with failing(ValueError):
         name = deployed.task_of(deployment, task)
         chosen = deployed.policy_of(deployment, policy)
         control = deployed.control_of(
@@ -102,9 +102,7 @@ def train(
         )
         wanted = _settings(paper, slots, settings or [])
         begun = None if start is None else read(start)
-        warnings = differences(deployment, control, name, chosen, node=node, start=begun)
-    except ValueError as error:
-        raise CommandError(str(error), REFUSED) from error
+        warnings = deployed.differences(deployment, control, name, chosen, node=node, start=begun)
     number = deployment.seed if seed is None else seed
     folder = out or Path("out/train", chosen)
     options.writable(folder)
@@ -141,13 +139,12 @@ def train(
             start=start,
             progress=tell,
         )
-    if json:
-        tasks = {name: {**trained.to_json(), "warnings": warnings}}
-        terminal.document({"schema": 1, "tasks": tasks, "network": None})
-    else:
-        from inferway.experiments.trained import lines
-
-        terminal.show(*lines(chosen, trained))
+    tasks = {name: {**trained.to_json(), "warnings": warnings}}
+    terminal.present(
+        json,
+        lambda: {"schema": 1, "tasks": tasks, "network": None},
+        lambda: lines(chosen, trained),
+    )
     if not trained.finished:
         terminal.complain(f"interrupted after {trained.slots:,} slots; the same command goes on")
         raise typer.Exit(failure.INTERRUPTED)

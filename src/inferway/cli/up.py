@@ -12,10 +12,10 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Final
 
-import typer
-
+import inferway
 from inferway.cli import options, terminal
-from inferway.cli.failure import FAILED, REFUSED, CommandError
+from inferway.cli.failure import FAILED, CommandError, failing
+from inferway.cli.options import says
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -30,7 +30,7 @@ def up(
     file: options.File,
     netns: Annotated[
         bool,
-        typer.Option("--netns", help="A network namespace per node, with real delays; as root."),
+        says("A network namespace per node, with real delays; as root.", "--netns"),
     ] = False,
     certs: Annotated[
         Path | None,
@@ -48,18 +48,13 @@ def up(
         Path | None,
         options.folder("Record every event and decision, a folder per node, for `replay`."),
     ] = None,
-    restart: Annotated[
-        bool, typer.Option("--restart", help="Start a node again that ends unasked.")
-    ] = False,
-    for_: Annotated[
-        float | None, typer.Option("--for", min=0, metavar="SECONDS", help="Stop then.")
-    ] = None,
+    restart: Annotated[bool, says("Start a node again that ends unasked.", "--restart")] = False,
+    for_: Annotated[float | None, says("Stop then.", "--for", min=0, metavar="SECONDS")] = None,
     json: terminal.Json = False,
 ) -> None:
     """Run all nodes of a network on this machine, a process each; Ctrl-C stops them."""
     from rich.console import Console
 
-    import inferway
     from inferway.lab import ClusterError, LocalCluster
 
     console = Console(highlight=False)
@@ -74,7 +69,7 @@ def up(
             board.print(sentence, soft_wrap=True)
 
     deployment = inferway.load(options.existing(file))
-    try:
+    with failing(ClusterError):
         nodes = LocalCluster(
             deployment,
             netns=netns,
@@ -85,9 +80,7 @@ def up(
             restart=restart,
             tell=tell,
         )
-    except ClusterError as error:
-        raise CommandError(str(error), REFUSED) from error
-    with _interrupted() as interrupted:
+    with _interrupted() as interrupted, failing(ClusterError, code=FAILED):
         try:
             with terminal.progress() as progress:
                 total = len(nodes.topology.nodes)
@@ -102,12 +95,12 @@ def up(
                 if not json:
                     with terminal.unheard():
                         print("stopping")
-        except ClusterError as error:
-            raise CommandError(str(error), FAILED) from error
         finally:
             nodes.stop()
     if lost and not restart:
-        raise CommandError(f"not all nodes ran to the end; what they said is in {nodes.run}")
+        raise CommandError(
+            f"not all nodes ran to the end; what they said is in {nodes.run}", FAILED
+        )
 
 
 @contextmanager
@@ -141,14 +134,15 @@ def _document(nodes: LocalCluster) -> None:
     """Print where everything is, in one line: who reads it need not wait for the end."""
     reached = {
         name: {
-            "url": nodes.addresses[name].url,
-            "peer": nodes.addresses[name].peer,
-            "control": nodes.addresses[name].control,
-            "admin": f"http://{nodes.addresses[name].admin}",
+            "url": at.url,
+            "peer": at.peer,
+            "control": at.control,
+            "admin": f"http://{at.admin}",
             "reach": nodes.command_at(name),
             "log": str(process.log),
         }
         for name, process in nodes.nodes.items()
+        for at in (nodes.addresses[name],)
     }
     terminal.document(
         {
@@ -251,15 +245,12 @@ def _table(nodes: LocalCluster, glances: list[NodeStatus]) -> Table:
 def certs(
     file: options.File,
     out: Annotated[Path, options.folder("Folder for the certificates and keys.")] = Path("certs"),
-    days: Annotated[
-        int, typer.Option(min=1, metavar="N", help="How long a new certificate holds.")
-    ] = 90,
+    days: Annotated[int, says("How long a new certificate holds.", min=1, metavar="N")] = 90,
     json: terminal.Json = False,
 ) -> None:
     """Make a test authority and a certificate per node, or renew those that need it."""
     from rich.table import Table
 
-    import inferway
     from inferway.live.security.authority import issue
     from inferway.network import topology_of
 

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+import inferway
 from inferway.cli import terminal
-from inferway.cli.failure import REFUSED, CommandError
+from inferway.cli.failure import CommandError
+from inferway.cli.options import says
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,7 +25,7 @@ app = typer.Typer(
 
 Out = Annotated[
     Path | None,
-    typer.Option("--out", help="Folder to write to.", show_default="the user's data folder"),
+    says("Folder to write to.", "--out", show_default="the user's data folder"),
 ]
 
 
@@ -40,7 +42,7 @@ def list_all(context: typer.Context, json: terminal.Json = False) -> None:
 @app.command()
 def build(
     out: Out = None,
-    seed: Annotated[int, typer.Option(help="Seed of data and training.")] = 1,
+    seed: Annotated[int, says("Seed of data and training.")] = 1,
     json: terminal.Json = False,
 ) -> None:
     """Train the digits zoo again, export it to ONNX and measure it (needs the extra `learn`)."""
@@ -72,8 +74,6 @@ def _builder() -> Callable[..., Zoo]:
     import importlib.util
     import sys
 
-    import inferway
-
     folder = Path(inferway.__file__).parents[2] / "zoo"
     spec = importlib.util.spec_from_file_location(
         "zoo", folder / "__init__.py", submodule_search_locations=[str(folder)]
@@ -81,8 +81,7 @@ def _builder() -> Callable[..., Zoo]:
     if spec is None or spec.loader is None or not (folder / "build.py").is_file():
         raise CommandError(
             "what builds the models is not installed with Inferway: run this in a clone of its "
-            "repository, after `pip install -e '.[learn]'` there",
-            REFUSED,
+            "repository, after `pip install -e '.[learn]'` there"
         )
     sys.modules["zoo"] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(sys.modules["zoo"])
@@ -92,13 +91,10 @@ def _builder() -> Callable[..., Zoo]:
 
 
 def _present(zoos: list[Zoo], json: bool) -> None:
-    if json:
-        entries = {one.name: {"origin": one.origin} | one.to_json() for one in zoos}
-        for entry in entries.values():
-            del entry["schema"], entry["zoo"]
-        terminal.document({"schema": 1, "zoos": entries})
-    else:
-        terminal.show(*map(_table, zoos))
+    entries = {one.name: {"origin": one.origin} | one.to_json() for one in zoos}
+    for entry in entries.values():
+        del entry["schema"], entry["zoo"]
+    terminal.present(json, lambda: {"schema": 1, "zoos": entries}, lambda: map(_table, zoos))
 
 
 def _table(zoo: Zoo) -> Table:

@@ -7,15 +7,14 @@ import functools
 import os
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 from pydantic import Field, Strict, TypeAdapter, ValidationError, field_validator
 
-from inferway.deployment import resolution
-from inferway.deployment.errors import Place
+from inferway.deployment.errors import DeploymentError, complaints_of, refuse, sentence_of
 from inferway.deployment.nodes import Network, Node
-from inferway.deployment.outline import complain, outline
 from inferway.deployment.policies import (
     DispatchPolicy,
     PlacementPolicy,
@@ -25,11 +24,12 @@ from inferway.deployment.policies import (
     scheduled_dispatch,
     spec_of,
 )
-from inferway.deployment.section import UNWRITTEN, Name, Section, says
+from inferway.deployment.resolution import Resolution
+from inferway.deployment.section import UNWRITTEN, Name, Section, says, tidy
 from inferway.deployment.setting import set_all, setting
 from inferway.deployment.source import Source, given, read
 from inferway.deployment.tasks import Task, Variant
-from inferway.deployment.units import Number, refuse
+from inferway.deployment.units import Number
 from inferway.deployment.workloads import Workload
 
 MOST_TASKS: Final = 100_000
@@ -63,7 +63,7 @@ class Deployment(Section):
     workload: Annotated[dict[Name, Workload], says("How requests arrive, by task.")] = field(
         default_factory=dict
     )
-    source: Annotated[Source, UNWRITTEN] = field(
+    source: Annotated[Source, *UNWRITTEN] = field(
         default_factory=lambda: Source(Path("deployment")), repr=False, compare=False
     )
 
@@ -224,7 +224,9 @@ KEYS: Final = tuple(one.name for one in fields(Deployment) if one.name != "sourc
 
 def schema() -> dict[str, Any]:
     """Return the JSON Schema (draft 2020-12) that ``docs/deployment.schema.json`` publishes."""
-    return copy.deepcopy(outline(Deployment))
+    plain = tidy(TypeAdapter(Deployment).json_schema())
+    start = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
+    return {**start, "title": "Inferway deployment", **plain}
 
 
 def load(path: str | os.PathLike[str] | Mapping[str, Any]) -> Deployment:
@@ -258,7 +260,7 @@ def build(source: Source) -> Deployment:
         deployment = _resolved(stated, source)
         if not source.problems:
             return deployment
-    raise source.refused()
+    raise DeploymentError(source.path, source.problems, source.more)
 
 
 @functools.cache
@@ -268,58 +270,42 @@ def _adapter() -> TypeAdapter[Deployment]:
 
 def _stated(source: Source) -> Deployment | None:
     """Validate the data, without the entries that are wrong, so that the others are checked too."""
-    adapter, context = _adapter(), {"folder": source.folder}
+    context = {"folder": source.folder}
     try:
-        return adapter.validate_python(source.data, context=context)
+        return _adapter().validate_python(source.data, context=context)
     except ValidationError as error:
-        places = complain(error, source, outline(Deployment))
-    if source.full:
-        return None
+        complaints = list(complaints_of(error, source.data))
+    kept: dict[Any, Any]
+    kept = {key: dict(one) if isinstance(one, dict) else one for key, one in source.data.items()}
+    for place, detail in complaints:
+        source.note(place, partial(sentence_of, detail))
+        # The entry that the place lies in: a task, a node, a section.
+        by_name = len(place) > 1 and place[0] in {"tasks", "nodes", "workload"}
+        entry, key = (kept.get(place[0]), place[1]) if by_name else (kept, place[0])
+        if isinstance(entry, dict):
+            entry.pop(key, None)
     try:
-        return adapter.validate_python(_without(source.data, places), context=context)
+        return None if source.full else _adapter().validate_python(kept, context=context)
     except ValidationError:
         return None
 
 
-def _without(data: dict[str, Any], places: list[Place]) -> dict[str, Any]:
-    """Copy the data without the entries (a task, a node, a section) that `places` lie in."""
-    kept = copy.deepcopy(data)
-    for place in places:
-        depth = 2 if place[:1] in {("tasks",), ("nodes",), ("workload",)} else 1
-        inner: Any = kept
-        for step in place[: depth - 1]:
-            inner = inner.get(step, {}) if isinstance(inner, dict) else {}
-        if len(place) >= depth and isinstance(inner, dict):
-            inner.pop(place[depth - 1], None)
-        elif place:
-            kept.pop(str(place[0]), None)
-    return kept
-
-
 def _resolved(stated: Deployment, source: Source) -> Deployment:
     """Fill in what the file leaves out; it may be used only if nothing is noted in `source`."""
-    resolved = {
-        name: resolution.resolve_task(name, task, source) for name, task in stated.tasks.items()
-    }
-    tasks = resolution.Tasks.of(resolved, source)
+    resolution = Resolution(stated.tasks, source)
     alone = stated.network is None and stated.placement is None
-    nodes = {
-        name: resolution.resolve_node(name, node, tasks, source, fill=alone)
-        for name, node in stated.nodes.items()
-    }
+    nodes = {name: resolution.node(name, node, fill=alone) for name, node in stated.nodes.items()}
     if alone and not source.data.get("nodes"):
-        nodes = {"here": resolution.default_node(tasks, source)}
-    resolution.check_counted_names(resolved, source)
+        nodes = {"here": resolution.default_node()}
     for name, workload in stated.workload.items():
-        resolution.check_workload(name, workload, tasks, stated.network, source)
-    for task in resolved.values():
+        resolution.check_workload(name, workload, stated.network)
+    for task in resolution.tasks.values():
         if task.dispatch is not None:
-            place: Place = ("tasks", task.name, "dispatch")
-            resolution.check_probabilities(place, task.dispatch, task, source)
+            resolution.check_probabilities(("tasks", task.name, "dispatch"), task.dispatch, task)
         elif stated.dispatch is not None and stated.scheduling is None:
-            resolution.check_probabilities(("dispatch",), stated.dispatch, task, source)
-        resolution.check_deadline(task, nodes, stated.scheduling is not None, source)
-    return replace(stated, tasks=resolved, nodes=nodes, source=source)
+            resolution.check_probabilities(("dispatch",), stated.dispatch, task)
+        resolution.check_deadline(task, nodes, stated.scheduling is not None)
+    return replace(stated, tasks=resolution.tasks, nodes=nodes, source=source)
 
 
 def _as_measured(deployment: Deployment, before: Deployment) -> Deployment:

@@ -12,8 +12,9 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 from pydantic import AfterValidator, Discriminator, Field, Tag, WithJsonSchema
 
+from inferway.deployment.errors import refuse
 from inferway.deployment.section import ReadAs, Section, says
-from inferway.deployment.units import Count, PositiveSeconds, refuse
+from inferway.deployment.units import Count, PositiveSeconds
 
 if TYPE_CHECKING:
     from inferway.catalog.zoo import Profile

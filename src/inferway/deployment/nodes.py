@@ -15,6 +15,7 @@ from pydantic import (
     model_validator,
 )
 
+from inferway.deployment.errors import refuse
 from inferway.deployment.section import UNWRITTEN, File, Host, HostPort, Name, Section, Switch, says
 from inferway.deployment.units import (
     MOST,
@@ -23,7 +24,6 @@ from inferway.deployment.units import (
     PositiveSeconds,
     Ratio,
     Seconds,
-    refuse,
 )
 from inferway.protocol.address import NODE
 
@@ -109,7 +109,7 @@ class NodeLimits(Section):
 class Node(Section):
     """A machine."""
 
-    name: Annotated[str, UNWRITTEN] = ""
+    name: Annotated[str, *UNWRITTEN] = ""
     budget_bytes: Annotated[
         Bytes | None,
         says("What its instances may take together; unlimited if not given.", "budget"),

@@ -36,8 +36,9 @@ from pydantic import (
 )
 from pydantic_core import core_schema
 
-from inferway.deployment.section import Section, says
-from inferway.deployment.units import PositiveSeconds, refuse
+from inferway.deployment.errors import refuse
+from inferway.deployment.section import Section, check_kind, says
+from inferway.deployment.units import PositiveSeconds
 
 FILE_POLICY = re.compile(r"(?P<file>.+\.py):(?P<name>[A-Za-z_][A-Za-z0-9_]*)")
 
@@ -47,137 +48,100 @@ Kind = Literal["dispatch", "scheduling", "placement"]
 class Row(NamedTuple):
     """One policy."""
 
-    place: str
-    """MODULE:CLASS below the package."""
-    section: str = ""
-    """Of the file's schema; policies with the same options share one. Empty where no file may name
-    the policy."""
-    says: str = ""
-    """What the section is; in the first row of those that share it."""
-    implies: str = "alias"
-    """Of a scheduler: the dispatch policy that routes as it says."""
-    hindsight: bool = False
-    """Of a placement policy: whether it must be given the requests of all slots."""
-    steered: bool = False
-    """Of a dispatch policy: whether it goes by the accuracy balance, and so needs a target."""
-    thrifty: bool = False
-    """Of a dispatch policy: whether it keeps an energy budget."""
-    sighted: bool = False
-    """Of a scheduler: whether it goes by the workload's state, which a live server cannot see."""
+    place: str  # MODULE:CLASS below the package
+    section: str = ""  # of the file's schema; empty where no file may name the policy
+    implies: str = "alias"  # of a scheduler: the dispatch policy that routes as it says
+    hindsight: bool = False  # of placement: it must be given the requests of all slots
+    steered: bool = False  # of dispatch: it goes by the accuracy balance, and so needs a target
+    thrifty: bool = False  # of dispatch: it keeps an energy budget
+    sighted: bool = False  # of a scheduler: it goes by the workload's state, unseen by live servers
 
 
-DISPATCH: Final[Mapping[str, Row]] = {
-    "fastest-only": Row(
-        "dispatch.ordered:FastestOnly", "PlainDispatch", "A dispatch policy without options."
+_SECTIONS: Final[Mapping[str, str]] = {
+    "PlainDispatch": "A dispatch policy without options.",
+    "RandomizedDispatch": (
+        "A policy that draws the server class from the bound's probabilities for the arrival rate."
     ),
+    "RandomizedDispatchD": "As r-jsq, looking at `d` servers of the class drawn.",
+    "PricedDispatch": (
+        "The priced idle queue: least response time less the price of the accuracy delivered."
+    ),
+    "DeadlineDispatch": "The most accurate server predicted to finish in time.",
+    "LeastCostDispatch": (
+        "The least wait and service time together with the price of inaccuracy (eq. 6)."
+    ),
+    "AliasDispatch": "Every request to a server at random, by fixed probabilities.",
+    "SingleQueueDispatch": (
+        "One queue for all instances of a task: an idle one takes the first that waits."
+    ),
+    "EarlyDropDispatch": (
+        "All to the most accurate variant; requests that cannot be in time leave its queue."
+    ),
+    "LearnedScheduling": (
+        "A trained controller that sets routing (and, with ``-b``, batch sizes) once a slot."
+    ),
+    "FixedScheduling": (
+        "Routing that never changes: all to the least (lw) or most accurate variant (hw, hw-e)."
+    ),
+    "SingleQueueScheduling": "One queue for all instances of a task.",
+    "StationaryScheduling": (
+        "The greatest share of the accurate variant that keeps the deadline, by phase."
+    ),
+    "InfaasScheduling": "Evenly over the instances that are not overloaded.",
+    "HandScheduling": (
+        "A hand rule: all to the accurate variant while it keeps up, else a set share."
+    ),
+    "InfidaPlacement": (
+        "INFIDA: each node moves its allocation a little every slot, with no view of the future."
+    ),
+    "PlainPlacement": "A placement policy without options of its own.",
+}
+"""What the sections are; policies with the same options share one."""
+
+_RANDOMIZED: Final = Row("dispatch.routing:RJiq", "RandomizedDispatch", steered=True, thrifty=True)
+_TAD: Final = Row("dispatch.tad_op:Tad", "PlainDispatch", steered=True)
+_HW_E: Final = Row("dispatch.ordered:EarlyDrop", "EarlyDropDispatch")
+_SQ: Final = Row("dispatch.ordered:SingleQueue", "SingleQueueDispatch")
+DISPATCH: Final[Mapping[str, Row]] = {
+    "fastest-only": Row("dispatch.ordered:FastestOnly", "PlainDispatch"),
     "most-accurate-only": Row("dispatch.ordered:MostAccurateOnly", "PlainDispatch"),
     "jiq-fast": Row("dispatch.ordered:JiqFast", "PlainDispatch"),
     "jiq-accurate": Row("dispatch.ordered:JiqAccurate", "PlainDispatch"),
-    "r-jiq": Row(
-        "dispatch.routing:RJiq",
-        "RandomizedDispatch",
-        "A policy that draws the server class from the bound's probabilities for the arrival rate.",
-        steered=True,
-        thrifty=True,
-    ),
-    "r-jsq": Row("dispatch.routing:RJsq", "RandomizedDispatch", steered=True, thrifty=True),
-    "r-jsq-d": Row(
-        "dispatch.routing:RJsqD",
-        "RandomizedDispatchD",
-        "As r-jsq, looking at `d` servers of the class drawn.",
-        steered=True,
-        thrifty=True,
-    ),
-    "tad": Row("dispatch.tad_op:Tad", "PlainDispatch", steered=True),
-    "tad-op": Row("dispatch.tad_op:TadOp", "PlainDispatch", steered=True),
-    "priced": Row(
-        "dispatch.priced:Priced",
-        "PricedDispatch",
-        "The priced idle queue: least response time less the price of the accuracy delivered.",
-        steered=True,
-        thrifty=True,
-    ),
-    "deadline": Row(
-        "dispatch.deadline:Deadline",
-        "DeadlineDispatch",
-        "The most accurate server predicted to finish in time.",
-    ),
-    "least-cost": Row(
-        "dispatch.least_cost:LeastCost",
-        "LeastCostDispatch",
-        "The least wait and service time together with the price of inaccuracy (eq. 6).",
-    ),
-    "alias": Row(
-        "dispatch.alias:Alias",
-        "AliasDispatch",
-        "Every request to a server at random, by fixed probabilities.",
-    ),
+    "r-jiq": _RANDOMIZED,
+    "r-jsq": _RANDOMIZED._replace(place="dispatch.routing:RJsq"),
+    "r-jsq-d": _RANDOMIZED._replace(place="dispatch.routing:RJsqD", section="RandomizedDispatchD"),
+    "tad": _TAD,
+    "tad-op": _TAD._replace(place="dispatch.tad_op:TadOp"),
+    "priced": Row("dispatch.priced:Priced", "PricedDispatch", steered=True, thrifty=True),
+    "deadline": Row("dispatch.deadline:Deadline", "DeadlineDispatch"),
+    "least-cost": Row("dispatch.least_cost:LeastCost", "LeastCostDispatch"),
+    "alias": Row("dispatch.alias:Alias", "AliasDispatch"),
     "steered": Row("dispatch.alias:Steered"),
-    "sq": Row(
-        "dispatch.ordered:SingleQueue",
-        "SingleQueueDispatch",
-        "One queue for all instances of a task: an idle one takes the first that waits.",
-    ),
-    "hw-e": Row(
-        "dispatch.ordered:EarlyDrop",
-        "EarlyDropDispatch",
-        "All to the most accurate variant; requests that cannot be in time leave its queue.",
-    ),
+    "sq": _SQ,
+    "hw-e": _HW_E,
 }
 
-_LEARNED: Final = Row(
-    "scheduling.store:PolicyStore",
-    "LearnedScheduling",
-    "A trained controller that sets routing (and, with ``-b``, batch sizes) once a slot.",
-    implies="steered",
-)
-_FIXED: Final = Row(
-    "scheduling.fixed:FixedRouting",
-    "FixedScheduling",
-    "Routing that never changes: all to the least (lw) or most accurate variant (hw, hw-e).",
-)
+_LEARNED: Final = Row("scheduling.store:PolicyStore", "LearnedScheduling", implies="steered")
+_FIXED: Final = Row("scheduling.fixed:FixedRouting", "FixedScheduling")
+# `hw-e` and `sq` are all dispatch and need no controller.
 SCHEDULING: Final[Mapping[str, Row]] = {
     "rl-po": _LEARNED,
     "rl-fo": _LEARNED._replace(sighted=True),
     "rl-po-b": _LEARNED,
     "rl-fo-b": _LEARNED._replace(sighted=True),
-    **dict.fromkeys(("lw", "hw"), _FIXED),
-    "hw-e": DISPATCH["hw-e"]._replace(section="FixedScheduling", implies="hw-e"),
-    "sq": DISPATCH["sq"]._replace(
-        section="SingleQueueScheduling",
-        says="One queue for all instances of a task.",
-        implies="sq",
-    ),
-    "sa": Row(
-        "scheduling.sa:StationaryApproximation",
-        "StationaryScheduling",
-        "The greatest share of the accurate variant that keeps the deadline, by phase.",
-        sighted=True,
-    ),
-    "infaas": Row(
-        "scheduling.infaas:Infaas",
-        "InfaasScheduling",
-        "Evenly over the instances that are not overloaded.",
-    ),
-    "hand": Row(
-        "scheduling.hand_rule:HandRule",
-        "HandScheduling",
-        "A hand rule: all to the accurate variant while it keeps up, else a set share.",
-    ),
+    "lw": _FIXED,
+    "hw": _FIXED,
+    "hw-e": _HW_E._replace(section="FixedScheduling", implies="hw-e"),
+    "sq": _SQ._replace(section="SingleQueueScheduling", implies="sq"),
+    "sa": Row("scheduling.sa:StationaryApproximation", "StationaryScheduling", sighted=True),
+    "infaas": Row("scheduling.infaas:Infaas", "InfaasScheduling"),
+    "hand": Row("scheduling.hand_rule:HandRule", "HandScheduling"),
 }
-"""`hw-e` and `sq` are all dispatch and need no controller."""
 
 PLACEMENT: Final[Mapping[str, Row]] = {
-    "infida": Row(
-        "placement.infida:Infida",
-        "InfidaPlacement",
-        "INFIDA: each node moves its allocation a little every slot, with no view of the future.",
-    ),
+    "infida": Row("placement.infida:Infida", "InfidaPlacement"),
     "infida-offline": Row(
-        "placement.infida_offline:InfidaOffline",
-        "PlainPlacement",
-        "A placement policy without options of its own.",
-        hindsight=True,
+        "placement.infida_offline:InfidaOffline", "PlainPlacement", hindsight=True
     ),
     "static-greedy": Row("placement.static_greedy:StaticGreedy", "PlainPlacement", hindsight=True),
     "olag": Row("placement.counters:Olag", "PlainPlacement"),
@@ -189,8 +153,6 @@ PLACEMENT: Final[Mapping[str, Row]] = {
 
 HINDSIGHT: Final = frozenset(name for name, row in PLACEMENT.items() if row.hindsight)
 """Placement policies that must be given the requests of all slots."""
-_NONE: Final = Row("")
-
 ROWS: Final[Mapping[Kind, Mapping[str, Row]]] = {
     "dispatch": DISPATCH,
     "scheduling": SCHEDULING,
@@ -215,20 +177,15 @@ class PolicySpec:
     options: dict[str, Any] = field(default_factory=dict)
 
 
-class PolicySection(Section, BaseModel):
-    """A policy in a file: its name, and options that become a `PolicySpec`."""
+class _NamedPolicy(Section, BaseModel):
+    """A policy in a file: its name, and its options."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     policy: str
 
-    def spec(self) -> PolicySpec:
-        """Return name and options."""
-        options = self.model_dump(exclude={"policy"})
-        return PolicySpec(self.policy, options)
 
-
-class _FilePolicy(PolicySection):
+class _FilePolicy(_NamedPolicy):
     """A class in a Python file of the user's own, with any options."""
 
     model_config = ConfigDict(extra="allow")
@@ -242,41 +199,36 @@ class _FilePolicy(PolicySection):
     @field_validator("policy")
     @classmethod
     def _stands_in_its_file(cls, policy: str, info: ValidationInfo) -> str:
-        match = FILE_POLICY.fullmatch(policy)
-        assert match is not None
-        path = (info.context or {}).get("folder", Path()) / match["file"]
+        file, _, name = policy.rpartition(":")
+        path = (info.context or {}).get("folder", Path()) / file
         if not path.is_file():
             raise refuse(f"no such file: {path}")
-        names = _names_bound_in(path)
-        if match["name"] not in names:
-            raise refuse(
-                f"{match['file']} has no {match['name']}; it has {', '.join(names) or 'nothing'}"
-            )
+        try:
+            module = ast.parse(path.read_bytes(), filename=str(path))
+        except (SyntaxError, ValueError) as error:
+            line = f" in line {error.lineno}" if isinstance(error, SyntaxError) else ""
+            raise refuse(f"{path} is not Python{line}") from None
+        names = list(_bound_in(module))
+        if name not in names:
+            raise refuse(f"{file} has no {name}; it has {', '.join(names) or 'nothing'}")
         return policy
 
 
-def _names_bound_in(path: Path) -> list[str]:
-    """List the names at the top level of a Python file, without running it."""
-    try:
-        module = ast.parse(path.read_bytes(), filename=str(path))
-    except (SyntaxError, ValueError) as error:
-        line = f" in line {error.lineno}" if isinstance(error, SyntaxError) else ""
-        raise refuse(f"{path} is not Python{line}") from None
-    names: list[str] = []
+def _bound_in(module: ast.Module) -> Iterator[str]:
+    """List the names at the top level of a Python file, which is not run."""
     for statement in module.body:
         match statement:
             case ast.ClassDef(name=name):
-                names.append(name)
+                yield name
             case ast.ImportFrom(names=imported):
-                names += [alias.asname or alias.name for alias in imported]
+                yield from (alias.asname or alias.name for alias in imported)
             case ast.Assign(targets=targets):
-                names += [target.id for target in targets if isinstance(target, ast.Name)]
-    return names
+                yield from (target.id for target in targets if isinstance(target, ast.Name))
 
 
 def row_of(kind: Kind, name: str) -> Row:
     """Return the row of a policy; an empty one for a class in a file of the user's own."""
-    return ROWS[kind].get(name, _NONE)
+    return ROWS[kind].get(name, Row(""))
 
 
 def builtin_class(kind: Kind, name: str) -> Any:
@@ -301,58 +253,37 @@ def _options(policy: Any) -> Iterator[tuple[str, tuple[Any, Any]]]:
 
 
 @functools.cache
-def _section(kind: Kind, title: str) -> type[PolicySection]:
-    """Make the section of a file that names one of the policies which share it.
-
-    The title of the one that names a class in a file is empty.
-    """
+def _section(kind: Kind, title: str) -> type[_NamedPolicy]:
+    """Make the section of the policies that share it; without a title, of a class in a file."""
     fields: dict[str, Any] = {}
     if kind == "placement":
         # Of all of these: whoever runs one goes by it, and `build` is not told.
         slot = Annotated[PositiveSeconds, Field(description="Time between two steps.")]
         fields["slot"] = (slot, 60.0)
-    base: type[PolicySection] = _FilePolicy
-    says = _FilePolicy.__doc__
-    if title:
-        rows = {name: row for name, row in ROWS[kind].items() if row.section == title}
-        base, says = PolicySection, next(row.says for row in rows.values() if row.says)
-        fields |= {"policy": (Literal[tuple(rows)], ...)}
-        fields |= dict(_options(builtin_class(kind, next(iter(rows)))))
-    title = title or f"File{kind.title()}"
-    made: type[PolicySection] = create_model(title, __base__=base, __doc__=says, **fields)
-    return made
+    if not title:
+        base = _FilePolicy
+        return create_model(f"File{kind.title()}", __base__=base, __doc__=base.__doc__, **fields)
+    names = [name for name, row in ROWS[kind].items() if row.section == title]
+    fields |= {
+        "policy": (Literal[tuple(names)], ...),
+        **dict(_options(builtin_class(kind, names[0]))),
+    }
+    return create_model(title, __base__=_NamedPolicy, __doc__=_SECTIONS[title], **fields)
 
 
-def _section_of(kind: Kind, value: Any) -> type[PolicySection] | None:
-    """Find the section that a value of a file is; None where it names no policy."""
-    name = value.get("policy") if isinstance(value, dict) else None
-    if not isinstance(name, str):
-        return None
-    if title := row_of(kind, name).section:
-        return _section(kind, title)
-    return _section(kind, "") if FILE_POLICY.fullmatch(name) else None
-
-
-@functools.cache
-def _any_section(kind: Kind) -> TypeAdapter[PolicySection]:
-    """All sections of a kind: what the schema shows, and what says why a value is none of them."""
-    titles = dict.fromkeys(row.section for row in ROWS[kind].values() if row.section)
-    sections = [_section(kind, title) for title in (*titles, "")]
-
-    def tag(value: Any) -> str | None:
-        section = _section_of(kind, value)
-        return None if section is None else section.__name__
-
-    tagged: list[Any] = [Annotated[section, Tag(section.__name__)] for section in sections]
-    union: Any = functools.reduce(operator.or_, tagged)
-    return TypeAdapter(Annotated[union, Discriminator(tag)])
+def _titles(kind: Kind) -> list[str]:
+    return list(dict.fromkeys(row.section for row in ROWS[kind].values() if row.section))
 
 
 def _read(kind: Kind, value: Any, context: Any = None) -> PolicySpec:
-    section = _section_of(kind, value)
-    if section is None:
-        return _any_section(kind).validate_python(value, context=context).spec()
-    return section.model_validate(value, context=context).spec()
+    name = value.get("policy") if isinstance(value, dict) else None
+    title = row_of(kind, name).section if isinstance(name, str) else ""
+    if not title and not (isinstance(name, str) and FILE_POLICY.fullmatch(name)):
+        rows = ROWS[kind].items()
+        known = [name for title in _titles(kind) for name, row in rows if row.section == title]
+        check_kind(value, "policy", known)
+    section = _section(kind, title).model_validate(value, context=context)
+    return PolicySpec(section.policy, section.model_dump(exclude={"policy"}))
 
 
 class _Policies:
@@ -371,7 +302,10 @@ class _Policies:
     def __get_pydantic_json_schema__(
         self, source: core_schema.CoreSchema, handler: GetJsonSchemaHandler
     ) -> dict[str, Any]:
-        return handler(_any_section(self.kind).core_schema)
+        sections = [_section(self.kind, title) for title in (*_titles(self.kind), "")]
+        tagged: list[Any] = [Annotated[one, Tag(one.__name__)] for one in sections]
+        union: Any = functools.reduce(operator.or_, tagged)
+        return handler(TypeAdapter(Annotated[union, Discriminator(str)]).core_schema)
 
 
 DispatchPolicy = Annotated[PolicySpec, _Policies("dispatch")]
@@ -388,7 +322,12 @@ def spec_of(kind: Kind, policy: str, **options: Any) -> PolicySpec:
         For an unknown name or option, or a value that a file may not have.
     """
     written = {name: str(v) if isinstance(v, Path) else v for name, v in options.items()}
-    return _read(kind, {"policy": policy, **written})
+    return _adapter(kind).validate_python({"policy": policy, **written})
+
+
+@functools.cache
+def _adapter(kind: Kind) -> TypeAdapter[PolicySpec]:
+    return TypeAdapter(Annotated[PolicySpec, _Policies(kind)])
 
 
 def scheduled_dispatch(scheduling: PolicySpec) -> PolicySpec:

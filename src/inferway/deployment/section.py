@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Annotated, Any, Final, Self
 
@@ -13,13 +14,16 @@ from pydantic import (
     ConfigDict,
     Field,
     GetCoreSchemaHandler,
+    PlainValidator,
     TypeAdapter,
+    ValidationError,
     ValidationInfo,
     WithJsonSchema,
 )
-from pydantic_core import PydanticKnownError, PydanticOmit, core_schema
+from pydantic.json_schema import SkipJsonSchema
+from pydantic_core import PydanticCustomError, PydanticKnownError, core_schema
 
-from inferway.deployment.units import refuse
+from inferway.deployment.errors import OF_KEYS, nearest, refuse, refuse_at, shown
 from inferway.protocol.address import LABELS, split
 
 
@@ -43,30 +47,52 @@ class Section:
         """
         return TypeAdapter(cls).validate_python(value)
 
+    @classmethod
+    def __get_pydantic_core_schema__(
+        cls, source: Any, handler: GetCoreSchemaHandler
+    ) -> core_schema.CoreSchema:
+        def explained(value: Any, inner: Callable[[Any], Any]) -> Any:
+            try:
+                return inner(value)
+            except ValidationError as error:
+                raise _with_keys(error, source) from None
+
+        inner: Any = dict(handler(source))  # a model keeps its own
+        ref = inner.pop("ref", None)  # that of what is around it
+        return core_schema.no_info_wrap_validator_function(explained, inner, ref=ref)
+
+
+@functools.cache
+def _keys(section: Any) -> tuple[str, ...]:
+    return tuple(TypeAdapter(section).json_schema().get("properties", ()))
+
+
+def _with_keys(error: ValidationError, section: Any) -> ValidationError:
+    """Put a section's keys into the context of the errors that are about them."""
+    details: list[Any] = error.errors(include_url=False)
+    own = [one for one in details if OF_KEYS.get(one["type"]) == len(one["loc"])]
+    for one in own:
+        one["ctx"] = {"keys": _keys(section)}
+    if not own:
+        return error
+    for one in details:
+        context = one.get("ctx", {})
+        if "keys" in context or "sentence" in context:
+            one["type"] = PydanticCustomError(one["type"], one["msg"], context)
+    return ValidationError.from_exception_data(error.title, details)
+
 
 def says(description: str, key: str | None = None) -> Any:
     """Describe a field, and name its key in the file where that is another."""
     return Field(alias=key, description=description)
 
 
-class _Unwritten:
-    """Refuses a field as an unknown key, and leaves it out of the schema."""
-
-    def __get_pydantic_core_schema__(
-        self, source: Any, handler: GetCoreSchemaHandler
-    ) -> core_schema.CoreSchema:
-        return core_schema.no_info_plain_validator_function(self._refuse)
-
-    def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> dict[str, Any]:
-        raise PydanticOmit
-
-    @staticmethod
-    def _refuse(value: Any) -> None:
-        raise PydanticKnownError("extra_forbidden")
+def _unknown(value: Any) -> None:
+    raise PydanticKnownError("extra_forbidden")
 
 
-UNWRITTEN: Final = _Unwritten()
-"""Marks a field that no file gives: it is filled in when the whole file is known."""
+UNWRITTEN: Final = (PlainValidator(_unknown), SkipJsonSchema())  # type: ignore[type-arg]
+"""Mark a field that no file gives: it is filled in when the whole file is known."""
 
 
 class ReadAs:
@@ -80,6 +106,19 @@ class ReadAs:
     ) -> core_schema.CoreSchema:
         inner = handler.generate_schema(self.written)
         return core_schema.no_info_after_validator_function(self.turn, inner)
+
+
+def check_kind(value: Any, key: str, known: Collection[str]) -> None:
+    """Refuse what does not say by `key` which of several sections it is."""
+    listed = ", ".join(known)
+    if not isinstance(value, dict):
+        raise refuse(f"expected keys such as {{{key}: {next(iter(known))}}}, got {shown(value)}")
+    if key not in value:
+        raise refuse(f"`{key}` is needed, one of {listed}")
+    if not isinstance(value[key], str):
+        raise refuse_at(key, f"expected one of {listed}, got {shown(value[key])}")
+    if value[key] not in known:
+        raise refuse_at(key, f"there is no {key} {value[key]}; {nearest(value[key], known)}")
 
 
 def _name(value: str) -> str:
@@ -97,36 +136,35 @@ def _switch(value: Any) -> bool:
     return value
 
 
-def _against_folder(value: Any, info: ValidationInfo) -> Path:
-    if not isinstance(value, str) or not value.strip() or "\0" in value:
-        raise refuse("expected a path, relative to this file")
-    folder: Path = (info.context or {}).get("folder", Path())
-    return folder / value
+def _path(noun: str, exists: Callable[[Path], bool]) -> tuple[BeforeValidator, WithJsonSchema]:
+    """Make what reads a path of this kind, and what its schema is."""
 
-
-def _existing(exists: Callable[[Path], bool], noun: str) -> AfterValidator:
-    def check(path: Path) -> Path:
+    def read(value: Any, info: ValidationInfo) -> Path:
+        if not isinstance(value, str) or not value.strip() or "\0" in value:
+            raise refuse("expected a path, relative to this file")
+        path: Path = (info.context or {}).get("folder", Path()) / value
         if not exists(path):
             raise refuse(f"no such {noun}: {path}")
         return path
 
-    return AfterValidator(check)
+    schema = {"type": "string", "description": "A path, relative to this file."}
+    return BeforeValidator(read), WithJsonSchema(schema)
 
 
 # Names become parts of URLs and metric labels, so they hold neither slashes nor spaces.
 Name = Annotated[str, AfterValidator(_name)]
 Switch = Annotated[bool, BeforeValidator(_switch), WithJsonSchema({"type": "boolean"})]
-_RELATIVE = BeforeValidator(_against_folder)
-_TEXT = WithJsonSchema({"type": "string", "description": "A path, relative to this file."})
 # A path that something later writes or reads: it need not be there yet.
-FuturePath = Annotated[Path, _RELATIVE, _TEXT]
-File = Annotated[Path, _existing(Path.is_file, "file"), _RELATIVE, _TEXT]
-Folder = Annotated[Path, _existing(Path.is_dir, "folder"), _RELATIVE, _TEXT]
+FuturePath = Annotated[Path, *_path("path", lambda path: True)]
+File = Annotated[Path, *_path("file", Path.is_file)]
+Folder = Annotated[Path, *_path("folder", Path.is_dir)]
 
-_SOURCE: Final = re.compile(r"(\*\.)?[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?(:[0-9]{1,5})?")
+_HOST: Final = re.compile(r"(\*\.)?[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?(:[0-9]{1,5})?")
+_ADDRESS: Final = rf"^(?:{LABELS}|\[[0-9A-Fa-f:.]+\])(?::[0-9]{{1,5}})?$"
 
 
 def _address(value: Any) -> str:
+    # One without a port reads as a number where it is one, so that is said as well.
     if not isinstance(value, str):
         raise refuse(f"expected an address such as edge-1.example.org:8000, got {value!r}")
     try:
@@ -137,7 +175,7 @@ def _address(value: Any) -> str:
 
 
 def _host(value: str) -> str:
-    if not _SOURCE.fullmatch(value):
+    if not _HOST.fullmatch(value):
         raise refuse(
             f'"{value[:60]}" is no host; write it as models.example.org, *.example.org or '
             "models.example.org:8443"
@@ -145,26 +183,46 @@ def _host(value: str) -> str:
     return value.lower()
 
 
-# An address without a port reads as a number where it is one, so that is said as well.
+def text_schema(pattern: str, *examples: str) -> WithJsonSchema:
+    """Show editors a text by its pattern and good values."""
+    return WithJsonSchema({"type": "string", "pattern": pattern, "examples": list(examples)})
+
+
 HostPort = Annotated[
     str,
     BeforeValidator(_address),
-    WithJsonSchema(
-        {
-            "type": "string",
-            "pattern": rf"^(?:{LABELS}|\[[0-9A-Fa-f:.]+\])(?::[0-9]{{1,5}})?$",
-            "examples": ["edge-1.example.org", "10.0.0.7:8000", "[fd00::7]:8000"],
-        }
-    ),
+    text_schema(_ADDRESS, "edge-1.example.org", "10.0.0.7:8000", "[fd00::7]:8000"),
 ]
 Host = Annotated[
     str,
     AfterValidator(_host),
-    WithJsonSchema(
-        {
-            "type": "string",
-            "pattern": f"^{_SOURCE.pattern}$",
-            "examples": ["models.example.org", "*.example.org"],
-        }
-    ),
+    text_schema(f"^{_HOST.pattern}$", "models.example.org", "*.example.org"),
 ]
+
+# Limits that pydantic leaves under its own names where a validator of ours comes first.
+_KEYWORDS: Final = {"ge": "minimum", "gt": "exclusiveMinimum", "lt": "exclusiveMaximum"}
+
+
+def tidy(node: Any) -> Any:
+    """Drop from a JSON Schema what pydantic adds for its own use.
+
+    That is titles, null for keys that are left out, and 60.0 as the default of a time.
+    """
+    if isinstance(node, list):
+        return [tidy(item) for item in node]
+    if not isinstance(node, dict):
+        return node
+    kept = {_KEYWORDS.get(key, key): tidy(value) for key, value in node.items()}
+    if isinstance(kept.get("title"), str):
+        del kept["title"]
+    if "oneOf" in kept:
+        kept.pop("discriminator", None)
+    default = kept.get("default")
+    if default is None or ("pattern" in kept and isinstance(default, float)):
+        kept.pop("default", None)
+    members = [one for one in kept.get("anyOf", ()) if one != {"type": "null"}]
+    if len(members) == 1:
+        del kept["anyOf"]
+        # What is said at the key itself (its description) wins over what its type says.
+        return {**members[0], **kept}
+    return {**kept, "anyOf": members} if members else kept

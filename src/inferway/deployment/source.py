@@ -7,14 +7,13 @@ is a word and ``012`` is twelve.
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from textwrap import shorten
-from typing import Any
+from typing import Any, Final
 
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
@@ -32,10 +31,16 @@ _MARKS = ",[{\n\r\x85\u2028\u2029"
 MOST_VALUES = 200_000  # after aliases are expanded: a bomb of aliases grows without bound
 DEEPEST = 60
 
-_INT = re.compile(r"[-+]?[0-9]+")
-_OTHER_INT = re.compile(r"0o[0-7]+|0x[0-9a-fA-F]+")
-_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
-_LONGEST_INT = 30  # digits
+_SCALARS: Final[tuple[tuple[str, Callable[[str], Any]], ...]] = (
+    ("|~|null|Null|NULL", lambda text: None),
+    ("true|True|TRUE|false|False|FALSE", lambda text: text.lower() == "true"),
+    ("[-+]?[0-9]{1,30}", int),
+    ("0o[0-7]{1,28}|0x[0-9a-fA-F]{1,28}", lambda text: int(text, 0)),
+    (r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", float),
+    (r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)", lambda text: float(text.replace(".", ""))),
+)
+"""Unquoted scalars by YAML 1.2's core schema (chapter 10.3 of the specification): the first pattern
+that fits the whole text says what it is; a text that fits none is a word."""
 
 
 @dataclass
@@ -80,26 +85,21 @@ class Source:
         """Line of every key and list item by its field, such as ``network.tree[2].rtt``."""
         return {field_name(place): line for place, line in self.lines.items()}
 
-    def note(self, place: Place, sentence: str) -> None:
-        """Note what is wrong at `place`; reading goes on, so that all problems are said at once."""
-        self.add(Problem(self.line(place), field_name(place), sentence))
+    def note(self, place: Place, sentence: str | Callable[[], str], line: int = 0) -> None:
+        """Note what is wrong at `place`, or that there is more where so much is wrong already.
 
-    def add(self, problem: Problem) -> None:
-        """Note a problem."""
+        Reading goes on, so that all problems are said at once.
+        """
         if self.full:
             self.more += 1
-        else:
-            self.problems.append(problem)
+            return
+        text = sentence if isinstance(sentence, str) else sentence()
+        self.problems.append(Problem(line or self.line(place), field_name(place), text))
 
     @property
     def full(self) -> bool:
         """Tell whether so much is wrong that the rest is only counted."""
         return len(self.problems) >= MOST_PROBLEMS
-
-    def refused(self) -> DeploymentError:
-        """Make an error of all that was noted."""
-        rest = [Problem(0, "", f"and {self.more:,} more problems")] if self.more else []
-        return DeploymentError(self.path, [*self.problems, *rest])
 
 
 def given(data: Mapping[str, Any]) -> Source:
@@ -145,13 +145,9 @@ def read(path: Path | str) -> Source:
     """
     path = Path(path)
     text = _text(path)
-    marks = sum(map(text.count, _MARKS))
-    if marks > MOST_MARKS:
-        sentence = (
-            f"{marks:,} lines, commas and brackets are too many for a deployment file "
-            f"({MOST_MARKS:,})"
-        )
-        raise _refused(path, 0, sentence)
+    if (marks := sum(map(text.count, _MARKS))) > MOST_MARKS:
+        sentence = f"{marks:,} lines, commas and brackets are too many for a deployment file"
+        raise _refused(path, 0, f"{sentence} ({MOST_MARKS:,})")
     yaml = YAML(typ="safe", pure=True)
     # YAML 1.2 lets an anchor be set again; Python's warnings are nothing for whoever wrote it.
     yaml.composer.warn_double_anchors = False
@@ -169,9 +165,7 @@ def read(path: Path | str) -> Source:
         sentence = f"not YAML that can be read: {shorten(str(error), 99)}"
     else:
         if isinstance(root, MappingNode):
-            source = Source(path)
-            source.data = _Reading(source).value(root, ())
-            return source
+            return _Reading(path).source(root)
         sentence = "the file is empty; a deployment needs at least `tasks:`"
         if root is not None:
             line = root.start_mark.line + 1
@@ -195,7 +189,7 @@ def _text(path: Path) -> str:
     except UnicodeDecodeError as error:
         sentence = f"not UTF-8 text: byte {error.start + 1} cannot be read"
     except (OSError, ValueError) as error:
-        sentence = f"cannot be read: {error.strerror if isinstance(error, OSError) else error}"
+        sentence = f"cannot be read: {getattr(error, 'strerror', None) or error}"
     raise _refused(path, 0, sentence)
 
 
@@ -211,84 +205,73 @@ def _yaml_sentence(error: MarkedYAMLError) -> str:
 class _Reading:
     """One pass over the syntax tree; counts values, so that aliases cannot blow up."""
 
-    def __init__(self, source: Source) -> None:
-        self.source = source
-        self.count = 0
-        self.open: set[int] = set()  # ids of the nodes being read: an alias to one is a cycle
+    def __init__(self, path: Path) -> None:
+        self._source = Source(path)
+        self._count = 0
+        self._open: set[int] = set()  # ids of the nodes being read: an alias to one is a cycle
 
-    def value(self, node: Node, place: Place) -> Any:
-        self.count += 1
-        if self.count > MOST_VALUES:
-            raise self.refused(
-                node, f"more than {MOST_VALUES} values once aliases (*name) are expanded"
-            )
-        if len(place) > DEEPEST:
-            raise self.refused(node, f"values are nested more than {DEEPEST} deep")
-        if id(node) in self.open:
-            raise self.refused(node, "an alias (*name) contains itself")
+    def source(self, root: Node) -> Source:
+        self._source.data = self._value(root, ())
+        return self._source
+
+    def _value(self, node: Node, place: Place) -> Any:
+        self._count += 1
         tag = str(node.tag)
+        if self._count > MOST_VALUES:
+            sentence = f"more than {MOST_VALUES} values once aliases (*name) are expanded"
+            raise self._refused(node, sentence)
+        if len(place) > DEEPEST:
+            raise self._refused(node, f"values are nested more than {DEEPEST} deep")
+        if id(node) in self._open:
+            raise self._refused(node, "an alias (*name) contains itself")
         if not tag.startswith("tag:yaml.org,2002:") or "python" in tag:
-            raise self.refused(node, f"the tag {tag} is refused; write plain values", place)
+            raise self._refused(node, f"the tag {tag} is refused; write plain values", place)
         if isinstance(node, ScalarNode):
+            text = self._text(node)
             quoted = node.style is not None or tag == "tag:yaml.org,2002:str"
-            return self.text(node) if quoted else _plain_scalar(self.text(node))
-        self.open.add(id(node))
-        try:
-            if isinstance(node, MappingNode):
-                return self.mapping(node, place)
-            for index, item in enumerate(node.value):
-                self.source.lines[(*place, index)] = item.start_mark.line + 1
-            return [self.value(item, (*place, index)) for index, item in enumerate(node.value)]
-        finally:
-            self.open.discard(id(node))
+            fits = (read for like, read in _SCALARS if re.fullmatch(like, text))
+            return text if quoted else next(fits, str)(text)
+        self._open.add(id(node))
+        mapping = isinstance(node, MappingNode)
+        value = (self._mapping if mapping else self._sequence)(node, place)
+        self._open.discard(id(node))
+        return value
 
-    def mapping(self, node: MappingNode, place: Place) -> dict[str, Any]:
+    def _sequence(self, node: Node, place: Place) -> list[Any]:
+        for index, item in enumerate(node.value):
+            self._source.lines[(*place, index)] = item.start_mark.line + 1
+        return [self._value(item, (*place, index)) for index, item in enumerate(node.value)]
+
+    def _mapping(self, node: Node, place: Place) -> dict[str, Any]:
         result: dict[str, Any] = {}
         for key_node, value_node in node.value:
             line = key_node.start_mark.line + 1
             if not isinstance(key_node, ScalarNode):
-                raise self.refused(key_node, "a key must be a word, not a list")
+                raise self._refused(key_node, "a key must be a word, not a list")
             if key_node.tag == "tag:yaml.org,2002:merge":
-                raise self.refused(key_node, "YAML 1.2 has no merge key (<<); write the keys out")
+                raise self._refused(key_node, "YAML 1.2 has no merge key (<<); write the keys out")
             # A name such as 1 or true is still a name here.
-            key = self.text(key_node)
+            key = self._text(key_node)
             inner = (*place, key)
             if key in result:
-                sentence = f"{key} is given twice, first on line {self.source.line(inner)}"
-                self.source.add(Problem(line, field_name(inner), sentence))
+                first = self._source.line(inner)
+                self._source.note(inner, f"{key} is given twice, first on line {first}", line)
                 continue
             # Keep the first line of an alias's place: where it is used, not where it is anchored.
-            self.source.lines[inner] = line
-            value = self.value(value_node, inner)
+            self._source.lines[inner] = line
+            value = self._value(value_node, inner)
             if value is None:
-                self.source.note(inner, "has no value; give it one or leave the key out")
+                self._source.note(inner, "has no value; give it one or leave the key out")
             else:
                 result[key] = value
         return result
 
-    def text(self, node: ScalarNode) -> str:
+    def _text(self, node: ScalarNode) -> str:
         """Join escaped halves of a character, as JSON writes them; refuse a half alone."""
         try:
             return str(node.value).encode("utf-16", "surrogatepass").decode("utf-16")
         except UnicodeDecodeError:
-            raise self.refused(node, "an escape (\\u...) names half a character") from None
+            raise self._refused(node, "an escape (\\u...) names half a character") from None
 
-    def refused(self, node: Node, sentence: str, place: Place = ()) -> DeploymentError:
-        return _refused(self.source.path, node.start_mark.line + 1, sentence, place)
-
-
-def _plain_scalar(text: str) -> str | int | float | bool | None:
-    """Read an unquoted scalar by YAML 1.2's core schema (chapter 10.3 of the specification)."""
-    if text in {"", "~", "null", "Null", "NULL"}:
-        return None
-    if text in {"true", "True", "TRUE", "false", "False", "FALSE"}:
-        return text.lower() == "true"
-    if _INT.fullmatch(text):
-        return int(text) if len(text) <= _LONGEST_INT else float(text)
-    if _OTHER_INT.fullmatch(text) and len(text) <= _LONGEST_INT:
-        return int(text, 0)
-    if _FLOAT.fullmatch(text):
-        return float(text)
-    if text.lstrip("+-") in {".inf", ".Inf", ".INF"}:
-        return -math.inf if text.startswith("-") else math.inf
-    return math.nan if text in {".nan", ".NaN", ".NAN"} else text
+    def _refused(self, node: Node, sentence: str, place: Place = ()) -> DeploymentError:
+        return _refused(self._source.path, node.start_mark.line + 1, sentence, place)

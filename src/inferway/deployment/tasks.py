@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from inferway.deployment.column import ColumnError, read_column
+from inferway.deployment.errors import refuse
 from inferway.deployment.models import ModelUri, UrlOrRemote
 from inferway.deployment.policies import DispatchPolicy
 from inferway.deployment.section import UNWRITTEN, File, Folder, Name, ReadAs, Section, Switch, says
@@ -26,7 +27,6 @@ from inferway.deployment.units import (
     PositiveRate,
     PositiveSeconds,
     Ratio,
-    refuse,
 )
 
 ANY_HARDWARE: Final = "*"
@@ -207,7 +207,7 @@ class Batch(Section):
 class Variant(Section):
     """One model that can answer a task."""
 
-    name: Annotated[str, UNWRITTEN] = ""
+    name: Annotated[str, *UNWRITTEN] = ""
     model: Annotated[
         ModelUri | None,
         says(
@@ -312,7 +312,7 @@ class PublishedCatalog(Section):
 class Task(Section):
     """What a client asks for."""
 
-    name: Annotated[str, UNWRITTEN] = ""
+    name: Annotated[str, *UNWRITTEN] = ""
     variants: Annotated[
         dict[Name, Variant], Field(min_length=1), says("The models that can answer, by name.")
     ] = field(default_factory=dict)

@@ -16,7 +16,8 @@ from fractions import Fraction
 from typing import Annotated, Any, Final
 
 from pydantic import BeforeValidator, Field, Strict, WithJsonSchema
-from pydantic_core import PydanticCustomError
+
+from inferway.deployment.errors import refuse, shown
 
 _NUMBER = r"[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]{1,3})?|\.[0-9]+(?:[eE][+-]?[0-9]{1,3})?"
 _LONGEST = 64  # characters; no sensible quantity is longer, and fractions of huge ones are slow
@@ -64,22 +65,24 @@ class Quantity:
         QuantityError
             With one sentence that says what was expected.
         """
-        number = _plain(value)
-        if number is not None:
+        such = f'{self.noun} such as "{self.example}"'
+        if (number := _plain(value)) is not None:
             if self.bare:
                 return float(number)
-            raise QuantityError(
-                f'{number:g} has no unit; write {self.noun} such as "{self.example}"'
-            )
+            raise QuantityError(f"{number:g} has no unit; write {such}")
         if not isinstance(value, str):
-            raise QuantityError(
-                f'expected {self.noun} such as "{self.example}", got {_kind(value)}'
-            )
+            raise QuantityError(f"expected {such}, got {shown(value, None)}")
         units = "|".join(re.escape(unit) for unit in sorted(self.units, key=len, reverse=True))
-        match = re.fullmatch(rf"\s*([+-]?)({_NUMBER})\s*({units})\s*", value[: _LONGEST + 1])
+        match = re.fullmatch(rf"\s*([+-]?)({_NUMBER})\s*({units})?\s*", value[: _LONGEST + 1])
+        short = value if len(value) <= 40 else value[:37] + "..."
         if match is None or len(value) > _LONGEST:
-            raise QuantityError(self._unreadable(value))
+            raise QuantityError(
+                f'"{short}" is not {self.noun}; write a number and a unit '
+                f'({", ".join(self.units)}), such as "{self.example}"'
+            )
         sign, digits, unit = match.groups()
+        if unit is None:
+            raise QuantityError(f"{short.strip()} has no unit; write {such}")
         exact = Fraction(digits) * self.units[unit] * (-1 if sign == "-" else 1)
         try:
             return float(round(exact)) if self.whole else float(exact)
@@ -96,16 +99,6 @@ class Quantity:
         base = next(unit for unit, size in self.units.items() if size == 1)
         digits = repr(int(value)) if self.whole else repr(float(value))
         return f"{digits}{'' if base.startswith('/') else ' '}{base}"
-
-    def _unreadable(self, value: str) -> str:
-        shown = value if len(value) <= 40 else value[:37] + "..."
-        if len(value) <= _LONGEST and re.fullmatch(rf"\s*[+-]?(?:{_NUMBER})\s*", value):
-            return f'{shown.strip()} has no unit; write {self.noun} such as "{self.example}"'
-        known = ", ".join(self.units)
-        return (
-            f'"{shown}" is not {self.noun}; write a number and a unit ({known}), '
-            f'such as "{self.example}"'
-        )
 
 
 def _units(text: str) -> dict[str, Fraction]:
@@ -134,27 +127,8 @@ ENERGY = Quantity(
 RATIO = Quantity("a ratio", "75 %", _units("% 1/100"), bare=True)
 
 
-def refuse(sentence: str) -> PydanticCustomError:
-    """Build the error that a validator raises; `sentence` reaches the user as it is."""
-    return PydanticCustomError("refused", "{sentence}", {"sentence": sentence})
-
-
 def _plain(value: object) -> float | int | None:
     return value if isinstance(value, int | float) and not isinstance(value, bool) else None
-
-
-def _kind(value: object) -> str:
-    match value:
-        case None:
-            return "nothing"
-        case bool():
-            return str(value).lower()
-        case dict():
-            return "a mapping"
-        case list():
-            return "a list"
-        case _:
-            return f"{value!r}"
 
 
 def _read(quantity: Quantity, *, above_zero: bool = False) -> tuple[BeforeValidator, Any]:
@@ -172,12 +146,7 @@ def _read(quantity: Quantity, *, above_zero: bool = False) -> tuple[BeforeValida
             )
         return int(number) if quantity.whole else number
 
-    schema = {
-        "type": "string",
-        "pattern": quantity.pattern,
-        "examples": [quantity.example],
-        "title": quantity.noun.partition(" ")[2].capitalize(),
-    }
+    schema = {"type": "string", "pattern": quantity.pattern, "examples": [quantity.example]}
     return BeforeValidator(read), WithJsonSchema(schema)
 
 
@@ -185,7 +154,7 @@ def _read_ratio(value: Any) -> float:
     try:
         number = RATIO.parse(value)
     except QuantityError:
-        raise refuse(f"expected a number in 0..1 such as 0.95, got {_kind(value)}") from None
+        raise refuse(f"expected a number in 0..1 such as 0.95, got {shown(value, None)}") from None
     if not 0 <= number <= 1:  # also refuses nan
         hint = f" (write {number / 100:g}, not {value})" if 2 <= number <= 100 else ""
         raise refuse(f"{value} is not in 0..1{hint}")
@@ -196,13 +165,13 @@ def _read_load(value: Any) -> float:
     try:
         return RATIO.parse(value)
     except QuantityError:
-        raise refuse(f"expected a load such as 0.7 or 70 %, got {_kind(value)}") from None
+        raise refuse(f"expected a load such as 0.7 or 70 %, got {shown(value, None)}") from None
 
 
 def _read_number(value: Any) -> float:
     number = _plain(value)
     if number is None or not math.isfinite(number):
-        raise refuse(f"expected a plain number, got {_kind(value)}")
+        raise refuse(f"expected a plain number, got {shown(value, None)}")
     return float(number)
 
 

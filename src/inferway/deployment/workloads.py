@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
-from inferway.deployment.section import File, Name, Section, says
+from inferway.deployment.errors import refuse
+from inferway.deployment.section import File, Name, Section, check_kind, says
 from inferway.deployment.units import (
     AnyNumber,
     Count,
@@ -20,7 +21,6 @@ from inferway.deployment.units import (
     PositiveRate,
     PositiveSeconds,
     Ratio,
-    refuse,
 )
 
 Row = Annotated[tuple[AnyNumber, ...], Field(min_length=1)]
@@ -211,6 +211,14 @@ class TraceArrivals(Section):
     )
 
 
+_PROCESSES = ("poisson", "constant", "sinusoidal", "map", "phases", "trace")
+
+
+def _of_a_process(value: Any) -> Any:
+    check_kind(value, "process", _PROCESSES)
+    return value
+
+
 Arrivals = Annotated[
     PoissonArrivals
     | ConstantArrivals
@@ -219,6 +227,7 @@ Arrivals = Annotated[
     | PhasedArrivals
     | TraceArrivals,
     Field(discriminator="process"),
+    BeforeValidator(_of_a_process),
 ]
 
 

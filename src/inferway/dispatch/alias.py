@@ -14,8 +14,9 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 from pydantic import AfterValidator, Field
 
+from inferway.deployment.errors import refuse
 from inferway.deployment.section import Name
-from inferway.deployment.units import Ratio, refuse
+from inferway.deployment.units import Ratio
 from inferway.dispatch.deadline import Deadline
 from inferway.site import REJECT, Event, Fleet, Request, Site, uniform
 from inferway.site.compiled import entry, jit

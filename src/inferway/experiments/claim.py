@@ -160,6 +160,45 @@ def claim(
     return Claim(where, says, measure, value, least, most, unit, why, **interval)
 
 
+_PART = re.compile(r"\n\s*-(?:\s+|$)")
+_SAYS = re.compile(r"(?:\[(?P<where>[^\]]+)\] )?(?P<says>.+)")
+_MEASURE = re.compile(r"(?P<measure>.+): (?P<value>\S+) \((?P<limit>[^()]+)\)")
+
+
+def claims(*texts: str) -> list[Claim]:
+    """Read claims as they are written: paragraphs of a sentence, what is measured, and why.
+
+    ::
+
+        [Sec. 8] The gain decreases as alpha increases.
+        - largest step upwards of the gain: 0.3125 (at most 0.5 ms)
+        - from 12.1 to 3.4 ms
+
+    Parameters
+    ----------
+    texts
+        Paragraphs between empty lines. One that does not say where it stands stands where the one
+        before it does; values are numbers in full, limits as of `claim`, and why may be left out.
+
+    Raises
+    ------
+    ValueError
+        For a paragraph of another form.
+    """
+    made, where = [], ""
+    for paragraph in re.split(r"\n\s*\n", "\n\n".join(texts).strip()):
+        said, number, *why = (" ".join(part.split()) for part in [*_PART.split(paragraph), ""])
+        sentence, measured = _SAYS.fullmatch(said), _MEASURE.fullmatch(number)
+        if sentence is None or measured is None or len(why) > 2:
+            raise ValueError(f"a claim is a sentence, a measure and why, not {paragraph!r}")
+        where = sentence["where"] or where
+        value = float(measured["value"])
+        made.append(
+            claim(where, sentence["says"], measured["measure"], value, measured["limit"], *why[:1])
+        )
+    return made
+
+
 def as_text(claims: Iterable[Claim], *, short: bool = False) -> list[Text]:
     """Write claims for a terminal: verdict, sentence, what was measured and what it needs.
 

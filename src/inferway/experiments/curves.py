@@ -30,6 +30,10 @@ class Look(NamedTuple):
     color: int = -1
     dash: str = "-"
 
+    def curve(self, x: Sequence[float], y: Sequence[float], **more: Any) -> Curve:
+        """Make a curve of it."""
+        return Curve(self.label, x, y, color=self.color, dash=self.dash, **more)
+
 
 @dataclass(frozen=True)
 class Curve:

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from inferway.network import DeliveryNetwork, Topology
-    from inferway.twin.network.result import EventResult
-    from inferway.twin.result import NetworkResult, PartResult
+    from inferway.twin.result import EventResult, NetworkResult, PartResult
 
 Float = NDArray[np.float64]
 
@@ -36,7 +35,7 @@ _CROWDED: Final = 12  # nodes of a tier beside each other that are still named
 
 def tables(result: NetworkResult) -> list[RenderableType]:
     """The whole, by tier, by task, with what queues and moves add where requests ran."""
-    from inferway.twin.network.result import EventResult
+    from inferway.twin.result import EventResult
 
     network, regret = result.network, result.regret
     whole = [
@@ -175,7 +174,7 @@ def figures(
         The PNG files; a network of too many nodes has no map.
     """
     from inferway.experiments.figure import save
-    from inferway.twin.network.result import EventResult
+    from inferway.twin.result import EventResult
 
     drawn = {"gain": over_time(result, title=title)}
     drawn |= maps(result.network, result.presence, result.served, topology, title)

@@ -90,10 +90,14 @@ class Results:
         ((across, values),) = axis.items()
         return [self.measure(column, **{across: value}).mean for value in values]
 
+    def by(self, column: str, **axis: Sequence[Any]) -> dict[Any, float]:
+        """`value` by each value of one axis."""
+        ((across, values),) = axis.items()
+        return {value: self.value(column, **{across: value}) for value in values}
+
     def values(self, column: str, **axis: Sequence[Any]) -> list[float]:
         """`value` at each value of one axis."""
-        ((across, values),) = axis.items()
-        return [self.value(column, **{across: value}) for value in values]
+        return list(self.by(column, **axis).values())
 
 
 def most(values: Mapping[Place, float], nowhere: Place) -> tuple[float, Place]:

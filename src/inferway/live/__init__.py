@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from inferway.live.build import times_file
     from inferway.live.errors import PortError, ServeError, WarmUpError
     from inferway.live.headroom import Headroom, MemoryNeed
-    from inferway.live.http.limits import Limits
+    from inferway.live.http.exchange import Limits
     from inferway.live.node.addresses import Addresses
     from inferway.live.node.node import LiveNode
     from inferway.live.options import PoolOptions, ServerOptions
@@ -66,7 +66,7 @@ _MODULES: Final = {
     "Headroom": "headroom",
     "InferRequest": "request",
     "Keys": "security.keys",
-    "Limits": "http.limits",
+    "Limits": "http.exchange",
     "LiveNode": "node.node",
     "MemoryNeed": "headroom",
     "Outcome": "request",

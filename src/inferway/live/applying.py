@@ -19,8 +19,8 @@ import msgspec
 from inferway.live.errors import ServeError, WarmUpError
 from inferway.live.http.exchange import JSON, Exchange
 from inferway.live.threads import run_detached
+from inferway.protocol import RefusalError
 from inferway.protocol.messages import encode
-from inferway.protocol.refusal import RefusalError
 from inferway.unreadable import UNREADABLE, fault
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ class Applying:
                 exchange.refuse(403, reason)
                 return
             # A page in a browser can give loopback a name of its own; the browser says which.
-            name = _host_name(exchange.host)
+            name = _host_name(exchange.headers.get(b"host", b""))
             if name != self._options.admin_host and not is_loopback(name):
                 exchange.refuse(403, f"the request is for host {name!r}, not for this one")
                 return
@@ -165,7 +165,7 @@ class Applying:
         from inferway.deployment.source import read
 
         # A page in somebody's browser can send forms to loopback, but no JSON unasked.
-        kind = (exchange.content_type or b"").partition(b";")[0].strip().lower()
+        kind = exchange.headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
         if kind != JSON:
             raise RefusalError(415, "send the request as Content-Type: application/json")
         assert isinstance(exchange.body, bytes)

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from inferway.live.headroom import too_many
-from inferway.live.http.limits import Limits
+from inferway.live.http.exchange import Limits
 from inferway.live.request import InferRequest
 from inferway.live.site import TaskSite
+from inferway.protocol import RefusalError
 from inferway.protocol.messages import AnswerParameters, InferParameters
-from inferway.protocol.refusal import RefusalError
 from inferway.protocol.schema import TaskSchema, check_parameters
 from inferway.runtime import Arrays
 from inferway.site import ALL_CLASSES

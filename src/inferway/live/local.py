@@ -17,7 +17,7 @@ from inferway.live.headroom import ANSWER_COPIES, Headroom, MemoryNeed, is_close
 from inferway.live.instance import FAILURES, RETRY_S, Events
 from inferway.live.request import EXPIRED, Job, Outcome
 from inferway.live.threads import run_detached
-from inferway.protocol.refusal import RefusalError
+from inferway.protocol import RefusalError
 from inferway.runtime import Arrays, Fault, RemoteError, Runtime, Served, zeros
 from inferway.site.view import RUN_ROWS
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from inferway.live.headroom import Headroom, MemoryNeed
-from inferway.live.http.limits import Limits
+from inferway.live.http.exchange import Limits
 from inferway.live.security.keys import Keys
 from inferway.live.security.tls import Certificate
 from inferway.live.tracing import Tracer

@@ -24,8 +24,7 @@ from inferway.live.stats import Stats
 from inferway.live.threads import InlineRunner, Wakeup
 from inferway.live.upstream.remote import Forwarding
 from inferway.live.upstream.server import ServerInstance
-from inferway.protocol import Signature
-from inferway.protocol.refusal import RefusalError
+from inferway.protocol import RefusalError, Signature
 from inferway.runtime import RemoteRuntime, Served
 from inferway.site import HOLD, REJECT
 from inferway.site.view import WHOLE, Floats

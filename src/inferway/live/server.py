@@ -18,9 +18,8 @@ from inferway.live.applying import Applying, is_loopback
 from inferway.live.build import check_served, pools_of
 from inferway.live.errors import ServeError, listening
 from inferway.live.headroom import Bodies, Growths, Headroom
-from inferway.live.http.exchange import Exchange, Handler
-from inferway.live.http.limits import Limits
-from inferway.live.http.listener import Listener
+from inferway.live.http.connection import Listener
+from inferway.live.http.exchange import Exchange, Handler, Limits
 from inferway.live.http.routes import Routes, inference_routes, lay_out
 from inferway.live.log import logger
 from inferway.live.options import ServerOptions
@@ -120,10 +119,30 @@ class Server:
         self.guard = None if options.keys is None else Guard(options.keys, self.log)
         self._renewing: asyncio.Task[None] | None = None
         self._renew_again = False
-        self._routes = self._admin_routes = _starting_routes()
+        self._routes = _starting_routes()
         self._pages = pages or {}
+<<<<<<< 6f8dd5314ac41710a3b61bf603b31685fc167269
         self._http = self._listener(lambda: self._routes, beat=descriptor_watch(self.log))
         self._admin = self._listener(lambda: self._admin_routes)
+=======
+        self._http = Listener(
+            self._routes.find,
+            self._broken,
+            self.limits,
+            self.guard,
+            self._routes.role,
+            bodies=self.bodies,
+            beat=descriptor_watch(self.log),
+        )
+        self._admin = Listener(
+            self._routes.find,
+            self._broken,
+            self.limits,
+            self.guard,
+            self._routes.role,
+            bodies=self.bodies,
+        )
+>>>>>>> 60a572e
         self._grpc: Endpoint | None = None
         if options.grpc_port is not None:
             self._grpc = grpc.endpoint_class()(
@@ -195,16 +214,28 @@ class Server:
         if self._deployment is not None:
             for pool in await self._made(self._deployment):
                 self.sites[pool.task] = self._watched(TaskSite.of(pool))
+<<<<<<< 6f8dd5314ac41710a3b61bf603b31685fc167269
         if self.options.record is not None:
             for site in self.served():
                 self._record(site, self.options.record)
         self._admin_routes = admin_routes(
+=======
+        folder = self.options.record
+        for site in () if folder is None else self.served():
+            assert folder is not None
+            try:
+                self._record(site, folder / site.task)
+            except (ValueError, OSError) as error:
+                reason = getattr(error, "strerror", None) or error
+                raise ServeError(f"nothing can be recorded in {folder}: {reason}") from error
+        pages = admin_routes(
+>>>>>>> 60a572e
             self.served, self._is_ready, self._applying, self._pauses, self.guard, self.bodies
         )
         for path, page in self._pages.items():
-            self._admin_routes.read(path, page, Role.READ)
-        self._routes = inference_routes(self.sites, self._is_ready, self.limits)
-        self._serve_grpc()
+            pages.read(path, page, Role.READ)
+        self._admin.find, self._admin.role = pages.find, pages.role
+        self._serve()
         for site in self.served():
             await self._prepare(site, site.pool)
             site.begin()
@@ -238,6 +269,24 @@ class Server:
         for name in await site.prepare(pool):
             self.log.warning("not warmed up: free input axes", instance=name)
 
+<<<<<<< 6f8dd5314ac41710a3b61bf603b31685fc167269
+=======
+    @property
+    def scheme(self) -> str:
+        """``https`` where the inference listener has a certificate, else ``http``."""
+        return "http" if self._tls is None else "https"
+
+    def _tls_options(self) -> dict[str, Any]:
+        if self._tls is None:
+            return {}
+        return {"ssl": self._tls, "ssl_handshake_timeout": float(self.limits.receive_s)}
+
+    def _serve(self) -> None:
+        self._routes = routes = inference_routes(self.sites, self._is_ready, self.limits)
+        self._http.find, self._http.role = routes.find, routes.role
+        self._serve_grpc()
+
+>>>>>>> 60a572e
     def _serve_grpc(self) -> None:
         if self._grpc is not None:
             self._grpc.serve(self.served())
@@ -285,8 +334,7 @@ class Server:
                     self._dropped[leaving] = gone
                     leaving.add_done_callback(self._dropped.pop)
             self.sites = sites
-            self._routes = inference_routes(sites, self._is_ready, self.limits)
-            self._serve_grpc()
+            self._serve()
             self.log.info("applied", tasks=self._variants())
 
     async def replace(self, task: str, pool: Pool | None) -> asyncio.Task[None] | None:

@@ -38,8 +38,8 @@ def drive_network(
 ) -> NetworkRecord:
     """Send the workload of a file with a `network` to its nodes, each request where it enters.
 
-    The requests are those of `inferway.network.arrivals.trace_of`. Tasks of a zoo get images of its
-    test set, with labels; others get random tensors of their signature, as a node tells it.
+    The requests are those of `inferway.network.demand.requests_of`. Tasks of a zoo get images of
+    its test set, with labels; others get random tensors of their signature, as a node tells it.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ def drive_network(
         When the file has no network, or one that cannot be used.
     """
     from inferway.network import deployed
-    from inferway.network.arrivals import requests_of
+    from inferway.network.demand import requests_of
 
     chosen = deployment.seed if seed is None else seed
     network, demand = deployed(deployment)

@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from inferway.deployment import Task
 from inferway.deployment.units import SIZE
-from inferway.network.kinds import Catalog, kinds_of, models_of
-from inferway.network.options import CostFunction, Models, Options, Pairs, Paths, Requests
-from inferway.network.pins import Given, minimal_allocation
-from inferway.network.ranking import rank
+from inferway.network.catalog import Catalog, Given, Pins, minimal_allocation
+from inferway.network.options import (
+    CostFunction,
+    Float,
+    Index,
+    Models,
+    Offset,
+    Options,
+    Pairs,
+    Paths,
+    Requests,
+    numbered,
+    ranges,
+)
 from inferway.network.topology import NetworkError, Topology
+
+_CHUNK = 1 << 20  # costs that are sorted at once; bounds the memory beyond the result
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,6 +85,11 @@ class DeliveryNetwork:
     warnings: tuple[str, ...] = ()
 
     @property
+    def limited(self) -> NDArray[np.bool_]:
+        """(V,) nodes with a budget that can be used up; repositories have none."""
+        return np.isfinite(self.budget) & (self.budget > 0) & ~self.repository
+
+    @property
     def latency_s(self) -> NDArray[np.float64]:
         """(O,) seconds that each option takes: round trip and inference delay."""
         per_type = np.diff(self.options.first)
@@ -108,7 +126,7 @@ def delivery_network(
     pinned: Given | None = None,
     every_pair: bool = False,
 ) -> DeliveryNetwork:
-    """Rank all service options of a network.
+    """Rank all service options of a network ([SiSalem23], Sec. III-E).
 
     Parameters
     ----------
@@ -138,27 +156,32 @@ def delivery_network(
         If a path does not end at a repository, a number is out of its range, a variant that a node
         with a budget may host has no size, or as `minimal_allocation`.
     """
-    if not (alpha >= 0 and np.isfinite(alpha)):
-        raise NetworkError(f"alpha is {alpha:g} ms per point; it must be 0 or more")
-    kinds = kinds_of(tasks, topology.kinds, slot_s)
-    catalog = Catalog.of(kinds)
-    _check(topology, catalog, paths, requests)
-    models = models_of(kinds)
-    pins = minimal_allocation(
-        topology, catalog, paths, requests, pinned or {}, alpha=alpha, cost=cost
+    catalog = Catalog(tasks, topology, slot_s=slot_s, alpha=alpha, cost=cost)
+    _check(catalog, paths, requests)
+    models = catalog.models()
+    pins = minimal_allocation(catalog, paths, requests, pinned or {})
+    entries, hop, offer, price = _ranked(catalog, paths, requests, pins)
+    at = np.repeat(paths.first[requests.path], entries) + hop
+    node = paths.node[at]
+    keys, entry_pair = np.unique(
+        node.astype(np.int64) * len(catalog.row) + offer, return_inverse=True
     )
-    options, pairs = rank(
-        topology,
-        catalog,
-        models,
-        paths,
-        requests,
-        pins,
-        alpha=alpha,
-        cost=cost,
-        every_pair=every_pair,
+    pairs, pair_first = _pairs(catalog, models, pins, keys, every_pair)
+    copies = np.where(topology.repository[node], 1, catalog.copies[catalog.row[offer]])
+    del offer, keys
+    pair = np.repeat(pair_first[entry_pair].astype(np.int32), copies)
+    del entry_pair
+    pair += numbered(copies)
+    options = Options(
+        first=ranges(copies)[ranges(entries)],
+        node=np.repeat(node, copies),
+        model=pairs.model[pair],
+        pair=pair,
+        hop=np.repeat(hop, copies),
+        cost=np.repeat(price, copies),
+        repository=np.repeat(np.repeat(paths.first[requests.path + 1] - 1, entries) == at, copies),
     )
-    rest, warnings = _rest(topology, catalog, pairs)
+    rest, warnings = _rest(catalog, pairs)
     return DeliveryNetwork(
         nodes=topology.nodes,
         tiers=topology.tiers,
@@ -166,8 +189,8 @@ def delivery_network(
         budget=topology.budget,
         rest=rest,
         repository=topology.repository,
-        tasks=tuple(name for kind in kinds for name in kind.tasks),
-        variants=tuple(name for kind in kinds for name in kind.variants),
+        tasks=catalog.names,
+        variants=catalog.variants,
         models=models,
         paths=paths,
         requests=requests,
@@ -180,72 +203,156 @@ def delivery_network(
     )
 
 
-def _check(topology: Topology, catalog: Catalog, paths: Paths, requests: Requests) -> None:
-    count = len(requests.task)
+def _check(catalog: Catalog, paths: Paths, requests: Requests) -> None:
+    count, topology = len(requests.task), catalog.topology
     if not (count == len(requests.path) == len(requests.share) == len(requests.peak)):
         raise NetworkError("task, path, share and peak of the request types differ in length")
     if not count:
         raise NetworkError("nothing is requested: there is no request type")
-    if not (0 <= requests.task.min() <= requests.task.max() < len(catalog.kind_of)):
-        raise NetworkError(f"request types name tasks outside 0..{len(catalog.kind_of) - 1}")
-    if not (0 <= requests.path.min() <= requests.path.max() < len(paths.first) - 1):
-        raise NetworkError(f"request types name paths outside 0..{len(paths.first) - 2}")
+    for name, index, most in (
+        ("tasks", requests.task, len(catalog.names) - 1),
+        ("paths", requests.path, len(paths.first) - 2),
+    ):
+        if not (0 <= index.min() <= index.max() <= most):
+            raise NetworkError(f"request types name {name} outside 0..{most}")
     for name, column in (("share", requests.share), ("peak", requests.peak)):
         if not ((column >= 0) & np.isfinite(column)).all():
             raise NetworkError(f"{name} of a request type is {column.min():g}; it is 0 or more")
     ends = paths.node[paths.first[1:] - 1]
-    lost = np.flatnonzero(~topology.repository[ends])
-    if lost.size:
+    for end in ends[~topology.repository[ends]][:1]:
         raise NetworkError(
-            f"a path ends at {topology.nodes[ends[lost[0]]]}, which is no repository; the last "
+            f"a path ends at {topology.nodes[end]}, which is no repository; the last "
             "node of a path must always be able to serve"
         )
-    for kind in catalog.kinds:
-        hosts = topology.hardware[~topology.repository]
-        runs = np.isfinite(kind.delay_s)[:, np.unique(hosts)].any(axis=1)
-        unsized = np.flatnonzero(np.isnan(kind.size) & runs)
-        if unsized.size:
-            raise NetworkError(
-                f"variant {kind.variants[unsized[0]]} of task {kind.name} needs `size`, as "
-                "placement has to fit it into budgets"
-            )
 
 
-def _rest(
-    topology: Topology, catalog: Catalog, pairs: Pairs
-) -> tuple[NDArray[np.float64], tuple[str, ...]]:
+def _ranked(
+    catalog: Catalog, paths: Paths, requests: Requests, pins: Pins
+) -> tuple[Offset, NDArray[np.int16], Index, Float]:
+    """Rank entries, a variant at a node with all its copies together.
+
+    Returns how many each request type has and, one type after the other, their hops, offers and
+    costs. Types that have equally many variants and hops are ranked together, some at a time.
+    """
+    topology = catalog.topology
+    fits = None
+    if len(topology.nodes) * len(catalog.size) <= _CHUNK:
+        fits = catalog.fits
+    length, kind_of = np.diff(paths.first)[requests.path], catalog.kind_of[requests.task]
+    parts: list[tuple[Offset, Offset, NDArray[np.int16], Index, Float]] = []
+    for k, (start, end) in enumerate(pairwise(catalog.start)):
+        for hops in np.unique(length[kind_of == k]):
+            alike = np.flatnonzero((kind_of == k) & (length == hops))
+            step = max(1, _CHUNK // int(hops * (end - start)))
+            for begin in range(0, len(alike), step):
+                types = alike[begin : begin + step]
+                at = paths.first[requests.path[types]][:, None] + np.arange(hops)
+                node, task = paths.node[at], requests.task[types]
+                offer = catalog.first[task][:, None] + np.arange(end - start)
+                pinned = pins.at(node, offer, topology.repository)
+                if fits is None:
+                    runs = np.isfinite(catalog.delay_s[start:end].T[topology.hardware[node]])
+                    within = catalog.size[start:end] <= topology.budget[node][..., None]
+                    may = runs & within & ~topology.repository[node][..., None]
+                else:
+                    may = fits[start:end, node].transpose(1, 2, 0)
+                price = catalog.prices(k, task, node, paths.rtt_s[at], may | (pinned > 0))
+                parts.append((types, *_order(price, pinned[:, -1] > 0, offer)))
+    entries = np.zeros(len(requests.task), np.int64)
+    for types, count, *_ in parts:
+        entries[types] = count
+    first = ranges(entries)
+    hop, offers, cost = (np.empty(first[-1], t) for t in (np.int16, np.int32, np.float64))
+    while parts:
+        types, count, *columns = parts.pop()
+        place = np.repeat(first[types], count) + numbered(count)
+        hop[place], offers[place], cost[place] = columns
+    return entries, hop, offers, cost
+
+
+def _order(
+    price: Float, last_pinned: NDArray[np.bool_], offer: Offset
+) -> tuple[Offset, NDArray[np.int16], Index, Float]:
+    """Sort (n, hops, width) costs, and cut each row at its repository."""
+    count, _, width = price.shape
+    limit = np.where(last_pinned, price[:, -1], -np.inf).max(axis=1)
+    own = np.zeros(price.shape, np.bool_)
+    own[:, -1] = last_pinned
+    flat = price.reshape(count, -1)
+    order = np.argsort(flat, axis=1, kind="stable")  # equal costs: by hop, then by variant
+    ranked = np.take_along_axis(flat, order, axis=1)
+    keep = (ranked < limit[:, None]) | np.take_along_axis(own.reshape(count, -1), order, axis=1)
+    row, column = np.nonzero(keep)
+    place = order[row, column]
+    return (
+        keep.sum(axis=1),
+        (place // width).astype(np.int16),
+        offer[row, place % width].astype(np.int32),
+        ranked[row, column],
+    )
+
+
+def _pairs(
+    catalog: Catalog, models: Models, pins: Pins, used: Offset, every_pair: bool
+) -> tuple[Pairs, Offset]:
+    """Collect pairs; also the first pair of each of the `used` keys (node x offers + offer)."""
+    offers, topology, keys = len(catalog.row), catalog.topology, used
+    if every_pair:
+        offer, node = np.nonzero(catalog.fits[catalog.row])
+        keys = np.union1d(keys, node.astype(np.int64) * offers + offer)
+    # Both are sorted, which neither isin nor union1d makes use of.
+    place = np.minimum(np.searchsorted(keys, pins.key), len(keys) - 1)
+    if (keys[place] != pins.key).any():
+        keys = np.union1d(keys, pins.key)
+    node, offer = np.divmod(keys, offers)
+    row, repository = catalog.row[offer], topology.repository[node]
+    copies = np.where(repository, 1, catalog.copies[row])
+    first, copy = np.cumsum(copies) - copies, numbered(copies)
+    pinned = np.zeros(len(keys))
+    pinned[np.searchsorted(keys, pins.key)] = pins.copies
+    # Elsewhere a model is one copy, there or not; at a repository it stands for all of them.
+    each = np.repeat(np.where(repository, np.inf, pinned), copies)
+    each[:] = each > copy
+    each[first[repository]] = pinned[repository]
+    # A task's models are its offers, each as often as it has copies.
+    task = np.searchsorted(catalog.first, offer, side="right") - 1
+    model = models.first[task] + (offer - catalog.first[task]) * catalog.copies[row]
+    copy += np.repeat(model.astype(np.int32), copies)
+    pairs = Pairs(
+        first=ranges(np.bincount(node, weights=copies, minlength=len(topology.nodes))),
+        node=np.repeat(node.astype(np.int32), copies),
+        model=copy,
+        size=np.repeat(catalog.size[row], copies),
+        capacity=np.repeat(catalog.capacity[row, topology.hardware[node]], copies),
+        pinned=each,
+    )
+    return pairs, first if keys is used else first[np.searchsorted(keys, used)]
+
+
+def _rest(catalog: Catalog, pairs: Pairs) -> tuple[Float, tuple[str, ...]]:
     """(V,) bytes of models that a node could run and no request type can use; and warnings."""
-    tasks = np.array([len(kind.tasks) for kind in catalog.kinds])
-    per_kind = np.array([len(kind.variants) for kind in catalog.kinds])
-    weight = catalog.size * catalog.copies * np.repeat(tasks, per_kind)
-    runs = np.isfinite(catalog.delay_s)
+    topology, size = catalog.topology, catalog.size
+    tasks = np.bincount(catalog.row, minlength=len(size))
     rest = np.zeros(len(topology.nodes))
-    largest = np.full(len(catalog.size), -1.0)  # of the budgets where a variant runs
+    largest = np.full(len(size), -1.0)  # of the budgets where a variant runs
     hosts = np.flatnonzero(~topology.repository)
     alike, which = np.unique(
         np.column_stack([topology.hardware[hosts].astype(np.float64), topology.budget[hosts]]),
         axis=0,
         return_inverse=True,
     )
-    totals = np.empty(len(alike))
+    totals = np.zeros(len(alike) + 1)
     for k, (hardware, budget) in enumerate(alike):
-        here = runs[:, int(hardware)]
-        totals[k] = weight[here & (catalog.size <= budget)].sum()
-        largest[here] = np.maximum(largest[here], budget)
-    rest[hosts] = totals[which.ravel()] if len(hosts) else 0.0
+        runs = np.isfinite(catalog.delay_s[:, int(hardware)])
+        totals[k] = (size * catalog.copies * tasks)[runs & (size <= budget)].sum()
+        largest[runs] = np.maximum(largest[runs], budget)
+    rest[hosts] = totals[which.ravel()]
     rest -= np.bincount(
         pairs.node, np.where(topology.repository[pairs.node], 0, pairs.size), len(rest)
     )
-    return rest.clip(0), tuple(_too_large(catalog, largest))
-
-
-def _too_large(catalog: Catalog, largest: NDArray[np.float64]) -> Iterator[str]:
-    row = 0
-    for kind in catalog.kinds:
-        for variant, size in zip(kind.variants, kind.size, strict=True):
-            if 0 <= largest[row] < size:
-                yield (
-                    f"variant {variant} of task {kind.name} takes {SIZE.write(size)}, more than "
-                    f"every budget that may host it (at most {SIZE.write(largest[row])})"
-                )
-            row += 1
+    return rest.clip(0), tuple(
+        f"variant {catalog.variants[row]} of task {catalog.entry_of(row).name} takes "
+        f"{SIZE.write(size[row])}, more than every budget that may host it (at most "
+        f"{SIZE.write(largest[row])})"
+        for row in np.flatnonzero((largest >= 0) & (largest < size)).tolist()
+    )

@@ -1,10 +1,10 @@
-"""Number of requests of each type in each slot."""
+"""The requests that come to a network: how many of each type in a slot, and one by one."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,15 +19,16 @@ from inferway.deployment.workloads import (
     SinusoidalArrivals,
     TraceArrivals,
 )
-from inferway.workload.arrivals import peak_rate, stream
+from inferway.network.delivery import DeliveryNetwork
+from inferway.network.options import Float, Index
+from inferway.workload.arrivals import peak_rate, stream, times
 from inferway.workload.phases import spans
-from inferway.workload.popularity import greatest_share, mean_share
+from inferway.workload.popularity import greatest_share, mean_share, zipf
 
-Float = NDArray[np.float64]
 Count = NDArray[np.int64]
 
 _DEVIATIONS = 6.0  # a count is above its mean by so many of them less than once in 1e9
-_SLOTS = 0x5107  # tells this use of the seed from others
+_SLOTS, _TRACE = 0x5107, 0x7ACE  # tell these uses of the seed from others
 
 
 @dataclass(frozen=True)
@@ -104,10 +105,6 @@ class Demand:
             total += np.bincount(one.type_of.ravel(), np.repeat(share * mean, entries), self.types)
         return total
 
-    def slots(self, count: int) -> Iterator[Count]:
-        """Yield the counts of the first slots."""
-        return (self.counts(slot) for slot in range(count))
-
     def _number(self, index: int, slot: int, rng: np.random.Generator) -> int:
         arrivals = self.streams[index].arrivals
         start, end = slot * self.slot_s, (slot + 1) * self.slot_s
@@ -177,35 +174,85 @@ class _Counted:
     """Counts the arrivals of a process, slot after slot, as far as anyone asked."""
 
     def __init__(self, arrivals: Arrivals, slot_s: float, seed: int) -> None:
-        self._chunks = stream(arrivals, seed=seed)
-        self._slot_s = slot_s
-        self._counts = np.zeros(64, np.int64)
-        self._until = 0.0
+        self._chunks, self._slot_s = stream(arrivals, seed=seed), slot_s
+        self._counts, self._until_s = Counter[int](), 0.0
 
     def of(self, slot: int) -> int:
-        while self._until < (slot + 1) * self._slot_s:
-            if not self._count_more():
-                break
-        return int(self._counts[slot]) if slot < len(self._counts) else 0
+        self._count((slot + 1) * self._slot_s)
+        return self._counts[slot]
 
     def greatest(self) -> int:
-        while self._count_more():
-            pass
-        return int(self._counts.max())
+        self._count(np.inf)
+        return max(self._counts.values(), default=0)
 
-    def _count_more(self) -> bool:
-        chunk = next(self._chunks, None)
-        if chunk is None:
-            self._until = np.inf
-            return False
-        if len(chunk.times_s):
-            slots = np.floor(chunk.times_s / self._slot_s).astype(np.int64)
-            if slots[-1] >= len(self._counts):
-                grown = np.zeros(max(int(slots[-1]) + 1, 2 * len(self._counts)), np.int64)
-                grown[: len(self._counts)] = self._counts
-                self._counts = grown
-            first = int(slots[0])
-            found = np.bincount(slots - first)
-            self._counts[first : first + len(found)] += found
-            self._until = float(chunk.times_s[-1])
-        return True
+    def _count(self, until_s: float) -> None:
+        while self._until_s < until_s:
+            if (chunk := next(self._chunks, None)) is None:
+                self._until_s = np.inf
+            elif len(chunk.times_s):
+                slots = np.floor(chunk.times_s / self._slot_s).astype(np.int64)
+                numbers, counts = np.unique(slots, return_counts=True)
+                self._counts.update(dict(zip(numbers.tolist(), counts.tolist(), strict=True)))
+                self._until_s = float(chunk.times_s[-1])
+
+
+class Trace(NamedTuple):
+    """Requests in the order of their times, n of them.
+
+    Attributes
+    ----------
+    time_s
+        (n,) when each comes, seconds from the start, ascending.
+    type
+        (n,) its request type.
+    task
+        (n,) its task, as an index of `DeliveryNetwork.tasks`.
+    entry
+        (n,) the node where it enters.
+    """
+
+    time_s: Float
+    type: Index
+    task: Index
+    entry: Index
+
+
+def requests_of(network: DeliveryNetwork, demand: Demand, duration_s: float) -> Trace:
+    """Draw the requests that a demand stands for in [0, duration_s) seconds, one by one.
+
+    Each stream's requests come as its arrival process says; each is for a task drawn by the
+    popularity at its time, and enters at one of the task's entries, drawn evenly. Counted by slot
+    they follow the law of `Demand.counts`, and where that draws arrival by arrival (a trace, a MAP)
+    or not at all (constant arrivals), a stream has the same number in each slot. A longer trace
+    begins as the shorter one does.
+    """
+    times_s: list[Float] = []
+    types: list[Count] = []
+    for index, one in enumerate(demand.streams):
+        # The seed that the demand counts arrivals with, where it counts them.
+        time_s = times(one.arrivals, horizon_s=duration_s, seed=demand.seed + index)
+        uniform = np.random.default_rng([demand.seed, _TRACE, index]).random((len(time_s), 2))
+        tasks, entries = one.type_of.shape
+        task = _task(one.popularity, tasks, time_s, uniform[:, 0])
+        entry = np.minimum((uniform[:, 1] * entries).astype(np.int64), entries - 1)
+        times_s.append(time_s)
+        types.append(one.type_of[task, entry])
+    time_s = np.concatenate(times_s)
+    order = np.argsort(time_s, kind="stable")
+    kind = np.concatenate(types)[order]
+    requests, paths = network.requests, network.paths
+    entry = paths.node[paths.first[requests.path[kind]]]
+    return Trace(time_s[order], kind.astype(np.int32), requests.task[kind], entry)
+
+
+def _task(popularity: Popularity | None, tasks: int, time_s: Float, uniform: Float) -> Count:
+    """Draw each request's task, 0..tasks - 1, by the shares of `popularity.share_at`."""
+    if popularity is None:
+        return np.minimum((uniform * tasks).astype(np.int64), tasks - 1)
+    below = np.cumsum(zipf(tasks, popularity.zipf))
+    rank = np.minimum(np.searchsorted(below, uniform, side="right"), tasks - 1)
+    if popularity.sliding is None:
+        return rank
+    period = np.floor(time_s / popularity.sliding.every).astype(np.int64)
+    # Task i has rank i + shift * period, so rank k is that of task k - shift * period.
+    return np.asarray((rank - popularity.sliding.shift * period) % tasks)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
@@ -19,20 +19,20 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from inferway.deployment.units import TIME, QuantityError
-from inferway.network.fibre import great_circle_m, interpolated, rtt_of
+from inferway.network.options import Float
 from inferway.network.topology import NetworkError, Topology
 
 if TYPE_CHECKING:
     import networkx
 
-LARGEST_FILE: Final = 32 * 2**20
-"""In bytes: some 200,000 nodes with their links."""
+LARGEST_FILE: Final = 32 * 2**20  # bytes: some 200,000 nodes with their links
+# Links that stand for those of more than two ends: each joins every two of them.
 MOST_JOINED: Final = 2_000_000
-"""Links that stand for those of more than two ends: each joins every two of them."""
 DEFAULT_RTT_S: Final = 0.005  # about 500 km of fibre
+EARTH_RADIUS_M = 6_371_008.8  # mean radius of WGS 84
+FIBRE_M_PER_S = 299_792_458 / 1.468  # group index of single-mode fibre (ITU-T G.652) at 1550 nm
 
 Link = tuple[int, int, Mapping[str, Any]]  # two ends, and what the file says of it
 
@@ -152,16 +152,15 @@ def load_gml(
     path = Path(path)
     graph = _parse(path)
     index = {node: k for k, node in enumerate(graph.nodes)}
-    data: list[Mapping[str, Any]] = [graph.nodes[node] for node in index]
-    links = [(index[a], index[b], values) for a, b, values in graph.edges(data=True)]
-    hyper = {k for k, values in enumerate(data) if _one(values.get("hyperedge", 0)) not in (0, "0")}
-    labels = [str(_one(values.get("label", ""))).strip() for values in data]
-    names, renamed = _unique_names(labels, [str(key) for key in index], hyper)
+    data = [_lower(graph.nodes[node]) for node in index]
+    links = [(index[a], index[b], _lower(values)) for a, b, values in graph.edges(data=True)]
+    hyper = {k for k, values in enumerate(data) if values.get("hyperedge", 0) not in (0, "0")}
+    names, renamed = _unique_names(data, [str(key) for key in index], hyper)
     points = np.array([_point(values) for values in data]).reshape(-1, 2)
-    rtts = _rtts(path, names, links, points, graph.graph, default_rtt_s)
+    seconds, kinds, default_s = _rtts(path, names, links, points, graph.graph, default_rtt_s)
     fastest = networkx.Graph()
     fastest.add_nodes_from(range(len(data)))
-    for (one, other, _), rtt_s in zip(links, rtts.seconds, strict=True):
+    for (one, other, _), rtt_s in zip(links, seconds, strict=True):
         if one != other:
             _join(fastest, one, other, rtt_s)
     different = fastest.number_of_edges()
@@ -173,23 +172,27 @@ def load_gml(
             raise NetworkError(
                 f"{path}: its links of more than two ends stand for more than {MOST_JOINED:,} links"
             )
-        _contract(fastest, node)
+        around = sorted((other, values["rtt_s"]) for other, values in fastest[node].items())
+        fastest.remove_node(node)
+        # Links between every two of its neighbors, as long as over it.
+        for (one, there_s), (other, back_s) in combinations(around, 2):
+            _join(fastest, one, other, there_s + back_s)
     if not fastest:
         raise NetworkError(f"{path} holds no nodes")
     kept = set(fastest)
     if part == "largest":
         kept = max(networkx.connected_components(fastest), key=len)
-    unlocated = np.asarray(np.isnan(points).any(axis=1))
+    lost = np.isnan(points).any(axis=1)
     report = GmlReport(
         path=path,
         nodes=len(data),
         links=len(links),
-        stated=rtts.kinds["stated"],
-        located=rtts.kinds["located"],
-        interpolated=rtts.kinds["interpolated"],
-        defaulted=rtts.kinds["defaulted"],
-        default_rtt_s=rtts.default_s,
-        unlocated=tuple(n for k, n in enumerate(names) if unlocated[k] and k not in hyper),
+        stated=kinds["stated"],
+        located=kinds["located"],
+        interpolated=kinds["interpolated"],
+        defaulted=kinds["defaulted"],
+        default_rtt_s=default_s,
+        unlocated=tuple(name for k, name in enumerate(names) if lost[k] and k not in hyper),
         hyperedges=len(hyper),
         parallel=len(links) - loops - different,
         loops=loops,
@@ -247,78 +250,71 @@ def _parse(path: Path) -> networkx.MultiGraph:
     return graph
 
 
-def _one(value: Any) -> Any:
-    """Take the first of a key that a file gives twice."""
-    return value[0] if isinstance(value, list) and value else value
+def _lower(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Write keys small, and take the first of one that a file gives twice."""
+    return {
+        str(key).lower(): value[0] if isinstance(value, list) and value else value
+        for key, value in values.items()
+    }
 
 
 def _point(values: Mapping[str, Any]) -> tuple[float, float]:
-    lower = {str(key).lower(): value for key, value in values.items()}
     try:
-        lat, lon = float(_one(lower["latitude"])), float(_one(lower["longitude"]))
+        lat, lon = float(values["latitude"]), float(values["longitude"])
     except (KeyError, TypeError, ValueError, OverflowError):  # the last: an int of 400 digits
         return np.nan, np.nan
     return (lat, lon) if abs(lat) <= 90 and abs(lon) <= 360 else (np.nan, np.nan)
-
-
-class _Rtts(NamedTuple):
-    seconds: list[float]
-    kinds: Counter[str]
-    default_s: float
 
 
 def _rtts(
     path: Path,
     names: Sequence[str],
     links: Sequence[Link],
-    points: NDArray[np.float64],
+    points: Float,
     graph: Mapping[str, Any],
     default_s: float | None,
-) -> _Rtts:
+) -> tuple[list[float], Counter[str], float]:
+    """Find each link's seconds, how many were found in which way, and the default, s."""
     ends = np.array([(one, other) for one, other, _ in links], np.int64).reshape(-1, 2)
     filled = interpolated(points, ends.tolist())
     length = great_circle_m(filled[ends[:, 0]], filled[ends[:, 1]])
-    unknown = np.asarray(np.isnan(points).any(axis=1))
-    known = np.asarray(~unknown[ends].any(axis=1))
+    known = np.asarray(~np.isnan(points[ends]).any(axis=(1, 2)))
     # Of no length only because an end was put where the other is: that tells nothing.
-    guessed = ~known & (length >= 1.0)
+    far = length >= 1.0
     measured = rtt_of(length)
     if default_s is None:
-        long = measured[known & (ends[:, 0] != ends[:, 1]) & (length >= 1.0)]
+        long = measured[known & far & (ends[:, 0] != ends[:, 1])]
         default_s = median(long.tolist()) if long.size else DEFAULT_RTT_S
     seconds, kinds = [], Counter[str]()
     for k, (one, other, values) in enumerate(links):
         stated = _stated(path, f"{names[one]} and {names[other]}", values, graph)
         if stated is not None:
             kind, rtt_s = "stated", stated
-        elif known[k] or guessed[k]:
+        elif known[k] or far[k]:
             kind, rtt_s = "located" if known[k] else "interpolated", float(measured[k])
         else:
             kind, rtt_s = "defaulted", default_s
         kinds[kind] += 1
         seconds.append(rtt_s)
-    return _Rtts(seconds, kinds, default_s)
+    return seconds, kinds, default_s
 
 
 def _stated(
     path: Path, ends: str, values: Mapping[str, Any], graph: Mapping[str, Any]
 ) -> float | None:
-    lower = {str(key).lower(): _one(value) for key, value in values.items()}
-    for key, ways in (("rtt", 1), ("latency", 2), ("delay", 2)):
-        if key in lower:
-            text = str(lower[key]).strip()
-            unit = str(_one(graph.get("delay_unit", "ms")))
-            bare = re.fullmatch(r"[+-]?[0-9.]+(e[+-]?\d+)?", text, re.IGNORECASE) is not None
-            try:
-                seconds = ways * TIME.parse(f"{text} {unit}" if bare else text)
-            except QuantityError as error:
-                raise NetworkError(f"{path}: `{key}` between {ends}: {error}") from None
-            if seconds < 0:
-                raise NetworkError(
-                    f"{path}: the {key} between {ends} is {text}; it must be 0 or more"
-                )
-            return seconds
-    return None
+    key = next((key for key in ("rtt", "latency", "delay") if key in values), None)
+    if key is None:
+        return None
+    text = str(values[key]).strip()
+    unit = _lower(graph).get("delay_unit", "ms")
+    bare = re.fullmatch(r"[+-]?[0-9.]+(e[+-]?\d+)?", text, re.IGNORECASE) is not None
+    try:
+        seconds = TIME.parse(f"{text} {unit}" if bare else text)
+    except QuantityError as error:
+        raise NetworkError(f"{path}: `{key}` between {ends}: {error}") from None
+    if seconds < 0:
+        raise NetworkError(f"{path}: the {key} between {ends} is {text}; it must be 0 or more")
+    return seconds if key == "rtt" else 2 * seconds
 
 
 def _join(graph: networkx.Graph, one: int, other: int, rtt_s: float) -> None:
@@ -326,50 +322,31 @@ def _join(graph: networkx.Graph, one: int, other: int, rtt_s: float) -> None:
     graph.add_edge(one, other, rtt_s=min(rtt_s, before))
 
 
-def _contract(graph: networkx.Graph, node: int) -> None:
-    """Replace a node by links between every two of its neighbors, as long as over it."""
-    around = sorted((other, values["rtt_s"]) for other, values in graph[node].items())
-    graph.remove_node(node)
-    for (one, there_s), (other, back_s) in combinations(around, 2):
-        _join(graph, one, other, there_s + back_s)
-
-
 def _unique_names(
-    labels: Sequence[str], ids: Sequence[str], skip: set[int]
+    data: Sequence[Mapping[str, Any]], ids: Sequence[str], skip: set[int]
 ) -> tuple[list[str], list[tuple[str, str]]]:
-    """Name every node; a label that several share gets their ids.
+    """Name every node by its label, and by its id too where several share it.
 
-    Parameters
-    ----------
-    labels, ids
-        (n,) of the file; a label may be empty or ``None``.
-    skip
-        Nodes that need no name of their own.
-
-    Returns
-    -------
-    (n,) names, and (label, name) where they differ.
+    Returns the names, and label and name where they differ; nodes of `skip` need no own name.
     """
-    plain_ids = [_plain(one) for one in ids]
-    names = [_plain(label) for label in labels]
+    labels = [str(values.get("label", "")).strip() for values in data]
     names = [
-        f"node-{plain_ids[k]}" if name.lower() in {"", "none"} else name
-        for k, name in enumerate(names)
+        f"node-{_plain(one)}" if (name := _plain(label)).lower() in {"", "none"} else name
+        for label, one in zip(labels, ids, strict=True)
     ]
     times = Counter(name for k, name in enumerate(names) if k not in skip)
     taken = {name for name, count in times.items() if count == 1}
-    renamed = []
     for k, name in enumerate(names):
-        if k in skip:
-            continue
-        if times[name] > 1:
-            candidate, tries = f"{name}-{plain_ids[k]}", 2
-            while candidate in taken:
-                candidate, tries = f"{name}-{plain_ids[k]}-{tries}", tries + 1
-            names[k] = candidate
-            taken.add(candidate)
-        if names[k] != labels[k]:
-            renamed.append((labels[k], names[k]))
+        if times[name] > 1 and k not in skip:
+            numbers = ("", *map("-{}".format, range(2, len(names) + 3)))
+            candidates = (f"{name}-{_plain(ids[k])}{number}" for number in numbers)
+            names[k] = next(one for one in candidates if one not in taken)
+            taken.add(names[k])
+    renamed = [
+        (label, name)
+        for k, (label, name) in enumerate(zip(labels, names, strict=True))
+        if label != name and k not in skip
+    ]
     return names, renamed
 
 
@@ -386,3 +363,55 @@ def _count(names: Sequence[str], what: str) -> str:
 
 def _many(count: int, what: str) -> str:
     return f"{count} {what}{'s' if count != 1 else ''}"
+
+
+# Round-trip times from coordinates: light in fibre along great circles.
+
+
+def great_circle_m(one: Float, other: Float) -> Float:
+    """(n,) distance in meters between (n, 2) points, latitude and longitude in degrees."""
+    (lat1, lon1), (lat2, lon2) = np.radians(one).T, np.radians(other).T
+    half = (
+        np.sin((lat2 - lat1) / 2) ** 2
+        + np.cos(lat1) * np.cos(lat2) * np.sin((lon2 - lon1) / 2) ** 2
+    )
+    return np.asarray(2 * EARTH_RADIUS_M * np.arcsin(np.sqrt(np.clip(half, 0, 1))))
+
+
+def rtt_of(meters: Float) -> Float:
+    """Seconds there and back over that length of fibre, laid straight."""
+    return np.asarray(2 * meters / FIBRE_M_PER_S)
+
+
+def interpolated(points: Float, links: Iterable[Sequence[int]]) -> Float:
+    """Place nodes without coordinates, (n, 2) in degrees, in the middle of their neighbors.
+
+    Each missing point, ``nan``, becomes the mean of all its neighbors' points, which may be missing
+    themselves, on the sphere. What no chain of links joins to two or more known points says nothing
+    about where it is, so it stays unknown.
+    """
+    import networkx
+
+    graph = networkx.Graph(link for link in links if link[0] != link[1])
+    missing = set(graph) & set(np.flatnonzero(np.isnan(points).any(axis=1)).tolist())
+    ends = [node for node in missing if graph.degree(node) == 1]
+    while ends:  # a dead end could be anywhere, and tells nothing of the node that it hangs from
+        node = ends.pop()
+        if node in missing and graph.degree(node) <= 1:
+            missing.discard(node)
+            ends += graph[node]
+            graph.remove_node(node)
+    filled, (lat, lon) = points.copy(), np.radians(points).T
+    vectors = np.column_stack([np.cos(lat) * np.cos(lon), np.cos(lat) * np.sin(lon), np.sin(lat)])
+    for joined in networkx.connected_components(graph.subgraph(missing)):
+        around = sorted(networkx.node_boundary(graph, joined))
+        if len(around) < 2:
+            continue
+        part = sorted(joined)
+        joins = networkx.to_numpy_array(graph, [*part, *around])[: len(part)]
+        inner, outer = np.split(joins, [len(part)], axis=1)
+        x, y, z = np.linalg.solve(np.diag(joins.sum(axis=1)) - inner, outer @ vectors[around]).T
+        filled[part] = np.degrees(
+            np.column_stack([np.arctan2(z, np.hypot(x, y)), np.arctan2(y, x)])
+        )
+    return filled

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final, NamedTuple
 from urllib.parse import quote
@@ -13,17 +12,19 @@ from numpy.typing import NDArray
 from inferway.deployment import Deployment, DeploymentError, Node, Problem
 from inferway.deployment.nodes import MAX_HOPS, Tier
 from inferway.deployment.warnings import Caution
-from inferway.deployment.workloads import PhasedArrivals, TraceArrivals, Workload
+from inferway.deployment.workloads import PhasedArrivals, Workload
+from inferway.network.catalog import Given
 from inferway.network.delivery import DeliveryNetwork, delivery_network
 from inferway.network.demand import Demand, TaskStream, peaks
 from inferway.network.gml import load_gml
-from inferway.network.options import CostFunction, Paths, Requests
-from inferway.network.pins import Given
+from inferway.network.options import CostFunction, Paths, Requests, ranges
 from inferway.network.routes import shortest_paths
 from inferway.network.topology import Level, NetworkError, Topology, tree
 
-_NAMED_BYTES: Final = 32 * 1024
-"""Of a request's headers, half of what a listener takes."""
+_NAMED_BYTES: Final = 32 * 1024  # of a request's headers: half of what a listener takes
+# Request types, each a task and a node where it enters, that a network is laid out for.
+MOST_TYPES: Final = 10_000_000
+_ENTRIES = 0xE427  # tells this use of the seed from others
 DEFAULT_SLOT_S = 60.0
 DEFAULT_ALPHA = 1.0
 
@@ -102,9 +103,13 @@ def topology_of(deployment: Deployment) -> Topology:
         raise _refused(deployment, "", sentence)
     try:
         if written.tree is not None:
-            plain = tree([_tier(tier) for tier in written.tree], seed=deployment.seed)
+            plain = tree([_level(tier) for tier in written.tree], seed=deployment.seed)
         elif written.links is not None:
-            plain = _linked(deployment)
+            ends = [link.between for link in written.links]
+            names = dict.fromkeys([*deployment.nodes, *(one for two in ends for one in two)])
+            index = {name: node for node, name in enumerate(names)}
+            links = np.array([[index[one] for one in two] for two in ends])
+            plain = Topology(tuple(names), links, np.array([link.rtt_s for link in written.links]))
         else:
             assert written.gml is not None  # held by the schema: one form is given
             plain = load_gml(written.gml).topology
@@ -147,100 +152,66 @@ def entries_of(deployment: Deployment, topology: Topology) -> dict[str, tuple[st
     return found
 
 
-def _tier(written: Tier) -> Level:
-    budget = written.budget_bytes
+def _level(tier: Tier) -> Level:
+    budget = tier.budget_bytes
     return Level(
-        name=written.tier,
-        nodes=written.nodes,
-        rtt_s=written.rtt_s or 0.0,
+        name=tier.tier,
+        nodes=tier.nodes,
+        rtt_s=tier.rtt_s or 0.0,
         budget=[(part.share, part.size_bytes) for part in budget]
         if isinstance(budget, tuple)
         else budget,
-        hardware=written.hardware,
-        repository=written.repository,
+        hardware=tier.hardware,
+        repository=tier.repository,
     )
-
-
-def _linked(deployment: Deployment) -> Topology:
-    network = deployment.network
-    assert network is not None
-    assert network.links is not None
-    ends = [name for link in network.links for name in link.between]
-    names = tuple(dict.fromkeys([*deployment.nodes, *ends]))
-    index = {name: node for node, name in enumerate(names)}
-    links = [[index[one], index[other]] for one, other in (k.between for k in network.links)]
-    return Topology(names, np.array(links), np.array([link.rtt_s for link in network.links]))
 
 
 def _described(deployment: Deployment, plain: Topology) -> Topology:
     """Give nodes what the file says of them under `nodes`, and of all the others."""
     others = deployment.network.others if deployment.network is not None else None
-    if not deployment.nodes and others is None:
-        return plain
     index = {name: node for node, name in enumerate(plain.nodes)}
-    kinds = list(plain.kinds)
-    budget, repository = plain.budget.copy(), plain.repository.copy()
-    hardware = plain.hardware.copy()
-
-    def describe(nodes: Iterable[int], said: Node) -> None:
-        size = said.budget_bytes
-        if said.hardware not in kinds:
-            kinds.append(said.hardware)
-        for node in nodes:
-            budget[node] = np.inf if size is None else size
-            hardware[node] = kinds.index(said.hardware)
-            repository[node] = said.repository
-
-    if others is not None:
-        describe((v for name, v in index.items() if name not in deployment.nodes), others)
-    for name, node in deployment.nodes.items():
+    for name in deployment.nodes:
         if name not in index:
             raise NetworkError(
                 f"node {name} is described under `nodes`, but the network has no such node"
             )
-        describe([index[name]], node)
-    return replace(
-        plain, budget=budget, hardware=hardware, kinds=tuple(kinds), repository=repository
-    )
+    described = [one for one in (others, *deployment.nodes.values()) if one is not None]
+    kinds = tuple(dict.fromkeys([*plain.kinds, *(node.hardware for node in described)]))
+    budget, repository = plain.budget.copy(), plain.repository.copy()
+    hardware = plain.hardware.copy()
+    for name, k in index.items() if described else ():
+        node = deployment.nodes.get(name, others)
+        if node is not None:
+            budget[k] = np.inf if node.budget_bytes is None else node.budget_bytes
+            hardware[k], repository[k] = kinds.index(node.hardware), node.repository
+    return replace(plain, budget=budget, hardware=hardware, kinds=kinds, repository=repository)
 
 
 def _requests(
     deployment: Deployment, topology: Topology
 ) -> tuple[NDArray[np.int64], Requests, Demand]:
     """Return the entry node of each path, the request types, and the demand for them."""
-    index = {name: i for i, name in enumerate(deployment.named())}
-    task_parts: list[NDArray[np.int64]] = []
-    entry_parts: list[NDArray[np.int64]] = []
-    share_parts: list[NDArray[np.float64]] = []
-    streams: list[TaskStream] = []
-    types = 0
-    for k, (name, workload) in enumerate(deployment.workload.items()):
-        names, entries = _entries(deployment, topology, k, name)
-        tasks = [index[one] for one in names]
-        count = entries.size
-        streams.append(
-            TaskStream(
-                workload.arrivals,
-                workload.popularity,
-                types + np.arange(count).reshape(entries.shape),
-            )
-        )
-        task_parts.append(np.repeat(tasks, entries.shape[1]))
-        entry_parts.append(entries.ravel())
-        share_parts.append(np.full(count, 1.0 / entries.shape[1]))
-        types += count
-    if not types:
+    if not deployment.workload:
         raise NetworkError("nothing is requested; give each task a `workload`")
+    index = {name: i for i, name in enumerate(deployment.named())}
+    workloads = deployment.workload.values()
+    laid = [_entries(deployment, topology, k, name) for k, name in enumerate(deployment.workload)]
+    first = ranges(np.array([entries.size for _, entries in laid]))
+    streams = tuple(
+        TaskStream(one.arrivals, one.popularity, start + np.arange(at.size).reshape(at.shape))
+        for one, (_, at), start in zip(workloads, laid, first[:-1], strict=True)
+    )
     placement = deployment.placement
     slot_s = DEFAULT_SLOT_S if placement is None else float(placement.options["slot"])
-    entry, path = np.unique(np.concatenate(entry_parts), return_inverse=True)
+    entry, path = np.unique(np.concatenate([at.ravel() for _, at in laid]), return_inverse=True)
+    tasks = [np.repeat([index[one] for one in names], at.shape[1]) for names, at in laid]
     requests = Requests(
-        task=np.concatenate(task_parts).astype(np.int32),
+        task=np.concatenate(tasks).astype(np.int32),
         path=path.astype(np.int32),
-        share=np.concatenate(share_parts),
-        peak=peaks(tuple(streams), types, slot_s),
+        share=np.concatenate([np.full(at.size, 1.0 / at.shape[1]) for _, at in laid]),
+        peak=peaks(streams, int(first[-1]), slot_s),
     )
-    return entry, requests, Demand(tuple(streams), types, slot_s, deployment.seed)
+    return entry, requests, Demand(streams, int(first[-1]), slot_s, deployment.seed)
 
 
 def _check_lengths(topology: Topology, paths: Paths) -> None:
@@ -271,28 +242,20 @@ def _entries(
     deployment: Deployment, topology: Topology, k: int, name: str
 ) -> tuple[list[str], NDArray[np.int64]]:
     """Return the tasks of the k-th workload and, a row each, the nodes where they enter."""
-    workload = deployment.workload[name]
-    kind = deployment.tasks.get(name)
-    tasks = kind.names if kind is not None else [name]
+    workload, arrivals = deployment.workload[name], deployment.workload[name].arrivals
+    tasks = deployment.tasks[name].names if name in deployment.tasks else [name]
     per_task = None if workload.entries is None else workload.entries.per_task
+    parts = arrivals.phases if isinstance(arrivals, PhasedArrivals) else (arrivals,)
     try:
-        _check_rate(workload)
+        if any(getattr(part, "load", None) is not None for part in parts):
+            raise NetworkError(
+                "the arrivals are given as a load, but a network has no greatest feasible rate; "
+                "give a rate such as 120/s"
+            )
         places = _places(workload, topology)
         return tasks, assign(len(tasks), places, per_task, seed=deployment.seed + k)
     except ValueError as error:
         raise _refused(deployment, f"workload.{name}", str(error)) from error
-
-
-def _check_rate(workload: Workload) -> None:
-    arrivals = workload.arrivals
-    parts = arrivals.phases if isinstance(arrivals, PhasedArrivals) else (arrivals,)
-    if not isinstance(arrivals, TraceArrivals) and any(
-        getattr(part, "load", None) is not None for part in parts
-    ):
-        raise NetworkError(
-            "the arrivals are given as a load, but a network has no greatest feasible rate; give a "
-            "rate such as 120/s"
-        )
 
 
 def _places(workload: Workload | None, topology: Topology) -> NDArray[np.int64]:
@@ -313,27 +276,25 @@ def _places(workload: Workload | None, topology: Topology) -> NDArray[np.int64]:
 
 def _pinned(deployment: Deployment, topology: Topology) -> Given:
     """Collect what is pinned, by node; a counted task's own name stands for all of its tasks."""
-    pinned: dict[tuple[str, str, str], int] = {}
+    tasks = deployment.tasks
+    return {
+        (name, one, variant): copies
+        for name, node in zip(topology.nodes, _descriptions(deployment, topology), strict=True)
+        for (task, variant), copies in (() if node is None else node.pinned.items())
+        for one in (tasks[task].names if task in tasks else [task])
+    }
 
-    def pin(node: str, task: str, variant: str, copies: int) -> None:
-        kind = deployment.tasks.get(task)
-        for name in kind.names if kind is not None else [task]:
-            pinned[node, name, variant] = copies
 
+def _descriptions(deployment: Deployment, topology: Topology) -> list[Node | None]:
+    """Find what the file says of each node: under `nodes`, of its tier, or of `others`."""
     network = deployment.network
     assert network is not None
-    said = [(tier.pinned, topology.of_tier(tier.tier)) for tier in network.tree or ()]
-    if network.others is not None:
-        said.append((network.others.pinned, np.arange(len(topology.nodes))))
-    for copies_of, nodes in said:
-        for (task, variant), copies in copies_of.items():
-            for v in nodes:
-                if topology.nodes[v] not in deployment.nodes:
-                    pin(topology.nodes[v], task, variant, copies)
-    for node in deployment.nodes.values():
-        for (task, variant), copies in node.pinned.items():
-            pin(node.name, task, variant, copies)
-    return pinned
+    tiers = {tier.tier: tier for tier in network.tree or ()}
+    of_tier = [tiers.get(name, network.others) for name in topology.tiers]
+    return [
+        deployment.nodes.get(name, of_tier[tier])
+        for name, tier in zip(topology.nodes, topology.tier.tolist(), strict=True)
+    ]
 
 
 def _refused(deployment: Deployment, field: str, sentence: str) -> DeploymentError:
@@ -357,20 +318,16 @@ def members_of(deployment: Deployment, topology: Topology) -> dict[str, Node]:
         By name, in the topology's order. A node that nothing describes has no instances, no limit
         and no addresses.
     """
-    network = deployment.network
-    tiers = {tier.tier: tier for tier in (network.tree or ())} if network is not None else {}
-    others = network.others if network is not None else None
-    found: dict[str, Node] = {}
-    for index, name in enumerate(topology.nodes):
-        if name in deployment.nodes:
-            found[name] = deployment.nodes[name]
-            continue
-        described = tiers.get(topology.tiers[topology.tier[index]], others) or Node()
-        budget = topology.budget[index]
-        found[name] = replace(
-            described, name=name, budget_bytes=int(budget) if np.isfinite(budget) else None
+    return {
+        name: deployment.nodes[name]
+        if name in deployment.nodes
+        else replace(
+            node or Node(), name=name, budget_bytes=int(budget) if np.isfinite(budget) else None
         )
-    return found
+        for name, node, budget in zip(
+            topology.nodes, _descriptions(deployment, topology), topology.budget, strict=True
+        )
+    }
 
 
 class NetworkFindings(NamedTuple):
@@ -413,11 +370,6 @@ def findings_of(deployment: Deployment) -> NetworkFindings | None:
         cautions = [Caution("too-large", "network", line, said) for said in network.warnings]
     notes = [] if written.gml is None else load_gml(written.gml).report.sentences()
     return NetworkFindings(size, cautions, notes)
-
-
-MOST_TYPES: Final = 10_000_000
-"""Request types, each a task and a node where it enters, that a network is laid out for."""
-_ENTRIES = 0xE427  # tells this use of the seed from others
 
 
 def assign(

@@ -11,26 +11,24 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
-from inferway.dispatch.batching import Rule, foresee, rules_of
+from inferway.dispatch.batching import Rule, foresee, least_s, most_per_s, rule_of, rules_of
 from inferway.dispatch.deployed import dispatcher_on
-from inferway.network.offers import Offer, Own, fleet_at, lasting_classes
+from inferway.network.offers import Offer, fleet_at, lasting_classes
 
 if TYPE_CHECKING:
     from inferway.deployment import Batch, Deployment, Task
     from inferway.dispatch.dispatcher import Dispatcher
+    from inferway.dispatch.recording import Recording
 
-REMEMBERED_S: Final = 60.0
-"""How long an offer that was taken back keeps its class."""
+REMEMBERED_S: Final = 60.0  # so long an offer that was taken back keeps its class
+_RARE_PER_S: Final = 1e-3  # where a task's clients are elsewhere, or come later
 
-# Where a task's clients are elsewhere, or come later.
-_RARE_PER_S: Final = 1e-3
-
-Way = tuple[str, str, tuple[str, ...]]
-"""Variant, node, and the path there."""
+Way = tuple[str, str, tuple[str, ...]]  # variant, node, and the path there
 
 
 def way_of(offer: Offer) -> Way:
@@ -38,27 +36,42 @@ def way_of(offer: Offer) -> Way:
     return offer.variant, offer.node, offer.path
 
 
-class FleetTerms(NamedTuple):
-    """Terms of every fleet of a task at a node.
+class NodeFleet(NamedTuple):
+    """A fleet that has been made: its dispatcher, and by class the offer (None for the node's own).
+
+    `rules` say by class how batches are formed; None where no class forms any.
+    """
+
+    dispatcher: Dispatcher
+    stands_for: Sequence[Offer | None]
+    rules: list[Rule] | None
+
+
+@dataclass
+class TaskFleets:
+    """The fleets of one task at a node, one after the other.
 
     Attributes
     ----------
-    task
-        Name that clients ask for.
+    deployment, kind, task
+        The file, the task in it, and the name that clients ask for.
     node, hardware, repository
         Where it stands.
     buffer
         Places at each server, the one in service included; None where the file says none.
     drops
         Whether a request whose deadline passes in a queue is dropped.
-    rate_per_s
-        Mean arrival rate of the task's clients at the node, 1/s; 0 where none enter there.
-    peak_per_s
-        The same, at most at any time.
+    rate_per_s, peak_per_s
+        Mean arrival rate of the task's clients at the node, 1/s, and the most at any time; 0 where
+        none enter there.
     elsewhere
         Whether clients ask for the task at any node.
+    own
+        Copies that the present fleet was made of, by variant.
     """
 
+    deployment: Deployment
+    kind: Task
     task: str
     node: str
     hardware: str
@@ -68,71 +81,31 @@ class FleetTerms(NamedTuple):
     rate_per_s: float = 0.0
     peak_per_s: float = 0.0
     elsewhere: bool = False
+    own: Mapping[str, int] = field(default_factory=dict)
+    _ways: frozenset[Way] = frozenset()
+    _stands_for: Sequence[Offer | None] = ()
+    # Offers by variant and node, and since when each holds no more; inf while it does.
+    _remembered: dict[tuple[str, str], tuple[Offer, float]] = field(default_factory=dict)
 
+    def heed(self, offers: Iterable[Offer]) -> tuple[frozenset[tuple[str, str]], int, bool]:
+        """Hold the offers of now against the classes of the present fleet.
 
-class NodeFleet(NamedTuple):
-    """A fleet that has been made: its dispatcher, and by class the offer and the batches.
-
-    An offer is None for the node's own classes, batches are None where none are formed.
-    """
-
-    dispatcher: Dispatcher
-    stands_for: Sequence[Offer | None]
-    batches: Sequence[Batch | None]
-
-    @property
-    def rules(self) -> list[Rule] | None:
-        """By class, how batches are formed; None where no class forms any."""
-        return rules_of(self.dispatcher.site, self.batches) if any(self.batches) else None
-
-
-class Heeded(NamedTuple):
-    """Consequences of the present offers for the present fleet.
-
-    Attributes
-    ----------
-    gone
-        Variant and node of the offers that hold no more: nothing is sent there.
-    lasting
-        Bit mask of the classes that are the last resort.
-    outdated
-        Whether another fleet is to be made.
-    """
-
-    gone: frozenset[tuple[str, str]]
-    lasting: int
-    outdated: bool
-
-
-class TaskFleets:
-    """The fleets of one task at a node, one after the other.
-
-    Parameters
-    ----------
-    deployment, kind
-        The file, and the task in it.
-    terms
-        What holds for all of them.
-    """
-
-    def __init__(self, deployment: Deployment, kind: Task, terms: FleetTerms) -> None:
-        self._deployment, self._kind, self._terms = deployment, kind, terms
-        self.own: Mapping[str, int] = {}
-        """Copies that the present fleet was made of, by variant."""
-        self._ways: frozenset[Way] = frozenset()
-        self._stands_for: Sequence[Offer | None] = ()
-        self._remembered: dict[tuple[str, str], tuple[Offer, float]] = {}
-        """Offers by variant and node, and since when each holds no more; inf while it does."""
-
-    def heed(self, offers: Iterable[Offer]) -> Heeded:
-        """Hold the offers of now against the classes of the present fleet."""
+        Returns
+        -------
+        gone
+            Variant and node of the offers that hold no more: nothing is sent there.
+        lasting
+            Bit mask of the classes that are the last resort.
+        outdated
+            Whether another fleet is to be made.
+        """
         now = {way_of(offer): offer for offer in offers}
         room = {way_of(offer): offer.together for offer in self._stands_for if offer is not None}
         grown = any(offer.together > room.get(way, math.inf) for way, offer in now.items())
         # The same may be offered by another way, which the fleet does not know.
         gone = frozenset((variant, node) for variant, node, _ in self._ways - now.keys())
         lasting = self._lasting(self._stands_for, now.keys())
-        return Heeded(gone, lasting, grown or not now.keys() <= self._ways)
+        return gone, lasting, grown or not now.keys() <= self._ways
 
     def remember(self, offers: Iterable[Offer], now_s: float) -> list[Offer]:
         """List the offers of now, and others of the last minute to which there is no way now."""
@@ -156,37 +129,40 @@ class TaskFleets:
         ValueError
             Where there is neither a copy nor an offer, or the policy cannot run there.
         """
-        deployment, kind, terms = self._deployment, self._kind, self._terms
-        network = deployment.network
-        variants = kind.variants
+        deployment, kind, network = self.deployment, self.kind, self.deployment.network
+        variants = [(kind.variants[name], copies) for name, copies in own.items()]
         fleet, stands_for = fleet_at(
-            terms.task,
-            [
-                (name, variants[name].accuracy, variants[name].service_on(terms.hardware).rate, n)
-                for name, n in own.items()
-            ],
+            self.task,
+            [(v.name, v.accuracy, v.service_on(self.hardware).rate, n) for v, n in variants],
             offers,
-            terms.buffer,
-            node=terms.node,
-            rate_per_s=terms.peak_per_s,
+            self.buffer,
+            node=self.node,
+            rate_per_s=self.peak_per_s,
         )
+        rate_per_s: float | None = None
+        if self.rate_per_s > 0.0:
+            rate_per_s = self.rate_per_s
+        elif self.elsewhere and not deployment.policy_of(kind).options.get("window"):
+            # What neighbors send has been decided on: the policy here has next to nothing to do.
+            rate_per_s = _RARE_PER_S
         dispatcher = dispatcher_on(
             deployment,
             kind,
             fleet,
-            rate_per_s=self._rate_per_s,
+            rate_per_s=rate_per_s,
             measure=measure,
-            narrow=terms.drops,
+            narrow=self.drops,
             max_wait_s=None if network is None else network.max_wait,
             lasting=self._lasting(stands_for, set(map(way_of, offers))),
             best_effort=True,
         )
         batches = [
-            variants[name].batch if offer is None else None
+            kind.variants[name].batch if offer is None else None
             for name, offer in zip(fleet.variants, stands_for, strict=True)
         ]
         foresee(dispatcher.site, batches)
-        return NodeFleet(dispatcher, stands_for, batches)
+        rules = rules_of(dispatcher.site, batches) if any(batches) else None
+        return NodeFleet(dispatcher, stands_for, rules)
 
     def unchanged(self, fleet: NodeFleet) -> set[str]:
         """Name the classes whose service times are still true: their own, and by the same way."""
@@ -214,33 +190,18 @@ class TaskFleets:
             else msgspec.structs.replace(offer, repository=False)
             for offer in stands_for
         ]
-        return lasting_classes(within_reach, repository=self._terms.repository)
-
-    @property
-    def _rate_per_s(self) -> float | None:
-        """Expected arrival rate for the policy; None where nothing says it."""
-        if self._terms.rate_per_s > 0.0:
-            return self._terms.rate_per_s
-        if self._deployment.policy_of(self._kind).options.get("window"):
-            return None
-        # What neighbors send has been decided on: the policy here has next to nothing to do.
-        return _RARE_PER_S if self._terms.elsewhere else None
+        return lasting_classes(within_reach, repository=self.repository)
 
 
 class ClientRates:
     """Rates at which a node's own clients take its copies' time, as of the last look.
 
-    What neighbors take of them is not counted: offers say what is left for these.
-
-    Parameters
-    ----------
-    now_s
-        When nothing has been counted yet, s.
+    `per_s` has requests a second by whatever is counted; nothing had been at `now_s`. What
+    neighbors take of the copies is not counted: offers say what is left for these.
     """
 
     def __init__(self, now_s: float = 0.0) -> None:
         self.per_s: dict[Any, float] = {}
-        """Requests a second, by whatever is counted."""
         self._seen_s, self._seen = now_s, Counter[Any]()
 
     def look(self, now_s: float, counted: Counter[Any]) -> None:
@@ -271,8 +232,18 @@ class Capability(NamedTuple):
     most_per_s: float
     largest: int = 1
 
+    @classmethod
+    def of(
+        cls, dispatcher: Dispatcher | Recording, variant: str, batch: Batch | None
+    ) -> Capability:
+        """Take it from what was measured of a variant's class."""
+        view, rule = dispatcher.site, rule_of(batch)
+        k = dispatcher.fleet.variants.index(variant)
+        return cls(least_s(view, k, rule), most_per_s(view, k, rule), rule.largest)
+
 
 def offered(
+    node: str,
     task: str,
     variant: str,
     accuracy: float,
@@ -280,14 +251,11 @@ def offered(
     one: Capability,
     taken_per_s: float,
     repository: bool,
-) -> Own:
-    """Offer the neighbors what copies of a variant can spare beside what is taken of them, 1/s."""
-    return Own(
-        task,
-        variant,
-        accuracy,
-        one.least_s,
-        max(0.0, copies * one.most_per_s - taken_per_s),
-        repository,
-        copies * one.largest if one.largest > 1 else 0,
+) -> Offer:
+    """Offer the neighbors what a node's copies can spare beside what is taken of them, 1/s."""
+    spare_per_s = max(0.0, copies * one.most_per_s - taken_per_s)
+    together = copies * one.largest if one.largest > 1 else 0
+    way = (node,)
+    return Offer(
+        task, variant, node, accuracy, one.least_s, 0.0, spare_per_s, way, repository, together
     )

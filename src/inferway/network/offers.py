@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence, Set
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -22,20 +22,20 @@ from inferway.deployment.nodes import MAX_HOPS
 from inferway.site.fleet import Fleet
 from inferway.site.view import MAX_CLASSES
 
+# Virtual servers of an offer, at most, where nothing says how much is asked for: requests that are
+# under way to it at once.
 MAX_SERVERS: Final = 64
-"""Virtual servers of an offer, at most, where nothing says how much is asked for: requests that are
-under way to it at once."""
+# As many, at most, however much is.
 MANY_SERVERS: Final = 1024
-"""As many, at most, however much is."""
+# As many, at most, where less than half of them would do for all that is expected.
 FEW_SERVERS: Final = 8
-"""As many, at most, where less than half of them would do for all that is expected."""
+# Places at each server of a node that forwards, where the file says no number: what would wait for
+# longer has somewhere else to go.
 PLACES: Final = 128
-"""Places at each server of a node that forwards, where the file says no number: what would wait for
-longer has somewhere else to go."""
+# After so long a neighbor is told again, changed or not, s.
 REFRESH_S: Final = 2.0
-"""After so long a neighbor is told again, changed or not, s."""
+# How often a node looks how much its copies have to spare, s.
 LOOK_S: Final = 1.0
-"""How often a node looks how much its copies have to spare, s."""
 # Spare rates change all the time; what changes by a smaller part is told with the next refresh.
 _WORTH: Final = 0.2
 
@@ -84,39 +84,22 @@ class Offer(msgspec.Struct, frozen=True, array_like=True):
         return self.service_s + self.rtt_s
 
 
-class Own(NamedTuple):
-    """A node's own copies of a variant, as it offers it; the fields are those of `Offer`."""
-
-    task: str
-    variant: str
-    accuracy: float
-    service_s: float
-    spare_per_s: float
-    repository: bool = False
-    together: int = 0
-
-
 def received(offer: Offer, neighbor: str, rtt_s: float, *, me: str = "") -> Offer:
     """Take in what a neighbor told: the round trip to it, s, comes on top.
 
     ValueError where the neighbor could not have meant it: other nodes on its path than from the
     neighbor to the one that serves, the reader (`me`) or a node twice on it, impossible numbers.
     """
-    path = offer.path
+    path, what = offer.path, f"{neighbor} offers {offer.variant} at {offer.node}"
     if not path or path[0] != neighbor or path[-1] != offer.node:
         raise ValueError(
-            f"{neighbor} offers {offer.variant} at {offer.node} by {' -> '.join(path) or 'no path'}"
-            ", which does not lead from the one to the other"
+            f"{what} by {' -> '.join(path) or 'no path'}, which does not lead from the one to the "
+            "other"
         )
     if len(set(path)) < len(path) or me in path:
-        raise ValueError(
-            f"{neighbor} offers {offer.variant} at {offer.node} by a loop, {' -> '.join(path)}"
-        )
+        raise ValueError(f"{what} by a loop, {' -> '.join(path)}")
     if len(path) > MAX_HOPS:
-        raise ValueError(
-            f"{neighbor} offers {offer.variant} at {offer.node} over {len(path)} nodes, more than "
-            f"{MAX_HOPS}"
-        )
+        raise ValueError(f"{what} over {len(path)} nodes, more than {MAX_HOPS}")
     sound = (
         0 <= offer.accuracy <= 1
         and 0 < offer.service_s < math.inf
@@ -126,14 +109,14 @@ def received(offer: Offer, neighbor: str, rtt_s: float, *, me: str = "") -> Offe
     )
     if not sound:
         raise ValueError(
-            f"{neighbor} offers {offer.variant} at {offer.node} with impossible numbers: accuracy "
+            f"{what} with impossible numbers: accuracy "
             f"{offer.accuracy:g}, service {offer.service_s:g} s, round trip {offer.rtt_s:g} s, "
             f"spare {offer.spare_per_s:g}/s, {offer.together} in one run"
         )
     return msgspec.structs.replace(offer, rtt_s=offer.rtt_s + rtt_s)
 
 
-def prune(own: Iterable[Own], heard: Iterable[Offer]) -> list[Offer]:
+def prune(own: Iterable[Offer], heard: Iterable[Offer]) -> list[Offer]:
     """Leave out what the node's own instances beat, and longer ways to the same, in the same order.
 
     An instance with nothing to spare beats nothing, for what it cannot take goes on. Offers of
@@ -143,12 +126,18 @@ def prune(own: Iterable[Own], heard: Iterable[Offer]) -> list[Offer]:
     return [
         offer
         for offer in _shortest(heard)
-        if offer.repository or not any(_beats(mine, offer) for mine in able)
+        if offer.repository
+        or not any(
+            mine.task == offer.task
+            and mine.accuracy >= offer.accuracy
+            and mine.service_s <= offer.response_s
+            for mine in able
+        )
     ]
 
 
 def passed_on(
-    me: str, own: Iterable[Own], heard: Iterable[Offer], *, neighbor: str = ""
+    me: str, own: Iterable[Offer], heard: Iterable[Offer], *, neighbor: str = ""
 ) -> list[Offer]:
     """List a node's offers to a downstream neighbor, from what it runs and has `received`.
 
@@ -156,28 +145,13 @@ def passed_on(
     those of the link.
     """
     mine = list(own)
-    told = [
-        Offer(
-            task=one.task,
-            variant=one.variant,
-            node=me,
-            accuracy=one.accuracy,
-            service_s=one.service_s,
-            rtt_s=0.0,
-            spare_per_s=one.spare_per_s,
-            path=(me,),
-            repository=one.repository,
-            together=one.together,
-        )
-        for one in mine
-    ]
     # What leads back goes first: behind it there may be a longer way to the same that does not.
     elsewhere = [
         offer
         for offer in heard
         if me not in offer.path and neighbor not in offer.path and len(offer.path) < MAX_HOPS
     ]
-    return told + [
+    return mine + [
         msgspec.structs.replace(offer, path=(me, *offer.path)) for offer in prune(mine, elsewhere)
     ]
 
@@ -225,10 +199,9 @@ def fleet_at(
     )[: MAX_CLASSES - len(own)]
     if not own and not known:
         raise ValueError(f"nothing runs for task {task!r} at {node or 'the node'} or is offered")
-    stands_for: dict[str, Offer | None] = {variant: None for variant, *_ in own}
-    stands_for.update({f"{offer.variant}@{offer.node}": offer for offer in known})
+    names = [f"{offer.variant}@{offer.node}" for offer in known]
     fleet = Fleet(
-        variants=(*(variant for variant, *_ in own), *(f"{o.variant}@{o.node}" for o in known)),
+        variants=(*(variant for variant, *_ in own), *names),
         rate=np.array([*(rate for *_, rate, _ in own), *(1.0 / o.response_s for o in known)]),
         accuracy=np.array([*(accuracy for _, accuracy, *_ in own), *(o.accuracy for o in known)]),
         count=np.array(
@@ -238,7 +211,8 @@ def fleet_at(
         task=task,
         node=node,
     )
-    return fleet, [stands_for[name] for name in fleet.variants]
+    by_name = dict(zip(names, known, strict=True))
+    return fleet, [by_name.get(name) for name in fleet.variants]
 
 
 def lasting_classes(stands_for: Sequence[Offer | None], *, repository: bool = False) -> int:
@@ -247,19 +221,11 @@ def lasting_classes(stands_for: Sequence[Offer | None], *, repository: bool = Fa
     Those of repositories, the node's own among them if it is one; or all where no repository can be
     reached, for then nobody else takes what they do not.
     """
-    lasting = 0
-    for k, offer in enumerate(stands_for):
-        if repository if offer is None else offer.repository:
-            lasting |= 1 << k
-    return lasting or (1 << len(stands_for)) - 1
-
-
-def _beats(mine: Own, offer: Offer) -> bool:
-    return (
-        mine.task == offer.task
-        and mine.accuracy >= offer.accuracy
-        and mine.service_s <= offer.response_s
+    lasting = sum(
+        (repository if offer is None else offer.repository) << k
+        for k, offer in enumerate(stands_for)
     )
+    return lasting or (1 << len(stands_for)) - 1
 
 
 def _shortest(offers: Iterable[Offer]) -> list[Offer]:
@@ -267,13 +233,10 @@ def _shortest(offers: Iterable[Offer]) -> list[Offer]:
     best: dict[tuple[str, str, str], Offer] = {}
     for offer in offers:
         key = (offer.task, offer.variant, offer.node)
-        if key not in best or _way(offer) < _way(best[key]):
-            best[key] = offer
+        best[key] = min(
+            best.get(key, offer), offer, key=lambda one: (one.rtt_s, len(one.path), one.path)
+        )
     return list(best.values())
-
-
-def _way(offer: Offer) -> tuple[float, int, tuple[str, ...]]:
-    return offer.rtt_s, len(offer.path), offer.path
 
 
 class OfferBook:
@@ -293,27 +256,23 @@ class OfferBook:
         By neighbor, what it has told last, as `received`.
     source
         The neighbor that the node goes by; None for nobody.
-    used
-        What it goes by, by task.
+    all, used
+        What it goes by, and the same by task.
     leaving
         Whether all that was offered is taken back.
     """
 
     def __init__(self, node: str, upstream: str | None) -> None:
         self.node, self.upstream = node, upstream
-        self.own: Sequence[Own] = ()
-        self.heard: dict[str, Sequence[Offer]] = {}
         self.source: str | None = None
+        self.own: Sequence[Offer] = ()
+        self.heard: dict[str, Sequence[Offer]] = {}
+        self.all: Sequence[Offer] = ()
         self.used: dict[str, list[Offer]] = {}
         self.leaving = False
         self._told: dict[str, tuple[list[Offer], float]] = {}
 
-    @property
-    def all(self) -> list[Offer]:
-        """Offers that the node goes by, of all tasks."""
-        return _flat(self.used)
-
-    def offer(self, own: Iterable[Own]) -> bool:
+    def offer(self, own: Iterable[Offer]) -> bool:
         """Say what the node itself runs and can spare; returns whether it is worth telling."""
         before, self.own = self.own, list(own)
         return _differ(before, self.own)
@@ -333,8 +292,9 @@ class OfferBook:
             Whether that is worth telling the neighbors.
         """
         self.source = self._choose(live)
-        before, self.used = self.used, {}
-        for offer in () if self.source is None else self.heard.get(self.source, ()):
+        before, went_by = self.used, self.all
+        self.all, self.used = () if self.source is None else self.heard.get(self.source, ()), {}
+        for offer in self.all:
             self.used.setdefault(offer.task, []).append(offer)
         tasks = {
             task
@@ -342,7 +302,7 @@ class OfferBook:
             if _classes(before.get(task, ())) != _classes(self.used.get(task, ()))
             or (task in learned and task in self.used)
         }
-        return tasks, _differ(_flat(before), _flat(self.used))
+        return tasks, _differ(went_by, self.all)
 
     def news(self, neighbor: str, live: Sequence[str], now_s: float) -> list[Offer] | None:
         """List all that a neighbor is to be told now; None where it goes by that already."""
@@ -366,7 +326,7 @@ class OfferBook:
         """List what a neighbor goes by of this node's, by task, variant and node."""
         if self.leaving:
             return []
-        heard = self.all
+        heard: Iterable[Offer] = self.all
         if neighbor == self.source:
             # Whom this node relies on hears only of ways around itself.
             heard = [
@@ -383,7 +343,7 @@ class OfferBook:
         return [by_name[name] for name in sorted(by_name)]
 
 
-def _differ(one: Sequence[Own | Offer], other: Sequence[Own | Offer]) -> bool:
+def _differ(one: Sequence[Offer], other: Sequence[Offer]) -> bool:
     """Tell whether two lists differ in more than what spare rates do from moment to moment."""
     return len(one) != len(other) or any(
         abs(a.spare_per_s - b.spare_per_s) > _WORTH * max(a.spare_per_s, b.spare_per_s)
@@ -392,13 +352,8 @@ def _differ(one: Sequence[Own | Offer], other: Sequence[Own | Offer]) -> bool:
     )
 
 
-def _fixed(one: Own | Offer) -> tuple[object, ...]:
-    path = one.path if isinstance(one, Offer) else ()
-    return one.task, one.variant, path, one.accuracy, one.repository, one.together
-
-
-def _flat(used: dict[str, list[Offer]]) -> list[Offer]:
-    return [offer for offers in used.values() for offer in offers]
+def _fixed(one: Offer) -> tuple[object, ...]:
+    return one.task, one.variant, one.path, one.accuracy, one.repository, one.together
 
 
 def _classes(offers: Iterable[Offer]) -> set[tuple[str, str, tuple[str, ...], int]]:

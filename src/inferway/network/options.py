@@ -14,7 +14,7 @@ budget they would take all together is `DeliveryNetwork.rest`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,19 @@ from numpy.typing import NDArray
 Float = NDArray[np.float64]
 Index = NDArray[np.int32]
 Offset = NDArray[np.int64]
+
+
+def ranges(counts: NDArray[Any]) -> Offset:
+    """(n + 1,) where each of n consecutive ranges begins, and where the last ends."""
+    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+
+
+def numbered(counts: NDArray[Any]) -> Index:
+    """Count 0, 1, ..., n - 1 for each n of `counts`."""
+    start = np.cumsum(counts) - counts
+    numbers = np.arange(int(counts.sum()), dtype=np.int32)
+    numbers -= np.repeat(start.astype(np.int32), counts)
+    return numbers
 
 
 class Models(NamedTuple):

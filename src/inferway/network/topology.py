@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,45 +61,41 @@ class Topology:
     def __post_init__(self) -> None:
         count = len(self.nodes)
         links = np.asarray(self.links, np.int64).reshape(-1, 2)
-        columns = {
-            "rtt_s": (np.asarray(self.rtt_s, np.float64), len(links)),
-            "budget": (_or(self.budget, count, np.inf, np.float64), count),
-            "hardware": (_or(self.hardware, count, 0, np.int32), count),
-            "repository": (_or(self.repository, count, False, np.bool_), count),
-            "tier": (_or(self.tier, count, 0, np.int32), count),
-        }
-        for name, (column, length) in columns.items():
+        for name, dtype, default, length in (
+            ("rtt_s", np.float64, None, len(links)),
+            ("budget", np.float64, np.inf, count),
+            ("hardware", np.int32, 0, count),
+            ("repository", np.bool_, False, count),
+            ("tier", np.int32, 0, count),
+        ):
+            column = np.asarray(getattr(self, name), dtype)
+            if default is not None and not column.size:
+                column = np.full(count, default, dtype)
             if column.shape != (length,):
                 raise NetworkError(f"{name} has shape {column.shape}, expected ({length},)")
             object.__setattr__(self, name, column)
         object.__setattr__(self, "links", links)
-        self._check()
-
-    def _check(self) -> None:
         if not self.nodes:
             raise NetworkError("a network has at least one node")
         if len(set(self.nodes)) < len(self.nodes):
             name, times = Counter(self.nodes).most_common(1)[0]
             raise NetworkError(f"{times} nodes are called {name}; every node needs its own name")
-        count = len(self.nodes)
-        if self.links.size and not (0 <= self.links.min() <= self.links.max() < count):
-            wrong = self.links[((self.links < 0) | (self.links >= count)).any(axis=1)][0]
+        if links.size and not (0 <= links.min() <= links.max() < count):
+            wrong = links[((links < 0) | (links >= count)).any(axis=1)][0]
             raise NetworkError(f"a link joins nodes {wrong.tolist()}, but there are only {count}")
-        loops = np.flatnonzero(self.links[:, 0] == self.links[:, 1])
-        if loops.size:
-            name = self.nodes[self.links[loops[0], 0]]
-            raise NetworkError(f"a link joins two nodes, but both ends of one are {name}")
-        bad = np.flatnonzero(~((self.rtt_s >= 0) & np.isfinite(self.rtt_s)))
-        if bad.size:
-            one, other = (self.nodes[end] for end in self.links[bad[0]])
+        for one in links[links[:, 0] == links[:, 1], 0][:1]:
             raise NetworkError(
-                f"the round-trip time between {one} and {other} is {self.rtt_s[bad[0]]:g} s; it "
+                f"a link joins two nodes, but both ends of one are {self.nodes[one]}"
+            )
+        for bad in np.flatnonzero(~((self.rtt_s >= 0) & np.isfinite(self.rtt_s)))[:1]:
+            one, other = (self.nodes[end] for end in links[bad])
+            raise NetworkError(
+                f"the round-trip time between {one} and {other} is {self.rtt_s[bad]:g} s; it "
                 "must be a number of 0 or more"
             )
-        bad = np.flatnonzero(~(self.budget >= 0))
-        if bad.size:
+        for bad in np.flatnonzero(~(self.budget >= 0))[:1]:
             raise NetworkError(
-                f"the budget of {self.nodes[bad[0]]} is {self.budget[bad[0]]:g} bytes; it must be "
+                f"the budget of {self.nodes[bad]} is {self.budget[bad]:g} bytes; it must be "
                 "0 or more"
             )
 
@@ -114,10 +110,6 @@ class Topology:
         if name not in self.tiers:
             raise NetworkError(f"there is no tier {name}; there is {', '.join(self.tiers)}")
         return np.flatnonzero(self.tier == self.tiers.index(name))
-
-
-def _or(given: NDArray[Any], count: int, default: float, dtype: type[np.generic]) -> NDArray[Any]:
-    return np.asarray(given, dtype) if np.size(given) else np.full(count, default, dtype)
 
 
 @dataclass(frozen=True)
@@ -169,33 +161,30 @@ def tree(tiers: Sequence[Level], *, seed: int = 0) -> Topology:
         raise NetworkError("a tree needs at least one tier, its root")
     if tiers[0].nodes != 1:
         raise NetworkError(f"tier {tiers[0].name} is the root and has one node")
-    sizes = np.array([tier.nodes for tier in tiers])
-    start = np.concatenate([[0], np.cumsum(sizes)])
-    names: list[str] = []
-    links, rtt = [], []
-    kinds = tuple(dict.fromkeys(tier.hardware for tier in tiers))
-    budget = np.empty(start[-1])
-    rng = np.random.default_rng([seed, _BUDGETS])
-    for level, tier in enumerate(tiers):
+    for tier in tiers:
         if tier.nodes < 1:
             raise NetworkError(f"tier {tier.name} has {tier.nodes} nodes; it needs at least one")
-        own = np.arange(start[level], start[level + 1])
-        names += [f"{tier.name}-{k}" for k in range(tier.nodes)] if tier.nodes > 1 else [tier.name]
-        budget[own] = _budgets(tier, rng)
-        if level:
-            above = sizes[level - 1]
-            parent = start[level - 1] + np.arange(tier.nodes) * above // tier.nodes
-            links.append(np.column_stack([own, parent]))
-            rtt.append(np.full(tier.nodes, tier.rtt_s))
+    sizes = np.array([tier.nodes for tier in tiers])
+    start = np.cumsum(sizes) - sizes
+    level = np.repeat(np.arange(len(tiers)), sizes)
+    below = np.arange(1, len(level))
+    above = level[1:] - 1
+    parent = start[above] + (below - start[above + 1]) * sizes[above] // sizes[above + 1]
+    kinds = tuple(dict.fromkeys(tier.hardware for tier in tiers))
+    rng = np.random.default_rng([seed, _BUDGETS])
     return Topology(
-        nodes=tuple(names),
-        links=np.concatenate(links) if links else np.empty((0, 2), np.int64),
-        rtt_s=np.concatenate(rtt) if rtt else np.empty(0),
-        budget=budget,
-        hardware=np.repeat([kinds.index(tier.hardware) for tier in tiers], sizes).astype(np.int32),
+        nodes=tuple(
+            f"{tier.name}-{k}" if tier.nodes > 1 else tier.name
+            for tier in tiers
+            for k in range(tier.nodes)
+        ),
+        links=np.column_stack([below, parent]),
+        rtt_s=np.repeat([tier.rtt_s for tier in tiers], sizes)[1:],
+        budget=np.concatenate([_budgets(tier, rng) for tier in tiers]),
+        hardware=np.array([kinds.index(tier.hardware) for tier in tiers], np.int32)[level],
         kinds=kinds,
-        repository=np.repeat([tier.repository for tier in tiers], sizes),
-        tier=np.repeat(np.arange(len(tiers)), sizes).astype(np.int32),
+        repository=np.array([tier.repository for tier in tiers])[level],
+        tier=level.astype(np.int32),
         tiers=tuple(tier.name for tier in tiers),
     )
 
@@ -236,30 +225,31 @@ def from_graph(graph: networkx.Graph, *, rtt: str = "rtt_s") -> Topology:
     NetworkError
         If an edge has no round-trip time, or as `Topology`.
     """
-    data: list[tuple[Any, dict[str, Any]]] = list(graph.nodes(data=True))
-    index = {node: k for k, (node, _) in enumerate(data)}
-    kinds = tuple(dict.fromkeys(str(values.get("hardware", "cpu")) for _, values in data))
-    tiers = tuple(dict.fromkeys(str(values.get("tier", "")) for _, values in data))
-    links, seconds = [], []
+    names = list(graph)
+    index = {node: k for k, node in enumerate(names)}
     for one, other, values in graph.edges(data=True):
         if rtt not in values:
             raise NetworkError(
                 f"the edge between {one} and {other} has no attribute {rtt}, its round-trip time "
                 "in seconds"
             )
-        links.append((index[one], index[other]))
-        seconds.append(float(values[rtt]))
+    edges = [
+        (index[one], index[other], float(rtt_s)) for one, other, rtt_s in graph.edges(data=rtt)
+    ]
+    hardware, tier = (
+        [str(graph.nodes[node].get(key, default)) for node in names]
+        for key, default in (("hardware", "cpu"), ("tier", ""))
+    )
+    kinds, tiers = tuple(dict.fromkeys(hardware)), tuple(dict.fromkeys(tier))
     return Topology(
-        nodes=tuple(str(node) for node, _ in data),
-        links=np.array(links, np.int64).reshape(-1, 2),
-        rtt_s=np.array(seconds),
-        budget=np.array([float(values.get("budget", np.inf)) for _, values in data]),
-        hardware=np.array(
-            [kinds.index(str(values.get("hardware", "cpu"))) for _, values in data], np.int32
-        ),
+        nodes=tuple(map(str, names)),
+        links=np.array([ends for *ends, _ in edges], np.int64).reshape(-1, 2),
+        rtt_s=np.array([rtt_s for *_, rtt_s in edges]),
+        budget=np.array([float(graph.nodes[node].get("budget", np.inf)) for node in names]),
+        hardware=np.array([kinds.index(one) for one in hardware], np.int32),
         kinds=kinds,
-        repository=np.array([bool(values.get("repository", False)) for _, values in data]),
-        tier=np.array([tiers.index(str(values.get("tier", ""))) for _, values in data], np.int32),
+        repository=np.array([bool(graph.nodes[node].get("repository", False)) for node in names]),
+        tier=np.array([tiers.index(one) for one in tier], np.int32),
         tiers=tiers,
     )
 

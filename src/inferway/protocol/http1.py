@@ -8,19 +8,18 @@ import select
 import ssl
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from time import monotonic
 from typing import Any, ClassVar, Final, cast
 
 import httptools
 
+# Bytes of an answer, and of its headers, after which the reading stops.
 LONGEST_BODY: Final = 256 * 1024**2
-"""Bytes of an answer after which the reading stops."""
 LONGEST_HEAD: Final = 64 * 1024
-"""Bytes of its headers, likewise."""
+# Connections that have been idle for less are used unasked.
 FRESH_S: Final = 0.005
-"""Connections that have been idle for less are used unasked."""
 _LEAST_SWEEP_S: Final = 0.1
 _JOINED: Final = 64 * 1024
 
@@ -30,12 +29,14 @@ class ClientConnection(asyncio.Protocol):
 
     Of an answer, `form` makes what its `headed` returns for the status, the headers by name in
     lower case, and the body; where it has a `whole`, that is given what came in one piece first,
-    and leaves it to the parser with None. `answered` is told the connection, the answer, and
-    whether the connection can take another call; `lost`, when it has ended, and why where something
-    was wrong with what came.
+    and leaves it to the parser with None.
 
     Attributes
     ----------
+    answered
+        Told the connection, the answer, and whether the connection can take another call.
+    lost
+        Told when it has ended, and why where something was wrong with what came.
     begun
         Whether any of an answer has come.
     call
@@ -50,10 +51,12 @@ class ClientConnection(asyncio.Protocol):
         What is wrong with what came, in a sentence's part; empty where nothing is.
     """
 
-    garbage: ClassVar[str] = "what it sent is no answer ({error})"
-    long_head: ClassVar[str] = "the headers of its answer are longer than {limit} bytes"
-    long_body: ClassVar[str] = "its answer is longer than {limit} bytes"
-    announced: ClassVar[str] = "it announces {size} bytes, the limit is {limit}"
+    sentences: ClassVar[Mapping[str, str]] = {
+        "garbage": "what it sent is no answer ({error})",
+        "long head": "the headers of its answer are longer than {limit} bytes",
+        "long body": "its answer is longer than {limit} bytes",
+        "announced": "it announces {size} bytes, the limit is {limit}",
+    }
 
     def __init__(
         self,
@@ -62,25 +65,16 @@ class ClientConnection(asyncio.Protocol):
         lost: Callable[[ClientConnection, str], None],
     ) -> None:
         self._headed, self._whole = form.headed, getattr(form, "whole", None)
-        self.belong(answered, lost)
+        self.answered, self.lost = answered, lost
         self._parser: Any = httptools.HttpResponseParser(self)
         self._poll = select.poll()
         self._headers: dict[bytes, bytes] = {}
         self._chunks: list[bytes] = []
         self._head_bytes = self._received = self.came = 0
         self._has_head = self.begun = False
-        self.wrong = ""
+        self.wrong, self.since_s = "", 0.0
         self.call: Any = None
-        self.since_s = 0.0
         self.transport: Any = None
-
-    def belong(
-        self,
-        answered: Callable[[ClientConnection, Any, bool], None],
-        lost: Callable[[ClientConnection, str], None],
-    ) -> None:
-        """Tell another owner from now on."""
-        self._answered, self._lost = answered, lost
 
     def send(self, head: bytes, body: bytes | Sequence[bytes] = b"") -> None:
         """Write a request."""
@@ -115,7 +109,7 @@ class ClientConnection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         """Tell the owner."""
-        self._lost(self, self.wrong)
+        self.lost(self, self.wrong)
 
     def data_received(self, data: bytes) -> None:
         """Read what has come."""
@@ -123,7 +117,7 @@ class ClientConnection(asyncio.Protocol):
         if not self.begun and self.call is not None and self._whole is not None:
             answer = self._whole(data)
             if answer is not None:
-                self._answered(self, answer, True)
+                self.answered(self, answer, True)
                 return
         self.begun = True
         self.came += len(data)
@@ -132,17 +126,17 @@ class ClientConnection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade, ValueError) as error:
-            self.wrong = self.wrong or self.garbage.format(error=str(error)[:120] or "no HTTP")
+            said = str(error)[:120] or "no HTTP"
+            self.wrong = self.wrong or self.sentences["garbage"].format(error=said)
         if not self._has_head and self._head_bytes > LONGEST_HEAD:
-            self.wrong = self.long_head.format(limit=LONGEST_HEAD)
+            self.wrong = self.sentences["long head"].format(limit=LONGEST_HEAD)
         if self.wrong:
             self.transport.abort()
 
     def end(self) -> None:
         """Take the end of the connection, which ends a body whose length nobody said."""
-        headers = self._headers
-        unsaid = not (b"content-length" in headers or b"transfer-encoding" in headers)
-        if self._has_head and unsaid:
+        said = self._headers.keys() & {b"content-length", b"transfer-encoding"}
+        if self._has_head and not said:
             self._hand(False)
 
     # What httptools calls.
@@ -162,13 +156,15 @@ class ClientConnection(asyncio.Protocol):
         size = self._headers.get(b"content-length", b"")[:20]
         # The parser has checked that these are digits.
         if len(size) > 8 and int(size) > LONGEST_BODY:
-            self.wrong = self.announced.format(size=size.decode("latin-1"), limit=LONGEST_BODY)
+            self.wrong = self.sentences["announced"].format(
+                size=size.decode("latin-1"), limit=LONGEST_BODY
+            )
 
     def on_body(self, chunk: bytes) -> None:
         """Keep a piece of the body."""
         self._received += len(chunk)
         if self._received > LONGEST_BODY:
-            self.wrong = self.long_body.format(limit=LONGEST_BODY)
+            self.wrong = self.sentences["long body"].format(limit=LONGEST_BODY)
         else:
             self._chunks.append(chunk)
 
@@ -188,7 +184,7 @@ class ClientConnection(asyncio.Protocol):
 
     def take(self, status: int, headers: dict[bytes, bytes], body: bytes, keep: bool) -> None:
         """Hand a whole answer on; `keep` if the connection may carry another request."""
-        self._answered(self, self._headed(status, headers, body), keep)
+        self.answered(self, self._headed(status, headers, body), keep)
 
 
 class ConnectionPool(ABC):
@@ -214,8 +210,8 @@ class ConnectionPool(ABC):
         That its certificate must hold; None for the host.
     """
 
+    # Connections that nothing has used for so long are closed.
     idle_s: float = math.inf
-    """Connections that nothing has used for so long are closed."""
     connection_kind: type[ClientConnection] = ClientConnection
 
     def __init__(
@@ -241,18 +237,13 @@ class ConnectionPool(ABC):
         self._opening: set[asyncio.Task[None]] = set()
         self._sweep: asyncio.TimerHandle | None = None
         self._closed = False
+        # Connections made so far.
         self.opened = 0
-        """Connections made so far."""
 
     @cached_property
     def _loop(self) -> asyncio.AbstractEventLoop:
         # Kept, for in this Python each question for the running loop is a call of the system.
         return asyncio.get_running_loop()
-
-    @property
-    def in_use(self) -> int:
-        """Connections that carry a call."""
-        return len(self._busy)
 
     # What a pool of one's own says.
 
@@ -295,14 +286,12 @@ class ConnectionPool(ABC):
 
     def adopt(self, connection: ClientConnection) -> None:
         """Keep a connection that has been made, for the next call."""
-        connection.belong(self._take, self._lost)
+        connection.answered, connection.lost = self._take, self._lost
         self.opened += 1
         if self._closed:
             connection.abort()
-        elif self._waiting:
-            self._write(connection, self._waiting.popleft(), monotonic())
         else:
-            self._keep(connection, monotonic())
+            self._use(connection, monotonic())
 
     def end_idle(self) -> None:
         """End the connections that nothing has used for too long, now and when it is time again."""
@@ -328,9 +317,8 @@ class ConnectionPool(ABC):
 
     def forget(self) -> None:
         """End the idle connections: whoever is at their other end may have come anew."""
-        idle, self._idle = self._idle, []
-        for connection in idle:
-            connection.abort()
+        while self._idle:
+            self._idle.pop().abort()
 
     def anew(self) -> None:
         """Give up connections that are being made, and idle ones."""
@@ -375,7 +363,11 @@ class ConnectionPool(ABC):
         # Whoever waits next needs a task of its own; this one is about to end.
         self._opening.discard(cast("asyncio.Task[None]", asyncio.current_task()))
 
-    def _keep(self, connection: ClientConnection, now_s: float) -> None:
+    def _use(self, connection: ClientConnection, now_s: float) -> None:
+        """Write the next call that waits, or keep the connection for one."""
+        if self._waiting:
+            self._write(connection, self._waiting.popleft(), now_s)
+            return
         connection.since_s = now_s
         self._idle.append(connection)
         # One timer for all: one for each connection would cost more than it saves.
@@ -390,10 +382,8 @@ class ConnectionPool(ABC):
             connection.abort()
             if self._waiting:
                 self._open()
-        elif self._waiting:
-            self._write(connection, self._waiting.popleft(), now_s)
         else:
-            self._keep(connection, now_s)
+            self._use(connection, now_s)
         self.answered(call, answer, sent_s, now_s)
 
     def _lost(self, connection: ClientConnection, wrong: str) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferway.protocol.messages import RemoteAnswer
-from inferway.protocol.signature import Signature, Tensor
+from inferway.protocol.schema import Signature, Tensor
 from inferway.protocol.tensors import Wording, from_bytes, from_json, listed, to_bytes
 from inferway.unreadable import UNREADABLE, fault
 
@@ -34,13 +34,15 @@ class AnswerError(ValueError):
 _OUTPUT: Final = Wording(
     AnswerError,
     lenient=True,
-    kind="has no list of {datatype} in the output {name!r}",
-    count="has {given} elements in the output {name!r}, whose shape {shape} says {size}",
-    range="has elements in the output {name!r} that are out of the range of {datatype}",
-    size="has {given} bytes in the output {name!r}; {datatype} of shape {shape} has {size}",
-    cut="ends in element {given} of the output {name!r}",
-    ended="ends in element {given} of the output {name!r}",
-    left="goes on after the last element of the output {name!r}",
+    sentences={
+        "kind": "has no list of {datatype} in the output {name!r}",
+        "count": "has {given} elements in the output {name!r}, whose shape {shape} says {size}",
+        "range": "has elements in the output {name!r} that are out of the range of {datatype}",
+        "size": "has {given} bytes in the output {name!r}; {datatype} of shape {shape} has {size}",
+        "cut": "ends in element {given} of the output {name!r}",
+        "ended": "ends in element {given} of the output {name!r}",
+        "left": "goes on after the last element of the output {name!r}",
+    },
 )
 
 
@@ -77,19 +79,17 @@ def encode(
     described: list[dict[str, Any]] = []
     raw: list[bytes] = []
     for tensor, array in inputs:
+        about = {"name": tensor.name, "shape": array.shape, "datatype": tensor.datatype}
         if binary:
             raw.append(to_bytes(tensor.datatype, array))
             data: dict[str, Any] = {"parameters": {"binary_data_size": len(raw[-1])}}
         else:
             data = {"data": (numbers or _to_json)(tensor, array)}
-        about = {"name": tensor.name, "shape": array.shape, "datatype": tensor.datatype}
         described.append(about | data)
     form = {"parameters": {"binary_data": True}} if binary else {}
     wanted = [{"name": tensor.name, **form} for tensor in outputs]
-    message: dict[str, Any] = {"inputs": described, "outputs": wanted}
-    if parameters:
-        message["parameters"] = parameters
-    text = msgspec.json.encode(message)
+    message = {"inputs": described, "outputs": wanted}
+    text = msgspec.json.encode(message | ({"parameters": parameters} if parameters else {}))
     return [text, *raw], len(text) if binary else None
 
 
@@ -103,7 +103,7 @@ def decode(signature: Signature, rows: int, body: bytes, json_length: int | None
     AnswerError
         When it is no answer that the signature allows.
     """
-    at = len(body) if json_length is None else json_length
+    at = len(body) if json_length is None else min(json_length, len(body))
     try:
         answer = _decode_answer(memoryview(body)[:at])
     except UNREADABLE as error:
@@ -112,11 +112,9 @@ def decode(signature: Signature, rows: int, body: bytes, json_length: int | None
     arrays: Arrays = {}
     for output in answer.outputs:
         size = None if output.parameters is None else output.parameters.binary_data_size
-        start = at
-        if size is not None:
-            at += size
-            if size < 0 or at > len(body):
-                raise AnswerError(f"has fewer bytes than its output {output.name!r} announces")
+        start, at = at, at + (size or 0)
+        if at < start or at > len(body):
+            raise AnswerError(f"has fewer bytes than its output {output.name!r} announces")
         tensor = wanted.get(output.name)
         if tensor is None:
             continue  # more than was asked for does no harm

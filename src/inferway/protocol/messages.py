@@ -2,7 +2,7 @@
 
 Unknown keys are ignored, as the protocol's extensions ask; known ones must have their type. Of
 parameters, unknown ones make the decoder stop, so that somebody looks at them:
-`inferway.live.http.body`.
+`inferway.live.http.inference`.
 """
 
 from __future__ import annotations

@@ -9,27 +9,24 @@ import math
 import re
 import struct
 import threading
-from collections.abc import Callable, Generator
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Mapping
 from functools import lru_cache
 from itertools import chain
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
 import simdjson
 from numpy.typing import NDArray
 
-from inferway.protocol.refusal import RefusalError
-from inferway.protocol.signature import DTYPES
+from inferway.protocol.schema import DTYPES, RefusalError
 from inferway.unreadable import UNREADABLE, fault
 
 Raw = bytes | bytearray | memoryview
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Wording:
+class Wording(NamedTuple):
     """Sentences for what is wrong with a tensor's data, of an input or of an output.
 
     `lenient` reading takes lists nested in any way, null for NaN, and any byte but 0 for true.
@@ -37,25 +34,31 @@ class Wording:
 
     error: Callable[[str], ValueError]
     lenient: bool
-    kind: str
-    count: str
-    range: str
-    size: str
-    cut: str
-    ended: str
-    left: str
+    sentences: Mapping[str, str]
+
+    def wrong(self, what: str, **values: Any) -> ValueError:
+        """Make the error that says what is wrong."""
+        return self.error(self.sentences[what].format(**values))
 
 
 _INPUT: Final = Wording(
     lambda reason: RefusalError(400, reason),
     lenient=False,
-    kind="the data of input {name!r} is not {datatype}: {fault}",
-    count="input {name!r} has {given} elements, its shape {shape} says {size}",
-    range="the data of input {name!r} is out of the range of {datatype}",
-    size="input {name!r} has {given} bytes of binary data; {datatype} of shape {shape} has {size}",
-    cut="element {given} of input {name!r} is longer than its binary data",
-    ended="the binary data of input {name!r} ends at element {given} of {size}",
-    left="the binary data of input {name!r} goes on after element {size}",
+    sentences={
+        "kind": "the data of input {name!r} is not {datatype}: {fault}",
+        "count": "input {name!r} has {given} elements, its shape {shape} says {size}",
+        "range": "the data of input {name!r} is out of the range of {datatype}",
+        "size": "input {name!r} has {given} bytes of binary data; {datatype} of shape {shape} has "
+        "{size}",
+        "cut": "element {given} of input {name!r} is longer than its binary data",
+        "ended": "the binary data of input {name!r} ends at element {given} of {size}",
+        "left": "the binary data of input {name!r} goes on after element {size}",
+        "depth": "the data of input {name!r} is nested {depth} deep; expected a flat list or the "
+        "shape {shape}",
+        "shape": "the data of input {name!r} is not of its shape {shape}",
+        "form": "the data of input {name!r} is not {datatype}, or not of its shape {shape}",
+        "flag": "the binary data of input {name!r} holds a BOOL that is not 0 or 1",
+    },
 )
 _WIRE: Final = {name: dtype.newbyteorder("<") for name, dtype in DTYPES.items()}
 _ELEMENT: Final[dict[str, type]] = {
@@ -72,38 +75,60 @@ _NUMBERS: Final[dict[str, tuple[Literal["d", "i", "u"], str]]] = {
     for name in DTYPES
     if name not in ("BOOL", "BYTES")
 }
+# Longer JSON, and longer lists in it, are read piece by piece.
 LARGE: Final = 128 * 1024
-"""Longer JSON, and longer lists in it, are read piece by piece."""
 _PIECE: Final = 64 * 1024
+# Elements that are written in one step: a millisecond.
 _PART: Final = 8 * 1024
-"""Elements that are written in one step: a millisecond."""
 _OPENING: Final = re.compile(rb"[\[ \t\r\n]*")
 _CONTENT: Final = bytes(set(range(256)) - set(b'[],"'))
-
-
+# A thread's own: what it has read is lost when it reads on.
 _parser: Final = threading.local()
-"""A thread's own: what it has read is lost when it reads on."""
 
 
 def from_json(
     name: str,
     datatype: str,
     shape: tuple[int, ...],
-    data: msgspec.Raw,
+    data: msgspec.Raw | bytes,
     wording: Wording = _INPUT,
 ) -> NDArray[Any]:
     """Decode a JSON array, flat or nested as the shape says; the name is for messages.
 
-    Raises
-    ------
-    ValueError
-        A `RefusalError` of an input, or what the wording says, when elements have another type, are
-        out of the datatype's range, or are too many or few.
+    A `RefusalError` of an input, or what the wording says, where elements have another type, are
+    out of the datatype's range, or are too many or few.
     """
-    text = bytes(data)
-    if len(text) > LARGE and datatype != "BYTES" and not wording.lenient:
-        return finished(long_from_json(name, datatype, shape, text))
-    return _from_json(name, datatype, shape, text, wording)
+    text, size, lenient = bytes(data), math.prod(shape), wording.lenient
+    numbers = _flat_numbers(datatype, text)
+    if numbers is not None and numbers.size == size:
+        return numbers.reshape(shape)
+    depth = _depth(text)
+    element: Any = _ELEMENT.get(datatype, int)
+    if not lenient:
+        _check_form(name, datatype, shape, text)
+    elif element is float:
+        element = float | None  # JSON has no NaN and no infinities; servers write null
+    about = {"name": name, "datatype": datatype, "shape": [*shape], "size": size}
+    try:
+        values = _decoder(element, max(1, depth))(text)
+    except UNREADABLE as error:
+        raise wording.wrong("kind", fault=fault(error), **about) from None
+    for level in range(1, depth):
+        if not lenient and any(len(inner) != shape[level] for inner in values):
+            raise wording.wrong("shape", **about)
+        values = list(chain.from_iterable(values))
+    if len(values) != size:
+        raise wording.wrong("count" if lenient else "shape", given=len(values), **about)
+    if datatype == "BYTES":
+        return _objects([value.encode() for value in values]).reshape(shape)
+    if lenient and None in values:
+        values = [math.nan if value is None else value for value in values]
+    try:
+        # Half the time of np.array, and it refuses what is out of range.
+        packed = struct.pack(f"<{size}{_FORMAT[datatype]}", *values)
+    except (OverflowError, struct.error):
+        raise wording.wrong("range", **about) from None
+    return np.frombuffer(packed, _WIRE[datatype]).reshape(shape)
 
 
 def long_from_json(
@@ -113,7 +138,9 @@ def long_from_json(
     size = math.prod(shape)
     depth = _check_form(name, datatype, shape, text)
     # Brackets and commas are compared with those of the shape, and the rest is one flat list.
-    frame = _frame(shape if depth > 1 else (size,))
+    frame = b""
+    for count in reversed(shape if depth > 1 else (size,)):
+        frame = b"[%s]" % ((frame + b",") * count)[:-1]
     array = np.empty(size, _WIRE[datatype])
     start = seen = done = 0
     while start < len(text):
@@ -121,74 +148,33 @@ def long_from_json(
         piece = text[start:cut] if cut >= 0 else text[start:]
         part = piece.translate(None, _CONTENT)
         if not frame.startswith(part, seen):
-            raise RefusalError(
-                400,
-                f"the data of input {name!r} is not {datatype}, or not of its shape {list(shape)}",
-            )
+            raise _INPUT.wrong("form", name=name, datatype=datatype, shape=[*shape])
         seen += len(part) + 1
         count = part.count(b",") + 1
         flat = b"[%s]" % piece.translate(None, b"[]")
-        array[done : done + count] = _from_json(name, datatype, (count,), flat)
+        array[done : done + count] = from_json(name, datatype, (count,), flat)
         done += count
         start += len(piece) + 1
         yield 0
     if done != size:
-        raise _misshapen(name, shape)
+        raise _INPUT.wrong("shape", name=name, shape=[*shape])
     return array.reshape(shape)
 
 
-def _from_json(
-    name: str, datatype: str, shape: tuple[int, ...], text: bytes, wording: Wording = _INPUT
-) -> NDArray[Any]:
-    size = math.prod(shape)
-    numbers = _flat_numbers(datatype, text)
-    if numbers is not None and numbers.size == size:
-        return numbers.reshape(shape)
-    depth = _depth(text)
-    element: Any = _ELEMENT.get(datatype, int)
-    if not wording.lenient:
-        _check_form(name, datatype, shape, text)
-    elif element is float:
-        element = float | None  # JSON has no NaN and no infinities; servers write null
-    told = {"name": name, "datatype": datatype, "shape": [*shape], "size": size}
-    try:
-        values = _decoder(element, max(1, depth))(text)
-    except UNREADABLE as error:
-        raise wording.error(wording.kind.format(fault=fault(error), **told)) from None
-    for level in range(1, depth):
-        if not wording.lenient and any(len(inner) != shape[level] for inner in values):
-            raise _misshapen(name, shape)
-        values = list(chain.from_iterable(values))
-    if len(values) != size:
-        if not wording.lenient:
-            raise _misshapen(name, shape)
-        raise wording.error(wording.count.format(given=len(values), **told))
-    if datatype == "BYTES":
-        array = np.empty(size, np.object_)
-        array[:] = [value.encode() for value in values]
-        return array.reshape(shape)
-    if wording.lenient and None in values:
-        values = [math.nan if value is None else value for value in values]
-    try:
-        # Half the time of np.array, and it refuses what is out of range.
-        packed = struct.pack(f"<{size}{_FORMAT[datatype]}", *values)
-    except (OverflowError, struct.error):
-        raise wording.error(wording.range.format(**told)) from None
-    return np.frombuffer(packed, _WIRE[datatype]).reshape(shape)
-
-
-class LazyTensor:
+class LazyTensor(NamedTuple):
     """Data of an input in JSON that nobody needs before the model does."""
 
-    __slots__ = ("_data", "_datatype", "_name", "shape")
-
-    def __init__(self, name: str, datatype: str, shape: tuple[int, ...], data: msgspec.Raw) -> None:
-        self._name, self._datatype, self._data = name, datatype, data
-        self.shape = shape
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    data: msgspec.Raw
 
     def decoded(self) -> NDArray[Any]:
         """Decode it; malformed data is a `RefusalError`."""
-        return from_json(self._name, self._datatype, self.shape, self._data)
+        text = bytes(self.data)
+        if len(text) > LARGE and self.datatype != "BYTES":
+            return finished(long_from_json(*self[:3], text))
+        return from_json(*self[:3], text)
 
 
 def from_bytes(
@@ -202,27 +188,22 @@ def from_bytes(
 ) -> NDArray[Any]:
     """Read an array from `size` raw bytes of `data` at `start`.
 
-    Raises
-    ------
-    ValueError
-        A `RefusalError` of an input, or what the wording says, when the bytes are not as many as
-        shape and datatype say, or no BOOL or BYTES.
+    A `RefusalError` of an input, or what the wording says, where the bytes are not as many as shape
+    and datatype say, or no BOOL or BYTES.
     """
     count = math.prod(shape)
     if datatype == "BYTES":
-        return _strings(name, data, start, size, count, wording).reshape(shape)
+        return _objects(_strings(name, data, start, start + size, count, wording)).reshape(shape)
     dtype = _WIRE[datatype]
-    if size != count * dtype.itemsize:
-        told = {"name": name, "datatype": datatype, "shape": [*shape], "given": size}
-        raise wording.error(wording.size.format(size=count * dtype.itemsize, **told))
+    if size != (needed := count * dtype.itemsize):
+        about = {"name": name, "datatype": datatype, "shape": [*shape]}
+        raise wording.wrong("size", size=needed, given=size, **about)
     if datatype == "BOOL":
         flags = np.frombuffer(data, np.uint8, count, start)
         if wording.lenient:
             return flags.astype(np.bool_).reshape(shape)
         if flags.max() > 1:
-            raise RefusalError(
-                400, f"the binary data of input {name!r} holds a BOOL that is not 0 or 1"
-            )
+            raise wording.wrong("flag", name=name)
         return flags.view(np.bool_).reshape(shape)
     array = np.frombuffer(data, dtype, count, start)
     if not array.flags.aligned:
@@ -231,32 +212,32 @@ def from_bytes(
 
 
 def _strings(
-    name: str, data: Raw, start: int, size: int, count: int, wording: Wording
-) -> NDArray[np.object_]:
+    name: str, data: Raw, start: int, end: int, count: int, wording: Wording
+) -> list[bytes]:
     """Read elements of BYTES, each after its length."""
-    end = start + size
-    array = np.empty(count, np.object_)
+    elements = []
     for i in range(count):
         fitting = start + 4 <= end
         length = _LENGTH.unpack_from(data, start)[0] if fitting else 0
-        start += 4
-        if not fitting or start + length > end:
-            reason = wording.cut if fitting else wording.ended
-            raise wording.error(reason.format(name=name, given=i, size=count))
-        array[i] = bytes(data[start : start + length])
-        start += length
+        start += 4 + length
+        if not fitting or start > end:
+            raise wording.wrong("cut" if fitting else "ended", name=name, given=i, size=count)
+        elements.append(bytes(data[start - length : start]))
     if start != end:
-        raise wording.error(wording.left.format(name=name, size=count))
+        raise wording.wrong("left", name=name, size=count)
+    return elements
+
+
+def _objects(elements: list[bytes]) -> NDArray[np.object_]:
+    array = np.empty(len(elements), np.object_)
+    array[:] = elements
     return array
 
 
 def to_json(name: str, datatype: str, array: NDArray[Any]) -> list[Any]:
     """List the elements of an output, flat; NaN and infinities become null.
 
-    Raises
-    ------
-    RefusalError
-        When a BYTES element is not UTF-8.
+    A BYTES element that is not UTF-8 is a `RefusalError`.
     """
     try:
         return listed(datatype, array)
@@ -302,26 +283,10 @@ def _check_form(name: str, datatype: str, shape: tuple[int, ...], text: bytes) -
     size, commas, depth = math.prod(shape), text.count(b","), _depth(text)
     if datatype != "BYTES" and commas != size - 1:
         given = commas + 1 if text.strip(b"[] \t\r\n") else 0
-        raise _INPUT.error(_INPUT.count.format(name=name, given=given, shape=[*shape], size=size))
+        raise _INPUT.wrong("count", name=name, given=given, shape=[*shape], size=size)
     if depth not in (1, len(shape)):
-        raise RefusalError(
-            400,
-            f"the data of input {name!r} is nested {depth} deep; "
-            f"expected a flat list or the shape {list(shape)}",
-        )
+        raise _INPUT.wrong("depth", name=name, depth=depth, shape=[*shape])
     return depth
-
-
-def _misshapen(name: str, shape: tuple[int, ...]) -> RefusalError:
-    return RefusalError(400, f"the data of input {name!r} is not of its shape {list(shape)}")
-
-
-def _frame(shape: tuple[int, ...]) -> bytes:
-    """Write a list of this shape without what stands in it."""
-    frame = b""
-    for count in reversed(shape):
-        frame = b"[%s]" % ((frame + b",") * count)[:-1]
-    return frame
 
 
 def _flat_numbers(datatype: str, text: bytes) -> NDArray[Any] | None:

@@ -6,8 +6,8 @@ import asyncio
 import enum
 import ssl
 import time
-from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Final, NamedTuple
 
 import msgspec
 
@@ -160,10 +160,12 @@ class ServerReply(NamedTuple):
 class ServerConnection(ClientConnection):
     """A connection that knows whether a request is out as a whole."""
 
-    garbage = "{error}"
-    long_head = "its headers are longer than {limit:,} bytes"
-    long_body = "it is longer than {limit:,} bytes"
-    announced = "it announces more than {limit:,} bytes"
+    sentences: ClassVar[Mapping[str, str]] = {
+        "garbage": "{error}",
+        "long head": "its headers are longer than {limit:,} bytes",
+        "long body": "it is longer than {limit:,} bytes",
+        "announced": "it announces more than {limit:,} bytes",
+    }
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Be told from now on when bytes are left to be sent, and when none are."""

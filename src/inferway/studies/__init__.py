@@ -5,10 +5,10 @@
 - `checked`: what claims say of it, with 95 % intervals.
 - `Study`, `Point`, `Claim`, `Results`: what one consists of, with `scales` of its settings.
 - `grid`: points of every combination of values.
-- `claim`: a sentence with its limit in words.
+- `claim`: a sentence with its limit in words; `claims`: several, as paragraphs of text.
 """
 
-from inferway.experiments.claim import Claim, claim
+from inferway.experiments.claim import Claim, claim, claims
 from inferway.experiments.results import Measure, Results
 from inferway.experiments.runner import Point, grid
 from inferway.experiments.study import OUT, SCALES, Progress, Study, checked, run, scales, stored
@@ -26,6 +26,7 @@ __all__ = [
     "Study",
     "checked",
     "claim",
+    "claims",
     "grid",
     "named",
     "run",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from threading import Event
 from typing import Any
@@ -35,15 +35,6 @@ class ConservationError(RuntimeError):
 
 
 @dataclass
-class Samples:
-    """The site over time, sampled at equal distances."""
-
-    time_s: list[float] = field(default_factory=list)
-    present: list[int] = field(default_factory=list)
-    sent: list[Ints] = field(default_factory=list)  # (K,) dispatches since the start, by class
-
-
-@dataclass
 class Replicated:
     """Result of one replication."""
 
@@ -59,7 +50,7 @@ class Replicated:
     crowded: str  # Why it ended early; empty if it did not
     complete: bool
     kind: Kind
-    series: Samples
+    samples: list[tuple[float, int, Ints]]  # Time, requests in the system, (K,) dispatches so far
     lengths: Floats  # (K, L) share of server time by queue length
 
 
@@ -93,36 +84,30 @@ def replicate(
         sink=None if sink is None else partial(sink, replication),
     )
     clock = _Clock(engine, scenario, sample_s)
-    crowded, warmed, done = "", 0, 0
-    start_s, start_present = 0.0, 0
-    blocks: list[tuple[float, ...]] = []
-    area = 0.0
+    crowded, warmed, done, start_s, start_present = "", 0, 0, 0.0, 0
+    blocks: list[Any] = []
     try:
         warmed = _warm_up(clock, scenario, warmup, stop)
         start_s, start_present = engine.now_s, engine.present
         engine.count_anew()
-        clock.series = Samples()
-        engine.cpu_s = 0.0
+        clock.samples, engine.cpu_s = [], 0.0
         block = max(1, min(_LARGEST_BLOCK, math.ceil(queries / BLOCKS)))
-        before = _sums(engine, scenario)
+        before = _sums(engine)
         for arrived in clock.until(queries, block, stop):
             done += arrived
-            after = _sums(engine, scenario)
-            blocks.append(tuple(after - before))
+            after = _sums(engine)
+            blocks.append(after - before)
             before = after
             if progress is not None:
                 progress(arrived)
     except CrowdedError as error:
         crowded = str(error)
     area, present, now_s = float(engine.tally.area[0]), engine.present, engine.now_s
-    lengths = engine.tally.lengths / np.maximum(
-        engine.tally.lengths.sum(axis=1, keepdims=True), 1e-300
-    )
-    balance = float(engine.site.balance[0])
+    lengths, balance = engine.tally.lengths.copy(), float(engine.site.balance[0])
     if not crowded:
         engine.drain()
         if blocks:
-            blocks[-1] = tuple(np.add(blocks[-1], _sums(engine, scenario) - before))
+            blocks[-1] = blocks[-1] + (_sums(engine) - before)
         _check(engine)
     engine.hand_over()
     return Replicated(
@@ -138,23 +123,9 @@ def replicate(
         crowded=crowded,
         complete=done >= queries,
         kind=engine.kind,
-        series=clock.series,
-        lengths=lengths,
+        samples=clock.samples,
+        lengths=lengths / np.maximum(lengths.sum(axis=1, keepdims=True), 1e-300),
     )
-
-
-@dataclass
-class _Due:
-    """Work done at equal distances of time."""
-
-    every_s: float
-    act: Callable[[], None]
-    times: int = 0
-
-    @property
-    def next_s(self) -> float:
-        """When it is due again."""
-        return (self.times + 1) * self.every_s
 
 
 class _Clock:
@@ -165,34 +136,29 @@ class _Clock:
 
     def __init__(self, engine: Engine, scenario: Scenario, sample_s: float | None) -> None:
         self.engine, self._scenario = engine, scenario
-        self.series = Samples()
+        self.samples: list[tuple[float, int, Ints]] = []
         window_s = scenario.window_s if hasattr(engine.policy, "retune") else None
         slot_s = None if engine.controller is None else engine.controller.slot_s
-        self._due = [
-            _Due(every_s, act)
-            for every_s, act in (
-                (sample_s, self._sample),
-                (window_s, self._retune),
-                (slot_s, engine.reroute),
-            )
-            if every_s is not None
-        ]
+        due = (sample_s, self._sample), (window_s, self._retune), (slot_s, engine.reroute)
+        self._due = [(every_s, act) for every_s, act in due if every_s is not None]
+        self._times = [0] * len(self._due)  # How often each was due
         self._in_window = 0
         engine.reroute()
 
     def advance(self, arrivals: int) -> int:
         done = 0
         while done < arrivals:
-            until_s = min((due.next_s for due in self._due), default=np.inf)
+            next_s = [(n + 1) * one[0] for n, one in zip(self._times, self._due, strict=True)]
+            until_s = min(next_s, default=np.inf)
             arrived = self.engine.advance(arrivals - done, until_s)
             done += arrived
             self._in_window += arrived
             if self.engine.now_s < until_s:
                 break
-            for due in self._due:
-                if self.engine.now_s >= due.next_s:
-                    due.times += 1
-                    due.act()
+            for place, (_, act) in enumerate(self._due):
+                if self.engine.now_s >= next_s[place]:
+                    self._times[place] += 1
+                    act()
         return done
 
     def until(self, arrivals: int, block: int, stop: Event) -> Iterator[int]:
@@ -204,9 +170,8 @@ class _Clock:
             yield arrived
 
     def _sample(self) -> None:
-        self.series.time_s.append(self.engine.now_s)
-        self.series.present.append(self.engine.present)
-        self.series.sent.append(self.engine.tally.sent.sum(axis=0))
+        engine = self.engine
+        self.samples.append((engine.now_s, engine.present, engine.tally.sent.sum(axis=0)))
 
     def _retune(self) -> None:
         scenario = self._scenario
@@ -253,32 +218,31 @@ def truncation(means: Floats) -> int:
     return int(np.argmin(errors))
 
 
-def _sums(engine: Engine, scenario: Scenario) -> Any:
-    answered = engine.tally.answered.sum(axis=0)
-    return np.array(
-        [answered.sum(), engine.tally.response_s.sum(), answered @ scenario.fleet.accuracy]
-    )
+def _sums(engine: Engine) -> Any:
+    """Answers, their response times and their accuracies so far."""
+    tally, accuracy = engine.tally, engine.scenario.fleet.accuracy
+    answered = tally.answered.sum(axis=0)
+    return np.array([answered.sum(), tally.response_s.sum(), answered @ accuracy])
 
 
 def _check(engine: Engine) -> None:
     """Little's law and the balance of flows: both hold exactly in a right run."""
     tally = engine.tally
+    answered = tally.answered.sum(axis=0)
     entered = int(tally.arrived.sum())
-    left = int(tally.rejected.sum() + tally.dropped.sum() + tally.answered.sum())
+    left = int(tally.rejected.sum() + tally.dropped.sum() + answered.sum())
     still = engine.present - engine.uncounted
     if entered != left + still:
         raise ConservationError(
             f"{entered} requests entered, {left} left and {still} are still there: "
             "the simulator has lost or made some"
         )
-    if engine.present == 0 and not math.isclose(
-        tally.area[0], tally.area[1], rel_tol=1e-6, abs_tol=1e-6
-    ):
+    area, times = tally.area
+    if engine.present == 0 and not math.isclose(area, times, rel_tol=1e-6, abs_tol=1e-6):
         raise ConservationError(
-            f"the number in the system integrates to {tally.area[0]:g} request-seconds and the "
-            f"times spent there sum to {tally.area[1]:g}: Little's law does not hold"
+            f"the number in the system integrates to {area:g} request-seconds and the "
+            f"times spent there sum to {times:g}: Little's law does not hold"
         )
-    answered = tally.answered.sum(axis=0)
     if (tally.sent.sum(axis=0) < answered).any():
         raise ConservationError("more requests were answered than dispatched")
 
@@ -304,18 +268,18 @@ def summarize(scenario: Scenario, outcomes: Sequence[Replicated]) -> TaskResult:
         "goodput": (answered - tally.late) @ accuracy,
         "violation_ratio": tally.rejected + tally.dropped + late,
     }
-    phases = []
-    for p, span in enumerate(phases_of(scenario.arrivals, scenario.capacity_per_s)):
-        own = span.accuracy_target
-        phases.append(
-            PhaseResult(
-                accuracy_target=scenario.target if own is None else own,
-                rate_per_s=span.rate_per_s,
-                response_time_s=_ratio(tally.response_s[p].sum(), answered[p].sum()),
-                accuracy=_ratio(answered[p] @ accuracy, answered[p].sum()),
-                **_served(fleet, tally, counts, slice(p, p + 1)),
-            )
+    phases = tuple(
+        PhaseResult(
+            accuracy_target=(
+                scenario.target if span.accuracy_target is None else span.accuracy_target
+            ),
+            rate_per_s=span.rate_per_s,
+            response_time_s=_ratio(tally.response_s[p].sum(), answered[p].sum()),
+            accuracy=_ratio(answered[p] @ accuracy, answered[p].sum()),
+            **_served(fleet, tally, counts, slice(p, p + 1)),
         )
+        for p, span in enumerate(phases_of(scenario.arrivals, scenario.capacity_per_s))
+    )
     span_s = sum(outcome.span_s for outcome in outcomes)
     whole = _served(fleet, tally, counts, slice(None))
     stable, notes = _verdict(scenario, outcomes)
@@ -328,7 +292,7 @@ def summarize(scenario: Scenario, outcomes: Sequence[Replicated]) -> TaskResult:
         in_system=_ratio(sum(outcome.area for outcome in outcomes), span_s),
         rate_per_s=_ratio(whole["queries"], span_s),
         queries_per_cpu_s=_ratio(whole["queries"], sum(outcome.cpu_s for outcome in outcomes)),
-        phases=tuple(phases),
+        phases=phases,
         stable=stable,
         notes=notes,
         engine=outcomes[0].kind,
@@ -344,28 +308,25 @@ def summarize(scenario: Scenario, outcomes: Sequence[Replicated]) -> TaskResult:
 def _served(fleet: Fleet, tally: Tally, counts: dict[str, Any], phases: slice) -> dict[str, Any]:
     """Compute what the results of a run and of its phases have in common."""
     queries = int(tally.arrived[phases].sum())
-    answered = tally.answered[phases].sum(axis=0)
+    answered, sent = tally.answered[phases].sum(axis=0), tally.sent[phases].sum(axis=0)
     return {
         **_percentiles(tally.histogram[phases].sum(axis=(0, 1))),
-        "shares": _over(fleet, answered, answered.sum()),
-        "dispatched": _over(fleet, tally.sent[phases].sum(axis=0), queries),
+        "shares": {
+            k: _ratio(n, answered.sum()) for k, n in zip(fleet.variants, answered, strict=True)
+        },
+        "dispatched": {k: _ratio(n, queries) for k, n in zip(fleet.variants, sent, strict=True)},
         "queries": queries,
         **{name: _ratio(count[phases].sum(), queries) for name, count in counts.items()},
     }
 
 
 def _percentiles(histogram: Any) -> dict[str, float]:
-    return dict(
-        zip(("p50_s", "p95_s", "p99_s"), quantiles(histogram, (0.5, 0.95, 0.99)), strict=True)
-    )
+    names = ("p50_s", "p95_s", "p99_s")
+    return dict(zip(names, quantiles(histogram, (0.5, 0.95, 0.99)), strict=True))
 
 
 def _ratio(part: float, whole: float) -> float:
     return float(part) / float(whole) if whole > 0 else math.nan
-
-
-def _over(fleet: Fleet, counts: Any, total: float) -> dict[str, float]:
-    return {name: _ratio(one, total) for name, one in zip(fleet.variants, counts, strict=True)}
 
 
 def _estimate(outcomes: Sequence[Replicated], column: int) -> MeanEstimate:
@@ -373,16 +334,14 @@ def _estimate(outcomes: Sequence[Replicated], column: int) -> MeanEstimate:
 
     Both are ratios of sums over batches of unequal numbers of answers.
     """
-    if len(outcomes) >= _ENOUGH:
-        batches = np.array([outcome.blocks.sum(axis=0) for outcome in outcomes])
-    else:
-        batches = np.array(
-            [
-                part.sum(axis=0)
-                for one in outcomes
-                for part in np.array_split(one.blocks, min(_BATCHES, max(1, len(one.blocks))))
-            ]
-        )
+    most = 1 if len(outcomes) >= _ENOUGH else _BATCHES
+    batches = np.array(
+        [
+            part.sum(axis=0)
+            for one in outcomes
+            for part in np.array_split(one.blocks, min(most, max(1, len(one.blocks))))
+        ]
+    )
     answers, total = batches[:, 0].sum(), batches[:, column].sum()
     if answers == 0:
         return MeanEstimate(math.nan, math.nan)
@@ -437,25 +396,30 @@ def _verdict(scenario: Scenario, outcomes: Sequence[Replicated]) -> tuple[bool, 
 
 def _rise(outcomes: Sequence[Replicated]) -> float:
     """Mean response time of the second halves of the runs over that of the first halves."""
-    halves = np.zeros((2, 2))
-    for outcome in outcomes:
-        middle = len(outcome.blocks) // 2
-        halves[0] += outcome.blocks[:middle, :2].sum(axis=0)
-        halves[1] += outcome.blocks[middle:, :2].sum(axis=0)
-    (first, first_s), (second, second_s) = halves
+    (first, first_s), (second, second_s) = np.sum(
+        [
+            [one.blocks[:middle, :2].sum(axis=0), one.blocks[middle:, :2].sum(axis=0)]
+            for one in outcomes
+            for middle in [len(one.blocks) // 2]
+        ],
+        axis=0,
+    )
     return _ratio(second_s * first, first_s * second)
 
 
 def _series(accuracy: Floats, outcomes: Sequence[Replicated]) -> Series | None:
-    samples = min(len(outcome.series.time_s) for outcome in outcomes)
-    if samples == 0:
+    count = min(len(outcome.samples) for outcome in outcomes)
+    if count == 0:
         return None
-    sent = np.array([outcome.series.sent[:samples] for outcome in outcomes], np.float64)
+    time_s, present, sent = (
+        np.array([[sample[part] for sample in one.samples[:count]] for one in outcomes], np.float64)
+        for part in range(3)
+    )
     since = np.diff(sent, axis=1, prepend=np.zeros((len(outcomes), 1, len(accuracy))))
     with np.errstate(invalid="ignore"):
         return Series(
-            time_s=np.array(outcomes[0].series.time_s[:samples]),
-            in_system=np.array([one.series.present[:samples] for one in outcomes], np.float64),
+            time_s=time_s[0],
+            in_system=present,
             accuracy=since @ accuracy / since.sum(axis=2),
             running_accuracy=sent @ accuracy / sent.sum(axis=2),
         )

@@ -258,17 +258,17 @@ class TaskResult(Served):
         return {"response_time_s": response} | named | trace
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PartResult:
     """Requests that one tier served, or that were for one task."""
 
     share: float  # Of all requests
     latency_s: float  # Mean round trip and inference delay of a request
     inaccuracy: float  # Mean, 0..1
-    ntag_ms: float | None  # Gain per request; None for tiers, which have none of their own
+    ntag_ms: float | None = None  # Gain per request; None for tiers, which have none of their own
     mu_bytes_per_slot: float  # Bytes of models fetched per slot
     # Mean share of the budgets in use; None for tasks, and where there is no budget.
-    used: float | None
+    used: float | None = None
 
     def to_json(self) -> dict[str, float | None]:
         """By name, without what does not apply."""
@@ -367,13 +367,94 @@ class NetworkResult:
         )
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
+class EventResult(NetworkResult):
+    """One policy on one network over some slots, request by request.
+
+    The names that it shares with `NetworkResult` mean the same, with latencies as they happened: a
+    request's gain is what it costs less than the slot twin says that repositories alone would have
+    cost it, and counts to the slot in which it entered. A lost request gains nothing.
+
+    Attributes
+    ----------
+    p50_s, p95_s, p99_s
+        Percentiles of the latency, s, to 0.5 %.
+    accuracy
+        Mean over the answers.
+    answered, lost
+        Requests. Lost are those that two nodes refused and those dropped past their deadline.
+    late
+        Answers after their deadline.
+    retried
+        Requests that were decided twice, since the first node refused.
+    forwarded
+        Share of the answers that came from another node than the entry.
+    variants
+        Share of the answers, by ``TASK/VARIANT`` of the file and by the tier that served, or the
+        node where there are no tiers.
+    letters
+        Sets of offers that nodes told each other.
+    used_most
+        Greatest share of its budget that any node ever held, copies that load and leave included.
+    in_system, flow
+        Mean number of requests in the network, counted, and by Little's law from their times.
+    lost_in, latency_in
+        (T,) by the slot of entry: requests lost, mean latency in s; nan where none was answered.
+    complete
+        Whether all slots were run to their end.
+    requests_per_cpu_s
+        Requests over the CPU time of the events, without what placement takes.
+    """
+
+    p50_s: float
+    p95_s: float
+    p99_s: float
+    accuracy: float
+    answered: int
+    lost: int
+    late: int
+    retried: int
+    forwarded: float
+    variants: dict[str, dict[str, float]]
+    letters: int
+    used_most: float
+    in_system: float
+    flow: float
+    lost_in: Float
+    latency_in: Float
+    complete: bool
+    requests_per_cpu_s: float
+
+    def to_json(self) -> dict[str, Any]:
+        """By name, as `inferway simulate FILE --events --json` prints it."""
+        counts = "p50_s p95_s p99_s accuracy answered lost late retried forwarded variants letters"
+        gain_ms = self.gain / np.where(self.requests > 0, self.requests, np.nan)
+        series = {
+            "requests": self.requests,
+            "ntag_ms": gain_ms,
+            "latency_s": self.latency_in,
+            "lost": self.lost_in,
+            "moved_bytes": self.moved,
+        }
+        return (
+            super().to_json()
+            | {"events": True}
+            | values(self, f"{counts} used_most in_system requests_per_cpu_s")
+            | {"series": {name: as_json(one.tolist()) for name, one in series.items()}}
+        )
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per slot: requests, gain per request, bytes fetched, mean latency, lost."""
+        return super().to_frame().assign(latency_s=self.latency_in, lost=self.lost_in)
+
+
 @dataclass(frozen=True)
 class TwinResult:
     """Result of `inferway.simulate`."""
 
     tasks: dict[str, TaskResult]
     # Of a file with `network`; `tasks` is empty then. With ``events=True`` it is an
-    # `inferway.twin.network.result.EventResult`.
+    # `EventResult`.
     network: NetworkResult | None = None
 
     def to_json(self) -> dict[str, Any]:

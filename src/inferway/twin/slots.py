@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -30,20 +30,22 @@ from inferway.twin.result import NetworkResult, PartResult, Regret
 if TYPE_CHECKING:
     from inferway.deployment import Deployment
 
+Result = TypeVar("Result", bound=NetworkResult)
+
 
 class SlotSums:
     """Sums over the slots of a network, by slot, by pair and by part."""
 
     def __init__(self, network: DeliveryNetwork, slots: int) -> None:
         self.network = network
-        # (P,) slots in which a pair was there.
-        self.present: Float = np.zeros(len(network.pairs.node))
+        self.present: Float = np.zeros(
+            len(network.pairs.node)
+        )  # (P,) slots in which a pair was there
         # (R,) gain of each type, cost times requests.
         self.saved: Float = np.zeros(len(network.requests.task))
-        self.requests: Float = np.zeros(slots)
-        self.moved: Float = np.zeros(slots)  # (T,) bytes fetched
-        self.cpu: Float = np.zeros(slots)  # (T,) CPU time of the policy's step, s
-        self._used: Float = np.zeros(len(network.nodes))  # bytes, summed over slots
+        # (T,) requests, bytes fetched, and CPU time of the policy's step, s.
+        self.requests, self.moved, self.cpu = np.zeros((3, slots))
+        self._used: Float = np.zeros(len(network.nodes))  # Bytes, summed over slots
         self._fetched_by_tier: Float = np.zeros(len(network.tiers))
         self._fetched_by_task: Float = np.zeros(len(network.tasks))
 
@@ -63,45 +65,62 @@ class SlotSums:
         self._fetched_by_tier += np.bincount(tier, size, len(network.tiers))
         self._fetched_by_task += np.bincount(task, size, len(network.tasks))
 
-    def cpu_s_per_slot(self, slots: int) -> float:
-        """The mean without the first, which loads compiled code."""
-        return float(self.cpu[1:slots].mean() if slots > 1 else self.cpu[0])
-
-    def tasks(self, sums: Float, slots: int) -> dict[str, PartResult]:
-        """Results of tasks from (N, 3) answers, seconds and inaccuracy."""
-        network = self.network
-        parts = _means(sums, self._fetched_by_task, slots)
-        saved = np.bincount(network.requests.task, self.saved, len(sums))
+    def result(
+        self,
+        form: type[Result],
+        name: str,
+        slots: int,
+        *,
+        parts: tuple[Float, Float, Float],
+        gain: Float,
+        **more: Any,
+    ) -> Result:
+        """Sum up the slots; `parts` are answers, seconds, inaccuracy by tier, by task, in all."""
+        network, requests, moved = self.network, self.requests[:slots], self.moved[:slots]
+        (by_tier, by_task, whole), busy = parts, requests > 0
+        answered = float(whole[0]) or np.nan
+        saved = np.bincount(network.requests.task, self.saved, len(network.tasks))
         with np.errstate(invalid="ignore"):
-            ntag = (saved / sums[:, 0]).tolist()
-        return {
-            name: PartResult(**part, ntag_ms=gain, used=None)
-            for name, part, gain in zip(network.tasks, parts, ntag, strict=True)
-        }
+            ntag = (saved / by_task[:, 0]).tolist()
+        used: list[float | None] = []
+        for k in range(len(network.tiers)):
+            own = network.limited & (network.tier == k)
+            held = (self._used[own] / network.budget[own]).mean() / slots if own.any() else None
+            used.append(None if held is None else float(held))
+        tiers = [name or "network" for name in network.tiers]
+        return form(
+            policy=name,
+            slots=slots,
+            slot_s=network.slot_s,
+            ntag_ms=float((gain[busy] / requests[busy]).sum() / slots),
+            mu_bytes_per_slot=float(moved.sum() / slots),
+            latency_s=float(whole[1]) / answered,
+            inaccuracy=float(whole[2]) / answered,
+            # Without the first, which loads compiled code.
+            cpu_s_per_slot=float(self.cpu[1:slots].mean() if slots > 1 else self.cpu[0]),
+            tiers=_parts(tiers, by_tier, self._fetched_by_tier / slots, "used", used),
+            tasks=_parts(network.tasks, by_task, self._fetched_by_task / slots, "ntag_ms", ntag),
+            requests=requests,
+            gain=gain,
+            moved=moved,
+            network=network,
+            presence=self.present / slots,
+            **more,
+        )
 
-    def tiers(self, sums: Float, slots: int) -> dict[str, PartResult]:
-        """Results of tiers from (K, 3) answers, seconds and inaccuracy."""
-        network = self.network
-        parts = _means(sums, self._fetched_by_tier, slots)
-        limited = np.isfinite(network.budget) & (network.budget > 0) & ~network.repository
-        found = {}
-        for k, (name, part) in enumerate(zip(network.tiers, parts, strict=True)):
-            own = limited & (network.tier == k)
-            held = (
-                float((self._used[own] / network.budget[own]).mean() / slots) if own.any() else None
-            )
-            found[name or "network"] = PartResult(**part, ntag_ms=None, used=held)
-        return found
 
-
-def _means(sums: Float, fetched: Float, slots: int) -> list[dict[str, float]]:
-    """Means of each part from its sums."""
+def _parts(
+    names: Sequence[str], sums: Float, fetched: Float, more: str, values: list[Any]
+) -> dict[str, PartResult]:
+    """Means of each part from its sums, with one value that is told of such parts alone."""
     with np.errstate(invalid="ignore"):  # parts that served nothing have no mean
-        share = sums[:, 0] / sums[:, 0].sum()
-        means = sums[:, 1:] / sums[:, :1]
-    names = ("share", "latency_s", "inaccuracy", "mu_bytes_per_slot")
-    rows = np.column_stack([share, means, fetched / slots]).tolist()
-    return [dict(zip(names, row, strict=True)) for row in rows]
+        share, means = sums[:, 0] / sums[:, 0].sum(), sums[:, 1:] / sums[:, :1]
+    keys = ("share", "latency_s", "inaccuracy", "mu_bytes_per_slot", more)
+    rows = zip(share.tolist(), *means.T.tolist(), fetched.tolist(), values, strict=True)
+    return {
+        name: PartResult(**dict(zip(keys, row, strict=True)))
+        for name, row in zip(names, rows, strict=True)
+    }
 
 
 def simulate_slots(
@@ -127,10 +146,9 @@ def simulate_slots(
     if slots < 1:
         raise ValueError(f"the twin runs one slot or more, not {slots}")
     network, demand = deployed(deployment)
-    chosen = deployment.seed if seed is None else seed
-    demand = replace(demand, seed=chosen)
+    demand = replace(demand, seed=deployment.seed if seed is None else seed)
     name, built = placement_of(
-        deployment, network, demand, slots=slots, seed=chosen, policy=policy, options=options
+        deployment, network, demand, slots=slots, policy=policy, options=options
     )
     result = run_slots(network, demand, built, slots=slots, name=name, stop=stop, progress=progress)
     if not regret or result.slots < slots:
@@ -144,21 +162,20 @@ def placement_of(
     demand: Demand,
     *,
     slots: int,
-    seed: int,
     policy: str | None,
     options: dict[str, Any],
 ) -> tuple[str, PlacementPolicy]:
     """Name and make the placement policy of a run; parameters and errors as `simulate_slots`."""
     spec = deployment.placement
     name = policy_of(deployment, policy)
+    if name == WRITTEN:
+        return name, Written(deployment, network)
     if spec is not None and spec.policy == name:
         written = {k: v for k, v in spec.options.items() if v is not None and k != "slot"}
         options = {**written, **options}
-    if name == WRITTEN:
-        return name, Written(deployment, network)
     batches = expected_batches(demand, slots) if name in HINDSIGHT else None
     return name, build_policy(
-        name, network, seed=seed, batches=batches, folder=deployment.folder, **options
+        name, network, seed=demand.seed, batches=batches, folder=deployment.folder, **options
     )
 
 
@@ -176,11 +193,9 @@ def run_slots(
 
     KeyboardInterrupt where `stop` was set before the first slot.
     """
-    sums = SlotSums(network, slots)
+    sums, least = SlotSums(network, slots), minimal(network).astype(np.uint8)
     gain: Float = np.zeros(slots)
-    served: Float = np.zeros(len(network.options.pair))
-    least = minimal(network).astype(np.uint8)
-    load = np.empty(len(network.options.pair))
+    served, load = np.zeros((2, len(network.options.pair)))
     before = policy.allocation.copy()
     for slot in range(slots):
         if stop is not None and stop.is_set():
@@ -204,28 +219,14 @@ def run_slots(
         sums.cpu[slot] = time.thread_time() - start
         if progress is not None:
             progress(slot + 1)
-    gain, count, moved = gain[:slots], sums.requests[:slots], sums.moved[:slots]
-    busy = count > 0
     by_tier, by_task = tally(network, served)
-    whole = by_tier.sum(axis=0)
-    answered = float(whole[0]) or np.nan
-    return NetworkResult(
-        policy=name,
-        slots=slots,
-        slot_s=network.slot_s,
-        ntag_ms=float((gain[busy] / count[busy]).sum() / slots),
-        mu_bytes_per_slot=float(moved.sum() / slots),
-        latency_s=float(whole[1]) / answered,
-        inaccuracy=float(whole[2]) / answered,
-        cpu_s_per_slot=sums.cpu_s_per_slot(slots),
-        tiers=sums.tiers(by_tier, slots),
-        tasks=sums.tasks(by_task, slots),
-        requests=count,
-        gain=gain,
-        moved=moved,
-        network=network,
+    return sums.result(
+        NetworkResult,
+        name,
+        slots,
+        parts=(by_tier, by_task, by_tier.sum(axis=0)),
+        gain=gain[:slots],
         served=served,
-        presence=sums.present / slots,
         fractional=policy.fractional,
     )
 

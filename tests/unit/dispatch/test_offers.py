@@ -6,12 +6,12 @@ import msgspec
 import numpy as np
 import pytest
 from msgspec.structs import replace
+from offering import own_offer
 
 from inferway.deployment.nodes import MAX_HOPS
 from inferway.dispatch import Dispatcher
 from inferway.network.offers import (
     Offer,
-    Own,
     fleet_at,
     passed_on,
     prune,
@@ -22,7 +22,7 @@ from inferway.site.view import MAX_CLASSES
 
 LARGE = Offer("digits", "large", "cloud", 0.99, 0.02, 0.0, 100.0, ("cloud",), True)
 SMALL = Offer("digits", "small", "metro", 0.9, 0.005, 0.0, 40.0, ("metro",), False)
-TINY = Own("digits", "tiny", 0.8, 0.002, 300.0)
+TINY = own_offer("edge", "digits", "tiny", 0.8, 0.002, 300.0)
 
 
 def test_an_offer_goes_over_the_wire_as_it_is() -> None:
@@ -47,24 +47,27 @@ def test_a_node_tells_first_what_it_runs_itself() -> None:
 
 def test_offers_that_are_beaten_are_left_out() -> None:
     heard = received(SMALL, "metro", 0.006)  # 11 ms for 0.9
-    quick, accurate = Own("digits", "a", 0.9, 0.011, 1.0), Own("digits", "b", 0.95, 0.0111, 1.0)
+    quick, accurate = (
+        own_offer("edge", "digits", "a", 0.9, 0.011, 1.0),
+        own_offer("edge", "digits", "b", 0.95, 0.0111, 1.0),
+    )
     assert prune([quick], [heard]) == []
     assert prune([accurate], [heard]) == [heard]  # it is slower
-    assert prune([accurate._replace(service_s=0.01)], [heard]) == []
-    assert prune([quick._replace(accuracy=0.899)], [heard]) == [heard]
-    assert prune([quick._replace(task="letters")], [heard]) == [heard]
+    assert prune([replace(accurate, service_s=0.01)], [heard]) == []
+    assert prune([replace(quick, accuracy=0.899)], [heard]) == [heard]
+    assert prune([replace(quick, task="letters")], [heard]) == [heard]
 
 
 def test_a_full_instance_beats_nothing() -> None:
     heard = received(SMALL, "metro", 0.006)
-    full = Own("digits", "small", 0.9, 0.005, 0.0)
+    full = own_offer("edge", "digits", "small", 0.9, 0.005, 0.0)
     assert prune([full], [heard]) == [heard]
-    assert prune([full, full._replace(spare_per_s=1.0)], [heard]) == []
+    assert prune([full, replace(full, spare_per_s=1.0)], [heard]) == []
 
 
 def test_the_repository_s_offers_stay() -> None:
     heard = received(LARGE, "cloud", 0.04)
-    best = Own("digits", "large", 0.99, 0.001, 50.0)
+    best = own_offer("edge", "digits", "large", 0.99, 0.001, 50.0)
     assert prune([best], [heard]) == [heard]
     assert prune([best], [replace(heard, repository=False)]) == []
 
@@ -142,7 +145,7 @@ def test_where_batches_are_formed_so_many_more_may_be_under_way() -> None:
     assert servers_for(replace(offer, repository=True), 100.0) == 10 + 8
     assert servers_for(replace(offer, together=10**30)) == 1024
     # It is told as it is, from node to node.
-    (told,) = passed_on("metro", [TINY._replace(together=4)], [])
+    (told,) = passed_on("metro", [replace(TINY, node="metro", path=("metro",), together=4)], [])
     assert told.together == 4
     (further,) = passed_on("edge", [], [received(told, "metro", 0.006)])
     assert further.together == 4

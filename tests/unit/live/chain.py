@@ -16,8 +16,8 @@ from wire import Wire
 
 from inferway.dispatch import Dispatcher
 from inferway.live import Pool, PoolOptions, TaskSite
-from inferway.live.http.limits import Limits
-from inferway.live.http.listener import Listener
+from inferway.live.http.connection import Listener
+from inferway.live.http.exchange import Limits
 from inferway.live.http.routes import inference_routes
 from inferway.live.node.proxy import Proxy
 from inferway.live.request import NodeCondition

@@ -9,8 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inferway.live.http.compression import MEMBERS, accepted, compress, decompress
-from inferway.protocol.refusal import RefusalError
+from inferway.live.http.compression import MEMBERS, accepted, packing, unpacking
+from inferway.protocol import RefusalError
+from inferway.protocol.tensors import finished
+
+
+def compress(body: bytes, encoding: bytes) -> bytes:
+    return b"".join(finished(packing([body], encoding)))
+
+
+def decompress(body: bytes, encoding: bytes, limit: int) -> bytes | bytearray:
+    return finished(unpacking(body, encoding, limit))
 
 
 @given(body=st.binary(max_size=5000), encoding=st.sampled_from([b"gzip", b"deflate"]))

@@ -9,9 +9,8 @@ import pytest
 from inferway.dispatch import Dispatcher
 from inferway.live import Limits, Pool, PoolOptions, TaskSite
 from inferway.live.intake import Intake, answer_parameters, unknown
-from inferway.protocol import Signature, Tensor
+from inferway.protocol import RefusalError, Signature, Tensor
 from inferway.protocol.messages import InferParameters, TensorParameters
-from inferway.protocol.refusal import RefusalError
 from inferway.runtime import NullRuntime
 from inferway.site import ALL_CLASSES, Fleet
 

@@ -13,8 +13,7 @@ from inferway.dispatch import Dispatcher
 from inferway.dispatch.dispatcher import RetunedPolicy
 from inferway.live import InferRequest, Outcome, Pool, PoolOptions, TaskSite
 from inferway.live.errors import WarmUpError
-from inferway.protocol import Signature, Tensor
-from inferway.protocol.refusal import RefusalError
+from inferway.protocol import RefusalError, Signature, Tensor
 from inferway.runtime import NullRuntime
 from inferway.site import HOLD, Fleet
 

@@ -19,7 +19,8 @@ from inferway.loadgen import (
     measured_ntag,
     network_summary,
 )
-from inferway.network.arrivals import trace_of
+from inferway.network import deployed
+from inferway.network.demand import requests_of
 
 _FILE = """
 tasks:
@@ -70,7 +71,7 @@ def urls(servers) -> dict[str, str]:
 
 def test_each_request_goes_to_its_entry_node_and_task(deployment, servers):
     record = drive_network(deployment, urls(servers), duration_s=1.0)
-    trace = trace_of(deployment, 1.0)
+    trace = requests_of(*deployed(deployment), 1.0)
     np.testing.assert_array_equal(record.intended_s, trace.time_s)
     np.testing.assert_array_equal(record.asked, trace.task)
     np.testing.assert_array_equal(record.entry, trace.entry)

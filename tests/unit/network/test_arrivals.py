@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 import inferway
 from inferway.network import deployed
-from inferway.network.arrivals import Trace, requests_of, trace_of
+from inferway.network.demand import Trace, requests_of
 from inferway.workload.popularity import share_at
 
 _FILE = """
@@ -79,7 +81,7 @@ def test_counts_by_type_agree_in_law(load, popularity):
 
 def test_tasks_follow_the_popularity_of_their_time(load):
     deployment = load(popularity=SLIDING)
-    trace = trace_of(deployment, 200.0)
+    trace = requests_of(*deployed(deployment), 200.0)
     popularity = deployment.workload["digits"].popularity
     for period in range(5):
         here = (trace.time_s % 20 >= 4 * period) & (trace.time_s % 20 < 4 * (period + 1))
@@ -90,7 +92,7 @@ def test_tasks_follow_the_popularity_of_their_time(load):
 def test_each_task_enters_at_its_own_nodes_evenly(load):
     deployment = load()
     network, _ = deployed(deployment)
-    trace = trace_of(deployment, 100.0)
+    trace = requests_of(*deployed(deployment), 100.0)
     for task in range(5):
         own = network.paths.node[
             network.paths.first[network.requests.path[network.requests.task == task]]
@@ -104,11 +106,13 @@ def test_each_task_enters_at_its_own_nodes_evenly(load):
 
 def test_a_longer_trace_begins_as_the_shorter_one_and_seeds_differ(load):
     deployment = load(popularity=SLIDING)
-    short, long = trace_of(deployment, 10.0), trace_of(deployment, 30.0)
+    network, demand = deployed(deployment)
+    short, long = requests_of(network, demand, 10.0), requests_of(network, demand, 30.0)
     for one, other in zip(short, long, strict=True):
         np.testing.assert_array_equal(one, other[: len(one)])
-    assert not np.array_equal(short.time_s, trace_of(deployment, 10.0, seed=4).time_s)
-    assert np.array_equal(short.type, trace_of(deployment, 10.0, seed=3).type)
+    other, same = (requests_of(network, replace(demand, seed=k), 10.0) for k in (4, 3))
+    assert not np.array_equal(short.time_s, other.time_s)
+    assert np.array_equal(short.type, same.type)
 
 
 def test_several_kinds_come_in_one_order(tmp_path):
@@ -122,7 +126,7 @@ def test_several_kinds_come_in_one_order(tmp_path):
     path.write_text(text)
     deployment = inferway.load(path)
     network, _ = deployed(deployment)
-    trace = trace_of(deployment, 20.0)
+    trace = requests_of(*deployed(deployment), 20.0)
     assert np.all(np.diff(trace.time_s) >= 0)
     other = trace.task == network.tasks.index("other")
     assert other.sum() == 1000

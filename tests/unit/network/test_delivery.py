@@ -18,9 +18,9 @@ from inferway.network import (
     Requests,
     Service,
     Topology,
+    delivery,
     delivery_network,
     given_paths,
-    ranking,
     shortest_paths,
     tree,
 )
@@ -156,7 +156,7 @@ def test_options_are_those_of_the_paper_in_its_order(case: dict[str, Any]) -> No
 def test_large_networks_are_ranked_a_part_at_a_time(case: dict[str, Any]) -> None:
     whole = build(case)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ranking, "_CHUNK", 1)
+        patch.setattr(delivery, "_CHUNK", 1)
         parts = build(case)
     for one, other in ((whole.options, parts.options), (whole.pairs, parts.pairs)):
         assert all(a.tolist() == b.tolist() for a, b in zip(one, other, strict=True))

@@ -30,7 +30,7 @@ def test_constant_arrivals_are_counted_exactly() -> None:
     assert [paper.counts(k).tolist() for k in range(3)] == [[450_000]] * 3
     for rate, slot_s in (("0.3/s", 1.0), ("7/s", 0.1), ("10/s", 0.25)):
         process = arrivals(process="constant", rate=rate)
-        found = [int(n[0]) for n in demand(process, slot_s=slot_s).slots(40)]
+        found = [int(n[0]) for n in map(demand(process, slot_s=slot_s).counts, range(40))]
         listed = times(process, horizon_s=40 * slot_s + 1)
         counted = np.bincount((listed / slot_s + 1e-9).astype(int))[:40]
         assert found == counted.tolist()
@@ -52,7 +52,7 @@ def test_counts_have_the_mean_of_the_process(said: dict[str, Any]) -> None:
     process = arrivals(**said)
     slots, slot_s = 400, 5.0
     one = demand(process, slot_s=slot_s)
-    counts = np.array([n[0] for n in one.slots(slots)])
+    counts = np.array([n[0] for n in map(one.counts, range(slots))])
     expected = np.array([one.expected(k)[0] for k in range(slots)])
     listed = np.bincount((times(process, horizon_s=slots * slot_s, seed=7) / slot_s).astype(int))
     for found in (counts, listed):
@@ -68,7 +68,9 @@ def test_any_slot_can_be_asked_for_first() -> None:
         process = arrivals(**said)
         one, other = demand(process, tasks=3, entries=2), demand(process, tasks=3, entries=2)
         late = one.counts(9).tolist()
-        assert [n.tolist() for n in other.slots(10)][9] == late == one.counts(9).tolist()
+        assert (
+            [n.tolist() for n in map(other.counts, range(10))][9] == late == one.counts(9).tolist()
+        )
         assert demand(process, tasks=3, entries=2, seed=2).counts(9).tolist() != late
 
 
@@ -89,11 +91,11 @@ def test_requests_spread_by_popularity_and_evenly_over_entries() -> None:
 def test_a_trace(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("0.5\n1.5\n1.75\n9.0\n")
     one = demand(arrivals(tmp_path, process="trace", file="t.csv"), slot_s=1.0)
-    assert [int(n[0]) for n in one.slots(12)] == [1, 2, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0]
+    assert [int(n[0]) for n in map(one.counts, range(12))] == [1, 2, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0]
     assert one.expected(1).tolist() == [2.0]
     assert peaks(one.streams, 1, 1.0).tolist() == [2.0]
     fast = demand(arrivals(tmp_path, process="trace", file="t.csv", speed=2.0), slot_s=1.0)
-    assert [int(n[0]) for n in fast.slots(5)] == [3, 0, 0, 0, 1]
+    assert [int(n[0]) for n in map(fast.counts, range(5))] == [3, 0, 0, 0, 1]
 
 
 @pytest.mark.parametrize("said", PROCESSES, ids=lambda said: str(said["process"]))
@@ -101,7 +103,7 @@ def test_no_slot_passes_the_peak(said: dict[str, Any]) -> None:
     popularity = Popularity.read({"zipf": 1.0, "sliding": {"shift": 1, "every": "7 s"}})
     one = demand(arrivals(**said), tasks=3, entries=2, slot_s=5.0, popularity=popularity)
     peak = peaks(one.streams, 6, 5.0)
-    most = np.max(list(one.slots(300)), axis=0)
+    most = np.max(list(map(one.counts, range(300))), axis=0)
     assert (most <= peak).all()
     # And is not far from it: the repositories are planned for it.
     assert (most > 0.4 * peak).all()
@@ -130,7 +132,7 @@ def test_streams_add_up() -> None:
 
 def test_another_seed_counts_anew() -> None:
     one = demand(arrivals(**PROCESSES[3]), slot_s=5.0)
-    before = [int(n[0]) for n in one.slots(20)]
+    before = [int(n[0]) for n in map(one.counts, range(20))]
     other = replace(one, seed=2)
-    assert [int(n[0]) for n in other.slots(20)] != before
-    assert [int(n[0]) for n in replace(other, seed=1).slots(20)] == before
+    assert [int(n[0]) for n in map(other.counts, range(20))] != before
+    assert [int(n[0]) for n in map(replace(other, seed=1).counts, range(20))] == before

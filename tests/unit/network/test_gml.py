@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inferway.network import NetworkError, Topology, load_gml, to_graph
-from inferway.network.fibre import FIBRE_M_PER_S, great_circle_m, interpolated
+from inferway.network.gml import FIBRE_M_PER_S, great_circle_m, interpolated
 
 Write = Callable[..., Path]
 

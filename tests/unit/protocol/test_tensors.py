@@ -13,9 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from inferway.protocol import DTYPES
+from inferway.protocol import DTYPES, RefusalError
 from inferway.protocol import tensors as codec
-from inferway.protocol.refusal import RefusalError
 from inferway.protocol.tensors import from_bytes, from_json, to_bytes, to_json
 
 NUMERIC = sorted(set(DTYPES) - {"BYTES"})

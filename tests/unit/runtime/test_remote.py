@@ -375,7 +375,7 @@ def test_a_call_that_is_canceled_ends_its_connection(
             await call
 
     runtime.wait(cancel())
-    assert (runtime.connections.in_use, runtime.faults) == (0, {})
+    assert (runtime.connections._busy, runtime.faults) == (set(), {})
     upstream.script = None
     assert runtime.run(X)["y"].tolist() == DOUBLE
     assert upstream.connections == 2

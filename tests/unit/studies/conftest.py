@@ -9,8 +9,7 @@ import pytest
 
 from inferway.learning.training import save
 from inferway.studies.scheduling.other_learners import LEARNERS
-from inferway.studies.scheduling.shipped import SEEDS, shipped
-from inferway.studies.scheduling.train import KEPT, write_curve
+from inferway.studies.scheduling.train import KEPT, SEEDS, shipped, write_curve
 
 NAMES = (
     *(*SEEDS, "rl-fo", "rl-po-b", "rl-fo-b", "periodic-rl-po", "periodic-rl-fo"),

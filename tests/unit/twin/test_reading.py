@@ -11,8 +11,7 @@ from inferway.deployment import Batch, ServiceTime
 from inferway.dispatch import POLICIES
 from inferway.dispatch.contract import policy_class
 from inferway.site import HOLD, predicted_wait
-from inferway.twin.engine import kinds_of
-from inferway.twin.engine.engine import names_read, reads_times
+from inferway.twin.engine import kinds_of, names_read, reads_times
 
 
 class Directly(NamedTuple):

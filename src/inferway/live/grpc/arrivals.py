@@ -25,8 +25,8 @@ from inferway.live.grpc.inference import CallError, refused
 from inferway.live.headroom import Bodies
 from inferway.live.http.beside import Beside
 from inferway.live.http.compression import unpacking
-from inferway.live.http.limits import Limits
-from inferway.protocol.refusal import RefusalError
+from inferway.live.http.exchange import Limits
+from inferway.protocol import RefusalError
 
 LOOK_S: Final = 0.005
 """How often it is looked what has come of messages that take their time."""

@@ -14,14 +14,13 @@ from inferway.live.grpc.arrivals import FULL, Arrivals, Unread, peer_of
 from inferway.live.grpc.inference import CallError, answer, ask, denied, refused
 from inferway.live.grpc.messages import decode
 from inferway.live.headroom import Bodies
-from inferway.live.http.limits import Limits
+from inferway.live.http.exchange import Limits
 from inferway.live.http.routes import EXTENSIONS
 from inferway.live.intake import Intake, unknown
 from inferway.live.security.keys import Denied, Guard, Role
 from inferway.live.site import TaskSite
-from inferway.protocol import Tensor
+from inferway.protocol import RefusalError, Tensor
 from inferway.protocol.address import joined
-from inferway.protocol.refusal import RefusalError
 from inferway.version import __version__
 
 Method = Callable[[Any], Awaitable[Any]]

@@ -16,17 +16,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferway.live.grpc.messages import ModelInferResponse
-from inferway.live.http.body import unknown_in
+from inferway.live.http.inference import unknown_in
 from inferway.live.http.trace_context import TraceContext
 from inferway.live.intake import Intake, answer_parameters
 from inferway.live.request import LONGEST_RETRY_S, STATUS, InferRequest, Outcome
 from inferway.live.security.keys import Denied
 from inferway.live.site import TaskSite
 from inferway.live.stats import Stats
-from inferway.protocol import DTYPES, Tensor
+from inferway.protocol import DTYPES, RefusalError, Tensor
 from inferway.protocol import tensors as codec
 from inferway.protocol.messages import InferParameters, TensorParameters
-from inferway.protocol.refusal import RefusalError
 from inferway.runtime import Arrays
 
 _NAMES: Final = ("x-request-id", "traceparent", "tracestate")

@@ -17,30 +17,33 @@ class Beside:
     Between two steps a work is on the loop, where it can be canceled.
     """
 
-    _executor: ThreadPoolExecutor | None = None
-    _closed = False
-
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
+        self._executor = ThreadPoolExecutor(1, "beside")
+        self._closed = False
 
     async def result(
-        self, work: Generator[int, None, T], between: Callable[[int], None] | None = None
+        self, work: Generator[int, None, T], between: Callable[[int], None] = lambda _: None
     ) -> T:
         """Have a work done that yields after each step, and return what comes of it.
 
         On the loop, `between` is told what was yielded, and may end the work by raising. Where this
         is canceled, the work ends with its step.
         """
-        loop = asyncio.get_running_loop()
-        if self._executor is None:
-            self._executor = ThreadPoolExecutor(1, "beside")
+
+        def step() -> tuple[bool, Any]:
+            try:
+                return False, next(work)
+            except StopIteration as end:
+                return True, end.value
+
         while not self._closed:
-            ended, value = await loop.run_in_executor(self._executor, _step, work)
+            loop = asyncio.get_running_loop()
+            ended, value = await loop.run_in_executor(self._executor, step)
             if ended:
                 result: T = value
                 return result
-            if between is not None:
-                between(value)
+            between(value)
         raise asyncio.CancelledError
 
     def begin(self, course: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -53,12 +56,4 @@ class Beside:
     def close(self) -> None:
         """Begin nothing more."""
         self._closed = True
-        if self._executor is not None:
-            self._executor.shutdown(wait=False, cancel_futures=True)
-
-
-def _step(work: Generator[int, None, T]) -> tuple[bool, Any]:
-    try:
-        return False, next(work)
-    except StopIteration as end:
-        return True, end.value
+        self._executor.shutdown(wait=False, cancel_futures=True)

@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-import gzip
 import zlib
 from collections.abc import Generator
 from typing import Final
 
-from inferway.protocol.refusal import RefusalError
-from inferway.protocol.tensors import finished
+from inferway.protocol import RefusalError
 
+# Responses below this many bytes are sent as they are: packing costs more than it saves.
 SMALLEST: Final = 1024
-"""Responses below this many bytes are sent as they are: packing costs more than it saves."""
-
+# A gzip body may have so many members: each costs a machine of its own, even an empty one.
 MEMBERS: Final = 16
-"""A gzip body may have so many members: each costs a machine of its own, even an empty one."""
-
+# A body may unpack to so many times its size, as measured values, JSON or raw, stay below 20; and
+# to so many bytes in any case, for a mask or a tensor of zeros packs 1000 to 1.
 RATIO: Final = 100
-"""A body may unpack to so many times its size: measured values, as JSON or raw, stay below 20."""
 FREE: Final = 8 * 1024**2
-"""To so many bytes it may unpack in any case: a mask or a tensor of zeros packs 1000 to 1."""
-
+# Bytes of the first step of unpacking, which most bodies end with, a tenth of a millisecond; and of
+# each further one.
 FIRST: Final = 64 * 1024
-"""Bytes of the first step of unpacking, which most bodies end with: a tenth of a millisecond."""
 STEP: Final = 1024**2
-"""Bytes of each further step."""
-
 _FED: Final = 64 * 1024
 _PIECE: Final = 128 * 1024
 _GZIP, _ZLIB, _RAW = 31, 15, -15
@@ -90,30 +84,22 @@ def unpacking(
     raise RefusalError(400, f"the compressed body has more than {MEMBERS} members")
 
 
-def decompress(body: bytes, encoding: bytes, limit: int) -> bytes | bytearray:
-    """Unpack a small body at once; see `unpacking`."""
-    return finished(unpacking(body, encoding, limit))
-
-
 def accepted(header: bytes) -> bytes | None:
     """Choose gzip, deflate or neither by an Accept-Encoding header."""
     qualities: dict[bytes, float] = {}
     for item in header.lower().split(b","):
         name, _, parameters = item.partition(b";")
-        quality = 1.0
         key, _, value = parameters.strip().partition(b"=")
-        if key.strip() == b"q":
-            try:
-                quality = float(value)
-            except ValueError:
-                quality = 0.0
-        qualities[name.strip()] = quality
+        try:
+            qualities[name.strip()] = float(value) if key.strip() == b"q" else 1.0
+        except ValueError:
+            qualities[name.strip()] = 0.0
     best = max((b"gzip", b"deflate"), key=lambda name: qualities.get(name, 0.0))
     return best if qualities.get(best, 0.0) > 0.0 else None
 
 
 def packing(parts: list[bytes], encoding: bytes) -> Generator[int, None, list[bytes]]:
-    """Pack a large response's body as `compress` does, step by step; yields zeros."""
+    """Pack a response's body step by step, quickly rather than tightly; yields zeros."""
     machine = zlib.compressobj(1, wbits=_GZIP if encoding == b"gzip" else _ZLIB)
     packed = []
     for part in parts:
@@ -123,10 +109,3 @@ def packing(parts: list[bytes], encoding: bytes) -> Generator[int, None, list[by
             rest = rest[STEP:]
             yield 0
     return [*packed, machine.flush()]
-
-
-def compress(body: bytes, encoding: bytes) -> bytes:
-    """Pack a response's body, quickly rather than tightly."""
-    if encoding == b"gzip":
-        return gzip.compress(body, 1, mtime=0)
-    return zlib.compress(body, 1)

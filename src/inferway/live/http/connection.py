@@ -1,56 +1,48 @@
-"""One client connection: HTTP/1.1 over httptools, responses in the order of the requests."""
+"""A listening port and its connections: HTTP/1.1 over httptools, responses in their order."""
 
 from __future__ import annotations
 
 import asyncio
 import re
+import socket
 from collections import deque
+from collections.abc import Callable
+from email.utils import formatdate
 from typing import Any, Final, cast
 
 import httptools
 
+from inferway.live.headroom import Bodies
+from inferway.live.http.beside import Beside
 from inferway.live.http.exchange import (
-    DEADLINE,
-    NODE,
-    PATH,
-    PREDICTED,
+    FAILED,
+    HEADER_LENGTH,
+    HOST,
+    KEPT,
+    LISTS,
     RETRY,
-    VARIANT,
     Exchange,
-    Port,
+    Handler,
+    Limits,
     whole,
 )
-from inferway.live.security.keys import Denied
-from inferway.protocol.refusal import long_json
+from inferway.live.security.keys import Denied, Guard, Role
+from inferway.protocol.schema import long_json
 
+# A refused client that sends nothing more for so long is cut off, and whoever goes on sending after
+# so many times as long: it is to read the refusal before a reset.
 LINGER_S: Final = 1.0
-"""How long a refused client may send nothing more before its connection is closed."""
 LINGERS: Final = 10
-"""How many times so long it may go on sending, so that it reads the refusal before a reset."""
+# Larger answers are written in pieces of so many bytes, as the client reads them.
 PIECE: Final = 64 * 1024
-"""Larger answers are written in pieces of so many bytes, as the client reads them."""
+# Answers that are no larger, refusals among them, always have a place.
 _SMALL: Final = 2048
-"""Answers that are no larger, refusals among them, always have a place."""
 
-_HOST: Final = re.compile(rb"(?:[!$&-.0-9;=A-Z_a-z~%]*|\[[0-9A-Za-z:.%]+\])(?::[0-9]*)?")
+_HOST: Final = re.compile(HOST)
 _CHALLENGE: Final = b'WWW-Authenticate: Bearer realm="inferway"\r\n'
 _METHODS: Final = b"Allow: GET, HEAD, POST\r\n"
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _UNSERVED: Final = b"Inferway-Unserved: 1\r\n"
-_FIELDS: Final = {
-    b"content-type": "content_type",
-    b"accept-encoding": "accept_encoding",
-    b"x-request-id": "given_id",
-    b"traceparent": "traceparent",
-}
-"""Headers that an exchange keeps as they are, by its fields."""
-_LISTS: Final = {
-    b"inference-header-content-length": "header_length",
-    b"content-encoding": "encoding",
-    b"transfer-encoding": "transfer",
-    b"tracestate": "tracestate",
-}
-"""Headers of which several lines are joined by commas."""
 
 
 class _RefusedError(Exception):
@@ -60,25 +52,29 @@ class _RefusedError(Exception):
 class Connection(asyncio.Protocol):
     """Parses requests, finds who handles them and writes the responses in order."""
 
-    def __init__(self, listener: Port) -> None:
+    def __init__(self, listener: Listener) -> None:
         self.listener = listener
         self.exchanges: deque[Exchange] = deque()
-        self.tick = listener.tick
         self._parser: Any = httptools.HttpRequestParser(self)
-        self._head: Exchange | None = None
-        """The one whose header lines come; none once they are whole."""
+        # The one that comes, and the same while its header lines do.
         self._current: Exchange | None = None
+        self._head: Exchange | None = None
         self._url = self._host = self._upgrade = b""
         self._head_bytes = self._received = self._cap = self._queued = self._allowed_bytes = 0
+        self._hosts = 0
         self._buffer: bytearray | None = None
         self._resumed = self._deaf = self._heard = self._paused = self._gone = False
         self._backlog: deque[memoryview] = deque()
+        # Bytes of answers that wait here: for the client to read, or for those before them.
         self.unread = 0
-        """Bytes of answers that wait here: for the client to read, or for those before them."""
+        # Ticks: of the last that came, of the present request's begin, since when the client takes
+        # nothing, since when it has not taken all, and of the end.
+        self._tick = self._begun = listener.tick
         self._stuck: int | None = None
         self._since: int | None = None
-        self._ending: bool | None = None
         self._closed: int | None = None
+        # Whether the end, which waits for the backlog, lingers.
+        self._ending: bool | None = None
         # Between nodes there are no keys, and so none to ask for.
         self._whole = listener.hops and listener.guard is None
 
@@ -113,7 +109,7 @@ class Connection(asyncio.Protocol):
         if self._deaf:
             self._heard = True
             return
-        self.tick = self.listener.tick
+        self._tick = self.listener.tick
         # Between two requests the parser keeps nothing, so that it need not see them all.
         if self._whole and self._current is None and self._take_whole(data):
             return
@@ -134,7 +130,7 @@ class Connection(asyncio.Protocol):
                 self._refuse_and_close(*cause.args)
             else:
                 self.listener.broken(cause or error)
-                self._refuse_and_close(500, "the server failed on this request")
+                self._refuse_and_close(500, FAILED)
         except httptools.HttpParserError as error:
             self._refuse_and_close(400, f"malformed HTTP: {error}")
         if rest:
@@ -162,51 +158,41 @@ class Connection(asyncio.Protocol):
         """A request begins."""
         if self._deaf or self._resumed:
             return
-        self._head = self._current = exchange = Exchange(self, self.tick)
-        if self.listener.hops:
-            exchange.hop = {}
+        self._head = self._current = exchange = Exchange(self)
         self.exchanges.append(exchange)
-        self._url = b""
-        self._head_bytes = self._received = 0
+        self._url, self._begun = b"", self._tick
+        self._head_bytes = self._received = self._hosts = 0
 
     def on_url(self, url: bytes) -> None:
         """Take a piece of the target."""
-        if self._resumed:
-            return
-        self._url += url
-        self._head_bytes += len(url)
-        if self._head_bytes > self.listener.limits.head_bytes:
-            raise _RefusedError(414, "the request target is too long")
+        if not self._resumed:
+            self._url += url
+            self._head_bytes += len(url)
+            if self._head_bytes > self.listener.limits.head_bytes:
+                raise _RefusedError(414, "the request target is too long")
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Keep the few headers that matter."""
+        listener, exchange = self.listener, self._head
         self._head_bytes += len(name) + len(value)
-        limit = self.listener.limits.head_bytes
-        if self._head_bytes > limit:
+        if self._head_bytes > (limit := listener.limits.head_bytes):
             raise _RefusedError(431, f"the headers are longer than {limit} bytes")
-        exchange = self._head
         if exchange is None:
             return  # a trailer, say: whoever looked at the headers before us has not seen it
-        if exchange.hop is not None and name[:9].lower() == b"inferway-":
-            exchange.hop[name.lower()] = value
-            return
-        lower = name.lower()
-        if lower == b"content-length":
+        name = name.lower()
+        if name == b"content-length":
             # llhttp has checked that these are digits, and that others before them are zeros.
             self._received = -int(value[-20:])
-        elif lower == b"host":
-            exchange.host = value
-            exchange.hosts += 1
-        elif (field := _FIELDS.get(lower)) is not None:
-            setattr(exchange, field, value)
-        elif (field := _LISTS.get(lower)) is not None:
-            before = getattr(exchange, field)
-            setattr(exchange, field, value if before is None else b"%s,%s" % (before, value))
-        elif lower == b"authorization":
-            # Two of them are as good as none: whoever stands in front may check the other one.
-            exchange.authorization = b"" if exchange.authorization is not None else value
-        elif lower == b"expect":
-            exchange.expects = value.lower() == b"100-continue"
+        elif name in KEPT or (listener.hops and name.startswith(b"inferway-")):
+            headers = exchange.headers
+            if name in headers:
+                if name in LISTS:
+                    value = b"%s,%s" % (headers[name], value)
+                elif name == b"authorization":
+                    # Two are as good as none: whoever stands in front may check the other one.
+                    value = b""
+                self._hosts += name == b"host"
+            headers[name] = value
 
     def on_headers_complete(self) -> None:
         """Decide who handles the request, and whether its body may come."""
@@ -214,47 +200,42 @@ class Connection(asyncio.Protocol):
         if exchange is None:
             self._resumed = False
             return
-        parser, listener = self._parser, self.listener
-        exchange.method = parser.get_method()
-        version = parser.get_http_version()
+        parser, listener, headers = self._parser, self.listener, exchange.headers
+        exchange.method, version = parser.get_method(), parser.get_http_version()
         exchange.old = version == "1.0"
         exchange.keep_alive = parser.should_keep_alive() and not listener.draining
-        plain = version == "1.1" and exchange.hosts == 1 and exchange.host == self._host
-        if not plain or exchange.transfer is not None:
-            _check_head(exchange, version)
-            self._host = exchange.host
+        host, transfer = headers.get(b"host"), headers.get(b"transfer-encoding")
+        if host != self._host or self._hosts or version != "1.1" or transfer is not None:
+            _check_head(version, host, self._hosts, transfer)
+            self._host = host or b""
         guard = listener.guard
         if guard is not None:
-            roles = guard.look(
-                exchange.authorization or b"", listener.role(self._url), self._client
-            )
+            key = headers.get(b"authorization", b"")
+            roles = guard.look(key, listener.role(self._url), self._client)
             if isinstance(roles, Denied):
                 extra = b"Retry-After: %d\r\n" % roles.retry_s if roles.retry_s else b""
                 extra = _CHALLENGE if roles.status == 401 else extra
                 raise _RefusedError(roles.status, roles.reason, extra)
             exchange.roles = roles
         # Without raw tensors all of a body is JSON.
-        text = exchange.header_length is None
-        self._cap = listener.text_cap if text else listener.limits.body_bytes
-        announced = -self._received
-        if announced:
-            self._received = 0
-            # It counts as it comes, for who announces much and sends nothing takes nothing.
-            bodies = listener.bodies
-            if announced > self._cap or bodies.held + announced > bodies.limit:
-                bodies.refused += announced <= self._cap
-                raise self._too_large(announced)
+        raw, bodies = HEADER_LENGTH in headers, listener.bodies
+        self._cap = listener.limits.body_bytes if raw else listener.text_cap
+        announced, self._received = -self._received, 0
+        # It counts as it comes, for who announces much and sends nothing takes nothing.
+        if announced > self._cap or bodies.held + announced > bodies.limit:
+            bodies.refused += announced <= self._cap
+            raise self._too_large(announced)
         if parser.should_upgrade():
             if exchange.method == b"CONNECT":
                 raise _RefusedError(405, "CONNECT is not answered: this is no proxy", _METHODS)
-            if announced or exchange.transfer is not None:
+            if announced:
+                self._upgrade = b"Content-Length: %d\r\n" % announced
+            elif transfer is not None:
                 self._upgrade = b"Transfer-Encoding: chunked\r\n"
-                if announced:
-                    self._upgrade = b"Content-Length: %d\r\n" % announced
         exchange.headed = True
-        if exchange.expects and self.exchanges[0] is exchange:
-            exchange.expects = False
-            if not exchange.old:
+        if b"expect" in headers and headers[b"expect"].lower() == b"100-continue":
+            exchange.expects = self.exchanges[0] is not exchange
+            if not exchange.expects and not exchange.old:
                 self._write(CONTINUE)
 
     def on_body(self, chunk: bytes) -> None:
@@ -266,14 +247,14 @@ class Connection(asyncio.Protocol):
         self._received += size
         if self._received > self._cap or not self.listener.bodies.reserve(size):
             raise self._too_large(self._received)
-        if exchange.size:
-            exchange.size += size
-            if self._buffer is None:
-                # One buffer, for a list of small chunks takes many times what it holds.
-                self._buffer = bytearray(exchange.body)
-            self._buffer += chunk
+        if not exchange.size:
+            exchange.body = chunk
+        elif self._buffer is None:
+            # One buffer, for a list of small chunks takes many times what it holds.
+            self._buffer = bytearray(exchange.body) + chunk
         else:
-            exchange.size, exchange.body = size, chunk
+            self._buffer += chunk
+        exchange.size += size
 
     def on_message_complete(self) -> None:
         """The request is whole."""
@@ -282,10 +263,10 @@ class Connection(asyncio.Protocol):
             return
         self._current = None
         if self._buffer is not None:
-            exchange.body = bytes(self._buffer)
-            self._buffer = None
-        exchange.expects = False
-        self._handle(exchange, self._url)
+            exchange.body, self._buffer = bytes(self._buffer), None
+        exchange.expects, exchange.target = False, self._url
+        self._queued += exchange.size
+        self.handle(exchange)
 
     # What exchanges and the listener call.
 
@@ -297,15 +278,36 @@ class Connection(asyncio.Protocol):
         self._queued += size
         return True
 
-    def again(self, exchange: Exchange) -> None:
-        """Find once more who answers a whole request: its body has been unpacked."""
-        self._find(exchange)
-        self._regulate()
+    def handle(self, exchange: Exchange) -> None:
+        """Find who answers a whole request, and do so again when its body has been unpacked.
+
+        That is found now and not with the headers: meanwhile another site may have taken over.
+        """
+        listener = self.listener
+        if not exchange.keep_alive:
+            self._deaf = True  # whatever follows was not asked for
+        try:
+            needed = 0 if listener.guard is None else listener.role(exchange.target)
+            if needed and not needed & exchange.roles:
+                # With the body something else may have come to be there.
+                denied = Guard.other(needed)
+                exchange.refuse(denied.status, denied.reason)
+            else:
+                listener.find(exchange.method, exchange.target)(exchange)
+        except Exception as error:  # a failing handler must not leave its client waiting
+            listener.broken(error)
+            if not exchange.answered:
+                self._deaf = True
+                exchange.keep_alive = exchange.headed = False
+                exchange.refuse(500, FAILED)
+        limits = listener.limits
+        many = len(self.exchanges) > limits.pipelined or self._queued > limits.queued_bytes
+        if many or self._paused:
+            self._regulate()
 
     def send(self, exchange: Exchange, reply: bytes) -> None:
         """Write a response, and those that waited for it."""
-        size = exchange.size
-        if size:
+        if size := exchange.size:
             self._queued -= size
             self.listener.bodies.held -= size
             exchange.size, exchange.body = 0, b""
@@ -357,11 +359,10 @@ class Connection(asyncio.Protocol):
             if begun is not None and tick - begun > limits.receive_s + more_s:
                 self.abort()
                 return
-        current = self._current
-        if current is not None:
-            if tick - current.tick > limits.receive_s:
+        if self._current is not None:
+            if tick - self._begun > limits.receive_s:
                 self._refuse_and_close(408, f"the request took more than {limits.receive_s} s")
-        elif not self.exchanges and tick - self.tick > limits.idle_s:
+        elif not self.exchanges and tick - self._tick > limits.idle_s:
             self._close()
 
     def abort(self) -> None:
@@ -373,62 +374,19 @@ class Connection(asyncio.Protocol):
         match, listener = whole(data), self.listener
         if match is None:
             return False
-        head = match.end()
+        head, bodies, limits = match.end(), listener.bodies, listener.limits
         size = len(data) - head
-        cap = listener.text_cap if match[13] is None else listener.limits.body_bytes
-        bodies = listener.bodies
-        if head > listener.limits.head_bytes or size > cap or bodies.held + size > bodies.limit:
+        cap = listener.text_cap if match[13] is None else limits.body_bytes
+        if head > limits.head_bytes or size > cap or bodies.held + size > bodies.limit:
             return False  # the parser's way refuses it
         bodies.held += size
-        exchange = Exchange(self, self.tick, b"POST", data[head:], size)
-        self.exchanges.append(exchange)
-        target, node, variant, path, left, predicted, exchange.carried, *given, _ = match.groups()
-        exchange.hop = hop = {NODE: node, VARIANT: variant, PATH: path}
-        if left is not None:
-            hop[DEADLINE] = left
-        if predicted is not None:
-            hop[PREDICTED] = predicted
-        (
-            exchange.given_id,
-            exchange.traceparent,
-            exchange.tracestate,
-            exchange.content_type,
-            exchange.encoding,
-            exchange.header_length,
-            exchange.accept_encoding,
-        ) = given
+        self._queued += size
+        exchange = Exchange.of(self, match)
+        exchange.body, exchange.size = data[head:], size
         exchange.headed, exchange.keep_alive = True, not listener.draining
-        self._handle(exchange, target)
+        self.exchanges.append(exchange)
+        self.handle(exchange)
         return True
-
-    def _handle(self, exchange: Exchange, target: bytes) -> None:
-        if not exchange.keep_alive:
-            self._deaf = True  # whatever follows was not asked for
-        self._queued += exchange.size
-        # Found now and not with the headers: meanwhile another site may have taken over.
-        exchange.target = target
-        self._find(exchange)
-        limits = self.listener.limits
-        if len(self.exchanges) > limits.pipelined or self._queued > limits.queued_bytes:
-            self._pause()
-
-    def _find(self, exchange: Exchange) -> None:
-        listener = self.listener
-        if listener.guard is not None:
-            # With the body something else may have come to be there.
-            needed = listener.role(exchange.target)
-            if needed and not needed & exchange.roles:
-                denied = listener.guard.other(needed)
-                exchange.refuse(denied.status, denied.reason)
-                return
-        try:
-            listener.find(exchange.method, exchange.target)(exchange)
-        except Exception as error:  # a failing handler must not leave its client waiting
-            self.listener.broken(error)
-            if not exchange.answered:
-                self._deaf = True
-                exchange.keep_alive = exchange.headed = False
-                exchange.refuse(500, "the server failed on this request")
 
     def _client(self) -> str:
         peer = self._transport.get_extra_info("peername")
@@ -452,7 +410,7 @@ class Connection(asyncio.Protocol):
         self._deaf = True
         exchange = self._drop_current()
         if exchange is None or exchange.answered:
-            exchange = Exchange(self, self.tick)
+            exchange = Exchange(self)
             self.exchanges.append(exchange)
         exchange.keep_alive = exchange.headed = False
         exchange.refuse(status, reason, extra)
@@ -513,15 +471,14 @@ class Connection(asyncio.Protocol):
         self._deaf = True
         if self._backlog:
             self._ending = lingering
-            return
-        if not lingering or not self._transport.can_write_eof():
+        elif lingering and self._transport.can_write_eof():
+            self._transport.write_eof()
+            self._resume()
+            self._heard = True
+            # Connections beyond the cap are not kept for what they may send.
+            self._linger(LINGERS if self in self.listener.connections else 1)
+        else:
             self._close()
-            return
-        self._transport.write_eof()
-        self._resume()
-        self._heard = True
-        # Connections beyond the cap are not kept for what they may send.
-        self._linger(LINGERS if self in self.listener.connections else 1)
 
     def _linger(self, times: int) -> None:
         if times and self._heard:
@@ -538,12 +495,8 @@ class Connection(asyncio.Protocol):
     def _regulate(self) -> None:
         """Read on or not, by what waits."""
         limits, waiting = self.listener.limits, len(self.exchanges)
-        if (
-            self._stuck is not None
-            or self._backlog
-            or waiting > limits.pipelined
-            or self._queued > limits.queued_bytes
-        ):
+        held = self._stuck is not None or self._backlog or self._queued > limits.queued_bytes
+        if held or waiting > limits.pipelined:
             self._pause()
         elif waiting <= limits.pipelined // 2:
             self._resume()
@@ -559,26 +512,131 @@ class Connection(asyncio.Protocol):
             self._transport.resume_reading()
 
 
-def _check_head(exchange: Exchange, version: str) -> None:
-    """Refuse a head that is wrong (RFC 9112, 3.2, 6.1 and 6.3)."""
+def _check_head(version: str, host: bytes | None, more: int, transfer: bytes | None) -> None:
+    """Refuse a head that is wrong (RFC 9112, 3.2, 6.1 and 6.3): `more` are Hosts beside the first.
+
+    Of the Transfer-Encoding, the last of its codings frames the body.
+    """
+    codings = [c for part in (transfer or b"").lower().split(b",") if (c := part.strip())]
+    status, wrong = 400, ""
     if version not in ("1.0", "1.1"):
-        raise _RefusedError(400, f"malformed HTTP: version {version} is not spoken here; 1.1 is")
-    if exchange.hosts > 1:
-        raise _RefusedError(400, f"the request has {exchange.hosts} Host headers, expected one")
-    if not exchange.hosts and version == "1.1":
-        raise _RefusedError(400, "the request has no Host header")
-    if _HOST.fullmatch(exchange.host) is None:
-        shown = exchange.host[:64].decode("latin-1")
-        raise _RefusedError(
-            400, f"the Host header is {shown!r}, expected a host and perhaps a port"
-        )
-    if exchange.transfer is None:
-        return
-    if exchange.old:
-        raise _RefusedError(400, "a request of HTTP/1.0 has no Transfer-Encoding")
-    codings = [c for part in exchange.transfer.lower().split(b",") if (c := part.strip())]
-    if codings[-1:] != [b"chunked"]:
-        raise _RefusedError(400, "the last Transfer-Encoding of a request must be chunked")
-    if len(codings) > 1:
+        wrong = f"malformed HTTP: version {version} is not spoken here; 1.1 is"
+    elif more:
+        wrong = f"the request has {more + 1} Host headers, expected one"
+    elif host is None and version == "1.1":
+        wrong = "the request has no Host header"
+    elif _HOST.fullmatch(host or b"") is None:
+        shown = (host or b"")[:64].decode("latin-1")
+        wrong = f"the Host header is {shown!r}, expected a host and perhaps a port"
+    elif transfer is not None and version == "1.0":
+        wrong = "a request of HTTP/1.0 has no Transfer-Encoding"
+    elif transfer is not None and codings[-1:] != [b"chunked"]:
+        wrong = "the last Transfer-Encoding of a request must be chunked"
+    elif len(codings) > 1:
         shown = codings[0][:32].decode("latin-1")
-        raise _RefusedError(501, f"transfer encoding {shown!r} is not offered; chunked alone is")
+        status, wrong = 501, f"transfer encoding {shown!r} is not offered; chunked alone is"
+    if wrong:
+        raise _RefusedError(status, wrong)
+
+
+class Listener:
+    """Accepts connections on one address, and keeps what they share.
+
+    Parameters
+    ----------
+    find
+        Gives the handler for a method and a request target; unknown ones get a handler too, one
+        that refuses. It may be replaced at any time.
+    broken
+        Told of an exception in a handler.
+    limits
+        Caps on requests.
+    guard
+        Looks at the keys of requests. None lets everybody in.
+    role
+        Tells which of a key's roles a request target asks for; an administrator's without it.
+    bodies
+        Account of the bodies that are held, with other ports'; one of its own by default.
+    beat
+        Called every second.
+    hops
+        Whether neighboring nodes ask here, whose hop headers count.
+    """
+
+    port = 0
+    draining = False
+    # Bytes of answers that clients have not read.
+    unread = 0
+    # Seconds, for timeouts, and the Date header: both move on once a second.
+    tick = 0
+    date = b""
+    _server: asyncio.AbstractServer | None = None
+    _timer: asyncio.TimerHandle | None = None
+
+    def __init__(
+        self,
+        find: Callable[[bytes, bytes], Handler],
+        broken: Callable[[BaseException], None],
+        limits: Limits | None = None,
+        guard: Guard | None = None,
+        role: Callable[[bytes], int] = lambda target: Role.ADMIN,
+        *,
+        bodies: Bodies | None = None,
+        beat: Callable[[], None] | None = None,
+        hops: bool = False,
+    ) -> None:
+        self.find, self.broken, self.hops = find, broken, hops
+        self.guard, self.role, self.beat = guard, role, beat
+        self.limits = limits or Limits()
+        self.bodies = bodies or Bodies(self.limits.bodies_bytes)
+        # Largest body without raw tensors, bytes.
+        self.text_cap = min(self.limits.body_bytes, self.limits.json_bytes)
+        self.connections: set[Connection] = set()
+        self.beside = Beside()
+
+    async def start(self, host: str, port: int, **options: Any) -> None:
+        """Listen; port 0 takes a free one, told in `port`. OSError where it cannot be had."""
+        place: dict[str, Any] = {"host": host, "port": port}
+        if host == "::":
+            # As gRPC's and Zenoh's: asyncio would leave IPv4 out.
+            both = socket.has_dualstack_ipv6()
+            family = socket.AF_INET6
+            place = {"sock": socket.create_server((host, port), family=family, dualstack_ipv6=both)}
+        self._server = await asyncio.get_running_loop().create_server(
+            lambda: Connection(self), **place, backlog=1024, **options
+        )
+        self.port = self._server.sockets[0].getsockname()[1]
+        self._advance()
+
+    def close(self) -> None:
+        """Accept no more; open connections end with their last answer."""
+        self.draining = True
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self.connections):
+            connection.drain()
+
+    def abort(self) -> None:
+        """Close what is still open."""
+        if self._timer is not None:
+            self._timer.cancel()
+        for connection in list(self.connections):
+            connection.abort()
+        self.beside.close()
+
+    def relieve(self) -> None:
+        """Cut off whoever has left most answers unread, where all have left too many."""
+        while self.unread > self.limits.bodies_bytes:
+            behind = [connection for connection in self.connections if connection.unread]
+            if len(behind) < 2:
+                return  # one answer may be larger
+            max(behind, key=lambda connection: connection.unread).abort()
+
+    def _advance(self) -> None:
+        self.tick += 1
+        self.date = f"Date: {formatdate(usegmt=True)}\r\n".encode()
+        for connection in list(self.connections):
+            connection.expire()
+        if self.beat is not None and self.tick > 1:
+            self.beat()
+        self._timer = asyncio.get_running_loop().call_later(1.0, self._advance)

@@ -1,34 +1,45 @@
-"""One HTTP request and its response, and what the connections of one port share."""
+"""One HTTP request and its response, and the caps on what clients send and leave unread."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
-from numpy.typing import NDArray
 
-from inferway.live.headroom import Bodies
-from inferway.live.http.beside import Beside
-from inferway.live.http.limits import Limits
 from inferway.live.http.trace_context import TraceContext
-from inferway.live.security.keys import Guard, Role
-from inferway.protocol.messages import InferMessage
-from inferway.protocol.refusal import RefusalError
+
+if TYPE_CHECKING:
+    from inferway.deployment.nodes import NodeLimits
 
 JSON: Final = b"application/json"
 OCTETS: Final = b"application/octet-stream"
 RETRY: Final = b"Retry-After: 1\r\n"
+FAILED: Final = "the server failed on this request"
 
+# Hop headers of a request, in lower case as all names of headers are.
 NODE: Final = b"inferway-node"
 VARIANT: Final = b"inferway-variant"
 PATH: Final = b"inferway-path"
 DEADLINE: Final = b"inferway-deadline-ms"
 PREDICTED: Final = b"inferway-predicted-ms"
-"""Hop headers of a request, in lower case."""
+
+# How a response speaks of its request, and how bodies are to be read and packed.
+NAMES: Final = (b"x-request-id", b"traceparent", b"tracestate")
+ENCODING: Final = b"content-encoding"
+HEADER_LENGTH: Final = b"inference-header-content-length"
+ACCEPT_ENCODING: Final = b"accept-encoding"
+_WHOLE_NAMES: Final = (
+    NODE, VARIANT, PATH, DEADLINE, PREDICTED,
+    *NAMES, b"content-type", ENCODING, HEADER_LENGTH, ACCEPT_ENCODING,
+)  # fmt: skip
+# Of these, several lines are one list.
+LISTS: Final = frozenset((HEADER_LENGTH, ENCODING, b"transfer-encoding", b"tracestate"))
+KEPT: Final = LISTS.union(_WHOLE_NAMES[5:], (b"host", b"authorization", b"expect"))
+"""Headers that an exchange keeps, beside those of nodes on their own ports."""
 
 _STATUS_LINES: Final = {
     status.value: b"HTTP/1.1 %d %s\r\n" % (status.value, status.phrase.encode())
@@ -36,9 +47,9 @@ _STATUS_LINES: Final = {
 }
 _WORD: Final = rb"([!-~]+)"
 _TEXT: Final = rb"([!-~](?:[ -~]*[!-~])?)"
-_HEAD: Final = re.compile(
-    rb"POST (/[!-~]*) HTTP/1\.1\r\n"
-    rb"Host: (?:[!$&-.0-9;=A-Z_a-z~%]*|\[[0-9A-Za-z:.%]+\])(?::[0-9]*)?\r\n"
+HOST: Final = rb"(?:[!$&-.0-9;=A-Z_a-z~%]*|\[[0-9A-Za-z:.%]+\])(?::[0-9]*)?"
+_WHOLE: Final = re.compile(
+    rb"POST (/[!-~]*) HTTP/1\.1\r\nHost: " + HOST + rb"\r\n"
     rb"Inferway-Node: " + _WORD + rb"\r\nInferway-Variant: " + _WORD + rb"\r\n"
     rb"Inferway-Path: " + _WORD + rb"\r\n(?:Inferway-Deadline-Ms: " + _WORD + rb"\r\n)?"
     rb"(?:Inferway-Predicted-Ms: " + _WORD + rb"\r\n)?"
@@ -51,92 +62,106 @@ _HEAD: Final = re.compile(
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Caps on one request, and on what one client and all of them can occupy.
+
+    Attributes
+    ----------
+    body_bytes
+        Largest body, as sent and after decompression.
+    json_bytes
+        Longest JSON of one request, as sent and after decompression, raw tensors apart.
+    memory_bytes
+        Growth of resident memory while requests run.
+    bodies_bytes
+        Bodies of all connections together that have come in part, or wait; and, of each listener,
+        answers that wait to be read.
+    head_bytes
+        Request line and headers together.
+    elements
+        Largest number of elements in one tensor.
+    pipelined
+        Requests of one connection that may wait for their answers before reading pauses.
+    queued_bytes
+        Bodies of one connection, unpacked, that may wait for their answers before reading pauses,
+        and answers of one connection that may wait to be read before others are dropped.
+    connections
+        Open connections of one listener; more are told to come back later.
+    receive_s
+        Time for one request to arrive whole, and for a client to go on reading its answers.
+    read_rate
+        Bytes of its answers that a client must read in a second, once `receive_s` are over.
+    idle_s
+        Time that an unused connection stays open.
+    """
+
+    body_bytes: int = 64 * 1024**2
+    json_bytes: int = 8 * 1024**2
+    memory_bytes: int = 512 * 1024**2
+    bodies_bytes: int = 256 * 1024**2
+    head_bytes: int = 64 * 1024
+    elements: int = 16 * 1024**2
+    pipelined: int = 64
+    queued_bytes: int = 64 * 1024**2
+    connections: int = 4096
+    receive_s: int = 60
+    read_rate: int = 1024**2
+    idle_s: int = 300
+
+    @classmethod
+    def of(cls, written: NodeLimits, **given: int | None) -> Limits:
+        """Take those that a deployment file gives its node; fields that are given count instead."""
+        chosen = {name: value for name, value in given.items() if value is not None}
+        return cls(**{"memory_bytes": written.memory, "bodies_bytes": written.bodies} | chosen)
+
+
 def whole(data: bytes) -> re.Match[bytes] | None:
     """Match a request between nodes that `data` holds in the form in which nodes write it.
 
     One match takes the place of a callback for each header. Whatever is not exactly of this form
     (other headers, another order, a body in pieces, several requests at once) is left to the
     parser, so that nothing is read here that the parser would have read otherwise.
-
-    Its groups are the target, the five hop headers (the last two may be missing), the lines that go
-    on as they came, their seven values, and the body's length; its end is where the body begins.
     """
-    match = _HEAD.match(data)
-    if match is None or len(data) - match.end() != int(match[15]):
-        return None
-    return match
-
-
-class Prepared(NamedTuple):
-    """A body that has been unpacked and read beside."""
-
-    received_s: float
-    """When the body was whole, on the site's clock."""
-    refusal: RefusalError | None
-    """Why it cannot be read; None where it can."""
-    data: bytes | bytearray = b""
-    """The body, unpacked; empty where it is refused."""
-    message: InferMessage | None = None
-    """Its JSON; None where that is left to the handler."""
-    ignored: int = 0
-    """How many of its parameters mean nothing here."""
-    arrays: dict[int, NDArray[Any]] | None = None
-    """Of long lists of numbers, by the input's place in the message."""
+    match = _WHOLE.match(data)
+    return None if match is None or len(data) - match.end() != int(match[15]) else match
 
 
 @dataclass(slots=True, eq=False)
 class Exchange:
     """A request as far as it has arrived, and the place where its response goes."""
 
-    connection: Any
-    """The `Connection` that it came on."""
-    tick: int
+    connection: Any  # the `Connection` that it came on
     method: bytes = b""
     body: bytes = b""
+    # Bytes of its body, packed and unpacked, that are accounted for until it is answered.
     size: int = 0
-    """Bytes of its body, packed and unpacked, that are accounted for until it is answered."""
-    prepared: Prepared | None = None
-    """What has been made of its body beside, or why that could not be; None before."""
-    header_length: bytes | None = None
-    """Value of Inference-Header-Content-Length."""
-    host: bytes = b""
-    hosts: int = 0
-    """How many Host headers it has."""
-    transfer: bytes | None = None
-    """Of several lines, joined by commas, as those of other lists are."""
-    hop: dict[bytes, bytes] | None = None
-    """Hop headers by name in lower case; None on clients' ports."""
+    # The headers that matter, by name in lower case; those of nodes on their own ports alone.
+    headers: dict[bytes, bytes] = field(default_factory=dict)
+    # Header lines that go on to the next node as they came; None where they must be written again.
     carried: bytes | None = None
-    """Header lines that go on to the next node as they came; None where they have to be written
-    again."""
     target: bytes = b""
-    path: bytes = b""
-    """Nodes that it has come through, as a hop header has them."""
-    given_id: bytes | None = None
-    traceparent: bytes | None = None
-    tracestate: bytes | None = None
-    identity: TraceContext | None = None
-    """Its names; made when they are first needed."""
-    authorization: bytes | None = None
-    content_type: bytes | None = None
-    encoding: bytes | None = None
-    accept_encoding: bytes | None = None
-    expects: bool = False
-    """The client waits for 100 Continue before it sends the body."""
+    path: bytes = b""  # nodes that it has come through, as a hop header has them
+    identity: TraceContext | None = None  # its names, made when they are first needed
+    prepared: Any = None  # what has been made of its body beside, or why that could not be
+    expects: bool = False  # the client waits for 100 Continue before it sends the body
     keep_alive: bool = True
-    old: bool = False
-    """HTTP/1.0, where keeping the connection has to be said."""
-    headed: bool = False
-    """Its headers have come, and it has not been refused for what came."""
-    reply: bytes | None = None
-    """A response that waits for those before it."""
+    old: bool = False  # HTTP/1.0, where keeping the connection has to be said
+    headed: bool = False  # its headers have come, and it has not been refused for what came
+    reply: bytes | None = None  # a response that waits for those before it
     answered: bool = False
-    roles: int = 0
-    """Of its key, where keys are looked at."""
+    roles: int = 0  # of its key, where keys are looked at
+    # The site's request, or a task, while one is on its way, and what ends it when the client goes.
     request: Any = None
-    """The site's request, or a task, while one is on its way."""
     withdraw: Callable[[Any], object] | None = None
-    """What to call with `request` when the client goes."""
+
+    @classmethod
+    def of(cls, connection: Any, match: re.Match[bytes]) -> Exchange:
+        """Make one of what `whole` has matched, but for its body."""
+        groups = match.groups()
+        named = zip(_WHOLE_NAMES, groups[1:6] + groups[7:14], strict=True)
+        headers = {name: value for name, value in named if value is not None}
+        return cls(connection, b"POST", headers=headers, carried=groups[6], target=groups[0])
 
     def respond(
         self,
@@ -157,7 +182,7 @@ class Exchange:
             length += sum(map(len, tensors))
         # A neighbor has the names already, and whoever it answers gets a date of its own.
         common = b""
-        if self.hop is None:
+        if not connection.listener.hops:
             common = connection.listener.date + (self.identity or self.name()).headers()
         kept = b"" if self.keep_alive else b"Connection: close\r\n"
         if self.old and self.keep_alive:
@@ -180,7 +205,8 @@ class Exchange:
 
     def name(self) -> TraceContext:
         """Give the request its names."""
-        self.identity = TraceContext(self.given_id, self.traceparent, self.tracestate)
+        get = self.headers.get
+        self.identity = TraceContext(get(NAMES[0]), get(NAMES[1]), get(NAMES[2]))
         return self.identity
 
     def refuse(self, status: int, reason: str, extra: bytes = b"") -> None:
@@ -189,63 +215,3 @@ class Exchange:
 
 
 Handler = Callable[[Exchange], None]
-
-
-class Port:
-    """The state that the connections of one listening port share.
-
-    Parameters
-    ----------
-    find
-        Gives the handler for a method and a request target; unknown ones get a handler too, one
-        that refuses.
-    broken
-        Told of an exception in a handler.
-    limits
-        Caps on requests.
-    guard
-        Looks at the keys of requests. None lets everybody in.
-    role
-        Tells which of a key's roles a request target asks for; an administrator's without it.
-    bodies
-        Account of the bodies that are held, with other ports'; one of its own by default.
-    beat
-        Called every second.
-    hops
-        Whether neighboring nodes ask here, whose hop headers count.
-    """
-
-    def __init__(
-        self,
-        find: Callable[[bytes, bytes], Handler],
-        broken: Callable[[BaseException], None],
-        limits: Limits | None = None,
-        guard: Guard | None = None,
-        role: Callable[[bytes], int] = lambda target: Role.ADMIN,
-        *,
-        bodies: Bodies | None = None,
-        beat: Callable[[], None] | None = None,
-        hops: bool = False,
-    ) -> None:
-        self.find, self.broken, self.hops = find, broken, hops
-        self.limits = limits or Limits()
-        self.bodies = bodies or Bodies(self.limits.bodies_bytes)
-        self.text_cap = min(self.limits.body_bytes, self.limits.json_bytes)
-        """Largest body without raw tensors, bytes."""
-        self.guard, self.role = guard, role
-        self.tick, self.date = 0, b""
-        """Seconds, for timeouts, and the Date header: both move on once a second."""
-        self.connections: set[Any] = set()
-        self.unread = 0
-        """Bytes of answers that clients have not read."""
-        self.beside = Beside()
-        self.beat = beat
-        self.draining = False
-
-    def relieve(self) -> None:
-        """Cut off whoever has left most answers unread, where all have left too many."""
-        while self.unread > self.limits.bodies_bytes:
-            behind = [connection for connection in self.connections if connection.unread]
-            if len(behind) < 2:
-                return  # one answer may be larger
-            max(behind, key=lambda connection: connection.unread).abort()

@@ -2,37 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 from urllib.parse import quote, unquote_to_bytes
 
 from inferway.live.explain import KEPT
-from inferway.live.http.compression import decompress
-from inferway.live.http.exchange import RETRY, Exchange, Handler
+from inferway.live.http.compression import unpacking
+from inferway.live.http.exchange import ENCODING, RETRY, Exchange, Handler, Limits
 from inferway.live.http.inference import Infer
-from inferway.live.http.limits import Limits
 from inferway.live.http.openapi import document
 from inferway.live.intake import Intake
 from inferway.live.intake import unknown as why_unknown
 from inferway.live.security.keys import ANY_KEY, ANYBODY, Role
 from inferway.live.site import TaskSite
-from inferway.protocol.messages import (
-    IndexEntry,
-    ServerMetadata,
-    TaskMetadata,
-    TensorMetadata,
-    decode_index,
-    encode,
-)
-from inferway.protocol.refusal import RefusalError
+from inferway.protocol import RefusalError, messages
+from inferway.protocol.messages import encode
+from inferway.protocol.tensors import finished
 from inferway.unreadable import UNREADABLE, fault
 from inferway.version import __version__
 
 EXTENSIONS: Final = ["binary_tensor_data"]
-_READ: Final = (b"GET", b"HEAD")
+# Bytes that a packed question for the repository's index may unpack to.
 _LONGEST_INDEX: Final = 64 * 1024
-"""Bytes that a packed question for the repository's index may unpack to."""
 
 
 class Routes:
@@ -54,16 +46,16 @@ class Routes:
 
     def read(self, path: str, handler: Handler, role: int) -> None:
         """Answer GET and HEAD of who has the role."""
-        self._add(_READ, path, handler, role)
+        self._add(path, {b"GET": handler, b"HEAD": handler}, role)
+
+    def post(self, path: str, handler: Handler, role: int) -> None:
+        """Answer POST of who has the role."""
+        self._add(path, {b"POST": handler}, role)
 
     def read_below(self, path: str, handler: Callable[[Exchange, bytes], None], role: int) -> None:
         """Answer GET and HEAD of whatever stands after the path and a slash."""
         start = f"{path}/".encode()
         self._below[start], self._roles[start] = handler, role
-
-    def post(self, path: str, handler: Handler, role: int) -> None:
-        """Answer POST of who has the role."""
-        self._add((b"POST",), path, handler, role)
 
     def clear(self, path: str) -> None:
         """Forget a path and all that is below it."""
@@ -89,32 +81,29 @@ class Routes:
             methods = self._paths.get(path := plain_path(target))
             if methods is None:
                 start = self._start_of(path)
-                if start is not None:
-                    below, rest = self._below[start], path[len(start) :]
-                    methods = dict.fromkeys(_READ, lambda exchange: below(exchange, rest))
-                elif self._otherwise is not None:
+                if start is None and self._otherwise is not None:
                     return self._otherwise(method, target)
-                else:
+                if start is None:
                     reason = self._unknown(path.decode("utf-8", "replace")[:256])
                     return lambda exchange: exchange.refuse(404, reason)
+                below, rest = self._below[start], path[len(start) :]
+                methods = dict.fromkeys((b"GET", b"HEAD"), lambda exchange: below(exchange, rest))
         handler = methods.get(method)
-        return _not_allowed(method, methods) if handler is None else handler
+        if handler is not None:
+            return handler
+        allowed = b", ".join(methods)
+        reason = f"{method.decode('latin-1')} is not answered here; use {allowed.decode()}"
+        return lambda exchange: exchange.refuse(405, reason, b"Allow: %s\r\n" % allowed)
 
     def _start_of(self, path: bytes) -> bytes | None:
         fitting = (at for at in self._below if path.startswith(at) and len(path) > len(at))
         return next(fitting, None)
 
-    def _add(self, methods: Iterable[bytes], path: str, handler: Handler, role: int) -> None:
+    def _add(self, path: str, handlers: Mapping[bytes, Handler], role: int) -> None:
         for written in {path.encode(), quote(path).encode()}:
-            self._paths.setdefault(written, {}).update(dict.fromkeys(methods, handler))
+            self._paths.setdefault(written, {}).update(handlers)
             # A key is looked at before the method is of interest.
             assert self._roles.setdefault(written, role) == role, f"{path} has two roles"
-
-
-def _not_allowed(method: bytes, methods: Iterable[bytes]) -> Handler:
-    allowed = b", ".join(methods)
-    reason = f"{method.decode('latin-1')} is not answered here; use {allowed.decode()}"
-    return lambda exchange: exchange.refuse(405, reason, b"Allow: %s\r\n" % allowed)
 
 
 def plain_path(target: bytes) -> bytes:
@@ -146,15 +135,38 @@ def inference_routes(
                 return why_unknown(served(), parts[3], named)
         return f"there is nothing at {path}"
 
+    def entry(site: TaskSite, variant: str, all_ready: bool) -> messages.IndexEntry:
+        reason = "" if site.serves(variant) else "no instance of it is healthy"
+        reason = reason if all_ready else "the server is not ready"
+        return messages.IndexEntry(site.task, variant, "UNAVAILABLE" if reason else "READY", reason)
+
+    def index(exchange: Exchange) -> None:
+        """Answer with an entry for each variant of each task, or for what is ready."""
+        body: bytes | bytearray = exchange.body
+        try:
+            if (encoding := exchange.headers.get(ENCODING)) is not None:
+                limit = min(_LONGEST_INDEX, limits.body_bytes)
+                body = finished(unpacking(exchange.body, encoding, limit))
+            # Clients of Triton send no body at all where they want everything.
+            only_ready = bool(body) and messages.decode_index(body).ready
+        except RefusalError as refusal:
+            exchange.refuse(refusal.status, refusal.reason)
+        except UNREADABLE as error:
+            exchange.refuse(400, f"the request is not valid: {fault(error)}")
+        else:
+            all_ready = ready()
+            entries = (entry(site, one, all_ready) for site in served() for one in site.versions)
+            listed = [one for one in entries if not only_ready or one.state == "READY"]
+            exchange.respond(200, encode(listed))
+
     routes = Routes(unknown)
-    metadata = encode(ServerMetadata("inferway", __version__, EXTENSIONS))
-    for path, body in (
-        ("/v2", metadata), ("/v2/", metadata), ("/v2/openapi.json", encode(document())),
-    ):  # fmt: skip
-        routes.read(path, _constant(body), Role.INFER)
+    metadata = encode(messages.ServerMetadata("inferway", __version__, EXTENSIONS))
+    for path in ("/v2", "/v2/"):
+        routes.read(path, _constant(metadata), Role.INFER)
+    routes.read("/v2/openapi.json", _constant(encode(document())), Role.INFER)
     routes.read("/v2/health/live", _constant(b""), ANYBODY)
     routes.read("/v2/health/ready", _health(ready), ANYBODY)
-    routes.post("/v2/repository/index", _index(served, ready, limits), Role.INFER)
+    routes.post("/v2/repository/index", index, Role.INFER)
     for site in sites.values():
         lay_out(routes, site, ready, limits)
     return routes
@@ -172,26 +184,23 @@ def lay_out(routes: Routes, site: TaskSite, ready: Callable[[], bool], limits: L
 
     def explain(exchange: Exchange, identity: bytes) -> None:
         explanation = site.log.explain(identity)
-        if explanation is None:
-            shown = identity.decode("utf-8", "replace")[:128]
-            exchange.refuse(
-                404, f"no request {shown!r} among the last {KEPT} of task {site.task!r}"
-            )
-        else:
+        if explanation is not None:
             exchange.respond(200, encode(explanation))
+            return
+        shown = identity.decode("utf-8", "replace")[:128]
+        exchange.refuse(404, f"no request {shown!r} among the last {KEPT} of task {site.task!r}")
 
     routes.read_below(f"{own}/explain", explain, Role.READ)
     inputs, outputs = (
-        [TensorMetadata(tensor.name, tensor.datatype, tensor.shape) for tensor in side]
+        [messages.TensorMetadata(tensor.name, tensor.datatype, tensor.shape) for tensor in side]
         for side in (site.signature.inputs, site.signature.outputs)
     )
-    metadata = TaskMetadata(site.task, list(site.versions), "inferway", inputs, outputs)
+    metadata = messages.TaskMetadata(site.task, list(site.versions), "inferway", inputs, outputs)
     described = _constant(encode(metadata))
     for variant in (None, *site.versions):
         base = own if variant is None else f"{own}/versions/{variant}"
         routes.read(base, described, Role.INFER)
-        serves = partial(site.serves, variant)
-        routes.read(f"{base}/ready", _health(ready, serves), Role.INFER)
+        routes.read(f"{base}/ready", _health(ready, partial(site.serves, variant)), Role.INFER)
         routes.post(f"{base}/infer", Infer(Intake(site, variant, limits)), Role.INFER)
 
 
@@ -201,34 +210,3 @@ def _constant(body: bytes) -> Handler:
 
 def _health(*checks: Callable[[], bool]) -> Handler:
     return lambda exchange: exchange.respond(200 if all(check() for check in checks) else 503)
-
-
-def _index(
-    served: Callable[[], Iterable[TaskSite]], ready: Callable[[], bool], limits: Limits
-) -> Handler:
-    """Answer the repository's index: an entry for each variant of each task, or what is ready."""
-
-    def entry(site: TaskSite, variant: str, all_ready: bool) -> IndexEntry:
-        reason = "" if site.serves(variant) else "no instance of it is healthy"
-        reason = reason if all_ready else "the server is not ready"
-        return IndexEntry(site.task, variant, "UNAVAILABLE" if reason else "READY", reason)
-
-    def answer(exchange: Exchange) -> None:
-        body = exchange.body
-        try:
-            if exchange.encoding is not None:
-                limit = min(_LONGEST_INDEX, limits.body_bytes)
-                body = bytes(decompress(body, exchange.encoding, limit))
-            # Clients of Triton send no body at all where they want everything.
-            only_ready = bool(body) and decode_index(body).ready
-        except RefusalError as refusal:
-            exchange.refuse(refusal.status, refusal.reason)
-        except UNREADABLE as error:
-            exchange.refuse(400, f"the request is not valid: {fault(error)}")
-        else:
-            all_ready = ready()
-            entries = (entry(site, one, all_ready) for site in served() for one in site.versions)
-            listed = [one for one in entries if not only_ready or one.state == "READY"]
-            exchange.respond(200, encode(listed))
-
-    return answer

@@ -7,10 +7,9 @@ from collections.abc import Container, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote
 
-from inferway.dispatch.batching import least_s, most_per_s, rule_of
 from inferway.live.request import InferRequest, Outcome
 from inferway.network.node import Capability, offered
-from inferway.network.offers import Own
+from inferway.network.offers import Offer
 
 if TYPE_CHECKING:
     from inferway.live.node.fleets import Fleets
@@ -110,7 +109,7 @@ def spare_capacity(
     fleets: Fleets,
     taken_per_s: Mapping[tuple[str, str], float],
     but: Container[tuple[str, str]] = (),
-) -> list[Own]:
+) -> list[Offer]:
     """List what runs at a node, as it is offered to its neighbors.
 
     A request's service time is that of the smallest run, alone where the file's `batch` does not
@@ -132,11 +131,10 @@ def spare_capacity(
         pool = fleets.pool(task)
         if (task, variant) in but or pool is None or variant not in pool.variants:
             continue
-        k, view = pool.variants.index(variant), pool.dispatcher.site
-        rule = rule_of(plan.tasks[task].variants[variant].batch)
+        k = pool.variants.index(variant)
         healthy = min(copies, sum(pool.health.healthy[pool.first[k] : pool.first[k + 1]]))
-        one = Capability(least_s(view, k, rule), most_per_s(view, k, rule), rule.largest)
+        one = Capability.of(pool.dispatcher, variant, plan.tasks[task].variants[variant].batch)
         taken = taken_per_s.get((task, variant), 0.0)
-        accuracy = pool.accuracy[k]
-        found.append(offered(task, variant, accuracy, healthy, one, taken, plan.repository))
+        accuracy, repository = pool.accuracy[k], plan.repository
+        found.append(offered(plan.node, task, variant, accuracy, healthy, one, taken, repository))
     return found

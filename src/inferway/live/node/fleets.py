@@ -25,7 +25,7 @@ from inferway.live.threads import run_detached
 from inferway.live.upstream.remote import Forwarding
 from inferway.live.upstream.spans import Spans
 from inferway.live.upstream.upstream import Upstream
-from inferway.network.node import FleetTerms, TaskFleets
+from inferway.network.node import TaskFleets
 from inferway.network.offers import Offer
 from inferway.protocol import Signature
 from inferway.runtime import Served
@@ -77,17 +77,15 @@ class Fleets:
             task: TaskFleets(
                 deployment,
                 kind,
-                FleetTerms(
-                    task,
-                    plan.node,
-                    plan.hardware,
-                    plan.repository,
-                    plan.member.buffer,
-                    plan.member.late == "drop",
-                    plan.rates_per_s.get(task, 0.0),
-                    plan.peaks_per_s.get(task, 0.0),
-                    elsewhere=any(of == task for of, _ in plan.types),
-                ),
+                task,
+                plan.node,
+                plan.hardware,
+                plan.repository,
+                plan.member.buffer,
+                plan.member.late == "drop",
+                plan.rates_per_s.get(task, 0.0),
+                plan.peaks_per_s.get(task, 0.0),
+                elsewhere=any(of == task for of, _ in plan.types),
             )
             for task, kind in plan.tasks.items()
         }
@@ -124,12 +122,12 @@ class Fleets:
         """
         if task not in self._tasks:
             return False  # of another file's
-        heeded = self._tasks[task].heed(self._offers.offers(task))
+        gone, lasting, outdated = self._tasks[task].heed(self._offers.offers(task))
         pool = self.pool(task)
         if pool is not None:
-            pool.withdraw(heeded.gone)
-            pool.dispatcher.set_lasting(heeded.lasting)
-        return heeded.outdated
+            pool.withdraw(gone)
+            pool.dispatcher.set_lasting(lasting)
+        return outdated
 
     async def refresh(self, task: str) -> asyncio.Task[None] | None:
         """Make a task's fleet anew where its own copies have changed or there are new offers.

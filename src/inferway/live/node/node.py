@@ -24,9 +24,8 @@ import uvloop
 from inferway.live.applying import is_loopback
 from inferway.live.errors import ServeError, listening
 from inferway.live.headroom import Growths
-from inferway.live.http.exchange import Exchange
-from inferway.live.http.limits import Limits
-from inferway.live.http.listener import Listener
+from inferway.live.http.connection import Listener
+from inferway.live.http.exchange import Exchange, Limits
 from inferway.live.node.addresses import Addresses, bound
 from inferway.live.node.demand import LocalDemand, spare_capacity
 from inferway.live.node.fleets import Fleets

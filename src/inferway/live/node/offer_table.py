@@ -24,7 +24,7 @@ import msgspec
 
 from inferway.live.control.peers import MENU, Peers
 from inferway.live.upstream.headers import encoded
-from inferway.network.offers import REFRESH_S, Offer, OfferBook, Own, received
+from inferway.network.offers import REFRESH_S, Offer, OfferBook, received
 from inferway.protocol import DTYPES, Signature
 from inferway.unreadable import UNREADABLE
 
@@ -197,7 +197,7 @@ class OfferTable:
                 handle.cancel()
         self._task = self._gathering = None
 
-    def offer(self, own: Iterable[Own]) -> None:
+    def offer(self, own: Iterable[Offer]) -> None:
         """Say what the node itself runs and can spare."""
         if self._book.offer(own):
             self._gather()
@@ -212,7 +212,7 @@ class OfferTable:
         return self._knows(task) or next((one for one in known if one is not None), None)
 
     @property
-    def all(self) -> list[Offer]:
+    def all(self) -> Sequence[Offer]:
         """The same of all tasks."""
         return self._book.all
 

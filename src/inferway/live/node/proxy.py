@@ -10,9 +10,17 @@ from typing import Final
 from urllib.parse import unquote_to_bytes
 
 from inferway.deployment.nodes import MAX_HOPS
-from inferway.live.http.exchange import JSON, NODE, PATH, PREDICTED, Exchange, Handler
+from inferway.live.http.exchange import (
+    JSON,
+    NAMES,
+    NODE,
+    PATH,
+    PREDICTED,
+    Exchange,
+    Handler,
+    Limits,
+)
 from inferway.live.http.inference import Infer
-from inferway.live.http.limits import Limits
 from inferway.live.http.routes import Routes
 from inferway.live.intake import Intake
 from inferway.live.request import NodeCondition
@@ -38,7 +46,7 @@ from inferway.live.upstream.headers import (
 )
 from inferway.live.upstream.spans import Relayed, Spans
 from inferway.live.upstream.upstream import Upstream
-from inferway.protocol.refusal import RefusalError
+from inferway.protocol import RefusalError
 
 _BEFORE: Final = b"/v2/models/"
 _AFTER: Final = b"/infer"
@@ -114,7 +122,7 @@ class Proxy:
 
     def _take(self, task: str, exchange: Exchange) -> None:
         received_s = self._now()
-        fields = exchange.hop or {}
+        fields = exchange.headers
         try:
             forward, left_s = forward_headers_of(fields, self._own)
             said = fields.get(PREDICTED)
@@ -179,15 +187,16 @@ class Proxy:
             target = self._targets[upstream, task] = target_of(task, upstream.host, upstream.port)
         carried = exchange.carried
         if relayed is not None:
-            carried = relayed.sent(upstream.name) + body_lines(exchange)
+            carried = relayed.sent(upstream.name) + body_lines(exchange.headers)
         elif carried is None:
-            carried = body_lines(exchange)
-            if exchange.traceparent is not None:
-                if exchange.tracestate is not None:
-                    carried = b"tracestate: %s\r\n%s" % (exchange.tracestate, carried)
-                carried = b"traceparent: %s\r\n%s" % (exchange.traceparent, carried)
-            if exchange.given_id is not None:
-                carried = b"X-Request-Id: %s\r\n%s" % (exchange.given_id, carried)
+            carried = body_lines(exchange.headers)
+            given, parent, state = map(exchange.headers.get, NAMES)
+            if parent is not None:
+                if state is not None:
+                    carried = b"tracestate: %s\r\n%s" % (state, carried)
+                carried = b"traceparent: %s\r\n%s" % (parent, carried)
+            if given is not None:
+                carried = b"X-Request-Id: %s\r\n%s" % (given, carried)
         body = exchange.body
         assert isinstance(body, bytes)
         left_s -= self._now() - received_s
@@ -240,7 +249,7 @@ class Proxy:
     def _live(self, exchange: Exchange) -> None:
         """Answer that this node lives, or ask the node that is named; nothing is done for it."""
         received_s = self._now()
-        fields = exchange.hop or {}
+        fields = exchange.headers
         to, exchange.path = fields.get(NODE, b""), fields.get(PATH, b"")
         if to in (b"", self._own):
             exchange.respond(200, extra=self.headers.own(exchange.path, 0.0, "", False))

@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping
 from functools import lru_cache
 from http import HTTPStatus
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
 
 import msgspec
@@ -21,9 +21,9 @@ import msgspec
 from inferway.deployment.nodes import MAX_HOPS
 from inferway.live.http.exchange import DEADLINE, JSON, NODE, PATH, VARIANT
 from inferway.live.request import NodeCondition
+from inferway.protocol import RefusalError
 from inferway.protocol.address import joined
 from inferway.protocol.messages import ErrorMessage
-from inferway.protocol.refusal import RefusalError
 from inferway.unreadable import UNREADABLE
 
 TIMES: Final = b"inferway-time-ms"
@@ -42,6 +42,12 @@ _CARRIED: Final = (
     (b"retry-after", b"Retry-After: %s\r\n"),
 )
 """Lines of an answer that go on as they came."""
+_OF_BODY: Final = (
+    (b"content-type", b"Content-Type: %s\r\n"),
+    (b"content-encoding", b"Content-Encoding: %s\r\n"),
+    (b"inference-header-content-length", b"Inference-Header-Content-Length: %s\r\n"),
+    (b"accept-encoding", b"Accept-Encoding: %s\r\n"),
+)
 _WORD: Final = rb"([!-~]+)"
 _WHOLE: Final = re.compile(
     rb"HTTP/1\.1 200 OK\r\nContent-Type: " + _WORD + rb"\r\nContent-Length: ([0-9]{1,9})\r\n"
@@ -189,18 +195,9 @@ def target_of(task: str, host: str, port: int) -> bytes:
     return f"/v2/models/{quote(task, safe='')}/infer HTTP/1.1\r\nHost: {at}\r\n".encode()
 
 
-def body_lines(exchange: Any) -> bytes:
+def body_lines(headers: Mapping[bytes, bytes]) -> bytes:
     """Lines of a client's request that say how to read its body, and the answer's wish."""
-    lines = b""
-    if exchange.content_type is not None:
-        lines = b"Content-Type: %s\r\n" % exchange.content_type
-    if exchange.encoding is not None:
-        lines += b"Content-Encoding: %s\r\n" % exchange.encoding
-    if exchange.header_length is not None:
-        lines += b"Inference-Header-Content-Length: %s\r\n" % exchange.header_length
-    if exchange.accept_encoding is not None:
-        lines += b"Accept-Encoding: %s\r\n" % exchange.accept_encoding
-    return lines
+    return b"".join([line % headers[name] for name, line in _OF_BODY if name in headers])
 
 
 class Response:

@@ -221,7 +221,7 @@ class NodeInstance(RemoteInstance):
         exchange = request.raw
         if exchange is not None:
             body = exchange.body
-            return lines + body_lines(exchange), body, len(body)
+            return lines + body_lines(exchange.headers), body, len(body)
         signature = self._terms.signature
         asked = [(tensor, request.inputs[tensor.name]) for tensor in signature.inputs]
         parts, json_length = encode(asked, signature.outputs, binary=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from inferway.live.http.exchange import Exchange
+from inferway.live.http.exchange import NAMES, Exchange
 from inferway.live.http.trace_context import TraceContext
 from inferway.live.request import InferRequest, NodeCondition, Outcome, outcome_of
 from inferway.live.tracing import Attempt, RequestSpan, Tracer, attempts_of
@@ -98,7 +98,7 @@ class Spans:
         self, task: str, exchange: Exchange, forward: ForwardHeaders, received_s: float
     ) -> Relayed | None:
         """Begin the spans of a request between other nodes; None where it is not sampled."""
-        identity = TraceContext(exchange.given_id, exchange.traceparent, exchange.tracestate)
+        identity = TraceContext(*map(exchange.headers.get, NAMES))
         span = self.tracer.begin(f"relay {task}", identity, received_s)
         if span is None:
             return None

@@ -74,8 +74,7 @@ class Upstream(ConnectionPool):
     """
 
     idle_s = 60.0
-    """Less than the neighbor's (`http.limits`): a request that meets a closing connection is
-    lost."""
+    """Less than the neighbor's `Limits`: a request that meets a closing connection is lost."""
 
     def __init__(
         self,

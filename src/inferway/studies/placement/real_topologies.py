@@ -14,14 +14,14 @@ from typing import Any, Final
 
 import numpy as np
 
-from inferway.experiments.curves import Curve, Drawing, Panel, panels
+from inferway.experiments.curves import Drawing, Panel, panels
 from inferway.experiments.results import least
 from inferway.network import Topology, load_gml
-from inferway.network.fibre import great_circle_m, rtt_of
-from inferway.studies import Claim, Point, Results, Study, grid, scales
+from inferway.network.gml import great_circle_m, rtt_of
+from inferway.studies import Claim, Point, Results, Study, claims, grid, scales
 from inferway.studies.placement.setting import GIB, demanded
 from inferway.studies.placement.trial import CODE, POLICIES, Settings, curves, run, summary
-from inferway.studies.sentences import ours, percents
+from inferway.studies.sentences import percents
 
 # Environment variable that names a folder with GML files, such as the Internet Topology Zoo's.
 VARIABLE: Final = "INFERWAY_TOPOLOGIES"
@@ -149,12 +149,10 @@ def equipped(plain: Topology, budget: float) -> Topology:
 
 
 def _points(settings: BackboneSettings) -> list[Point]:
-    shared = settings.given("alpha", "rate_per_node", "budget", "slots")
-
     axes: dict[str, Any] = {"name": found(settings.names), "policy": settings.policies}
     return grid(
         simulated,
-        shared,
+        settings.given("alpha", "rate_per_node", "budget", "slots"),
         lambda policy, **_: 4 * POLICIES[policy].cost(settings.slots),
         **axes,
         trial=range(settings.trials),
@@ -166,15 +164,15 @@ def _figure(settings: BackboneSettings, results: Results) -> Drawing:
     title = ", ".join(
         f"{name} {results.one('nodes', name=name)}" for name in results.distinct("name")
     )
-    policies = [policy for policy in settings.policies if policy != "infida-offline"]
-    best, *every = (
-        results.where(policy=policy).values("ntag_ms", nodes=nodes)
-        for policy in ("infida-offline", *policies)
-    )
-    gain = []
-    for policy, own in zip(policies, every, strict=True):
-        look, y = POLICIES[policy].look, [100 * a / b for a, b in zip(own, best, strict=True)]
-        gain.append(Curve(look.label, nodes, y, color=look.color, dash=look.dash))
+    own = {
+        policy: results.where(policy=policy).values("ntag_ms", nodes=nodes)
+        for policy in ("infida-offline", *settings.policies)
+    }
+    best = own.pop("infida-offline")
+    gain = [
+        POLICIES[policy].look.curve(nodes, [100 * a / b for a, b in zip(one, best, strict=True)])
+        for policy, one in own.items()
+    ]
     moved = curves(results, settings.policies, "mu_mib", nodes=nodes)
     # What never moves has no place on a logarithmic axis.
     moved = [one for one in moved if max(one.y) > 0]
@@ -197,31 +195,25 @@ def _claims(settings: BackboneSettings, results: Results) -> list[Claim]:
     absent = absent if missing else ""
 
     def ratios(column: str, policy: str, rival: str) -> dict[str, float]:
-        mine, theirs = (
-            results.where(policy=one).values(column, name=names) for one in (policy, rival)
-        )
-        return {name: one / other for name, one, other in zip(names, mine, theirs, strict=True)}
+        mine, theirs = (results.where(policy=one).by(column, name=names) for one in (policy, rival))
+        return {name: mine[name] / theirs[name] for name in names}
 
-    def gains(rival: str, says: str, limit: str) -> Claim:
+    def gains(rival: str, says: str, limit: str) -> str:
         each = ratios("ntag_ms", "infida-coupled", rival)
         less = {name: one - 1 for name, one in each.items()}
-        measure = f"least gain over {POLICIES[rival].label}, less 1"
-        why = percents(less, "+.1f", "{} {}") + absent
-        return ours(f"{says} {on}", measure, least(less, "")[0], limit, why)
+        return f"""[ours] {says} {on}
+            - least gain over {POLICIES[rival].label}, less 1: {least(less, "")[0]} ({limit})
+            - {percents(less, "+.1f", "{} {}")}{absent}"""
 
     fewer = ratios("mu_mib", "infida", "infida-coupled")
-    return [
+    return claims(
         gains("olag", "INFIDA gains more than OLAG", "at least 0 %"),
         gains("greedy", "INFIDA gains more than greedy", "at least 0 %"),
         gains("infida", "Coupled rounding gains as much as the paper's", "at least -2 %"),
-        ours(
-            f"Coupled rounding moves far fewer bytes {on}",
-            "least ratio of the bytes moved",
-            least(fewer, "")[0],
-            "at least 5.0",
-            f"{', '.join(f'{one:.0f}' for one in fewer.values())} times fewer{absent}",
-        ),
-    ]
+        f"""Coupled rounding moves far fewer bytes {on}
+        - least ratio of the bytes moved: {least(fewer, "")[0]} (at least 5.0)
+        - {", ".join(f"{one:.0f}" for one in fewer.values())} times fewer{absent}""",
+    )
 
 
 STUDY = Study(

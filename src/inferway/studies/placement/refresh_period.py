@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import partial
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
 
 from inferway.experiments.curves import Curve, Drawing, Look, Panel, panels, series
-from inferway.studies import Claim, Point, Results, Study, claim, grid, scales
+from inferway.studies import Claim, Point, Results, Study, claims, grid, scales
 from inferway.studies.placement.trial import (
     CODE,
     POLICIES,
@@ -21,7 +20,6 @@ from inferway.studies.placement.trial import (
     pairs,
     simulated,
 )
-from inferway.studies.sentences import ours
 
 _DYNAMIC = "B from 1 to 32"
 _COUPLED = "coupled, B = 1 (ours)"
@@ -59,20 +57,15 @@ class MovedSettings(Settings):
     coupled: tuple[int, ...] = (1, 4, 16)
 
 
-def _arguments(settings: Settings, **more: Any) -> dict[str, Any]:
-    return {**settings.given("system", "rate_per_s", "slots"), "sliding": True, **more}
+def _arguments(settings: Settings, run: tuple[str, dict[str, Any]], **more: Any) -> dict[str, Any]:
+    shared = settings.given("system", "rate_per_s", "slots")
+    return {**shared, "sliding": True, "policy": run[0], "options": run[1], **more}
 
 
 def _points(settings: PeriodSettings) -> list[Point]:
-    shared = _arguments(settings, alpha=settings.alpha, series=True)
-
-    def arguments(run: str) -> dict[str, Any]:
-        policy, options = settings.runs[run]
-        return {**shared, "policy": policy, "options": options}
-
     return grid(
         simulated,
-        arguments,
+        lambda run: _arguments(settings, settings.runs[run], alpha=settings.alpha, series=True),
         lambda run: POLICIES[settings.runs[run][0]].cost(settings.slots),
         run=settings.runs,
         trial=range(settings.trials),
@@ -82,17 +75,15 @@ def _points(settings: PeriodSettings) -> list[Point]:
 def _moved_points(settings: MovedSettings) -> list[Point]:
 
     def arguments(alpha: float, rounding: str, period: int) -> dict[str, Any]:
-        policy, _ = _ROUNDINGS[rounding]
-        return _arguments(settings, policy=policy, options={"refresh": period}, alpha=alpha)
+        return _arguments(settings, (_ROUNDINGS[rounding][0], {"refresh": period}), alpha=alpha)
 
     return [
         point
-        for alpha in settings.alphas
-        for rounding, (policy, _) in _ROUNDINGS.items()
+        for alpha, rounding in product(settings.alphas, _ROUNDINGS)
         for point in grid(
             simulated,
             arguments,
-            POLICIES[policy].cost(settings.slots),
+            POLICIES[_ROUNDINGS[rounding][0]].cost(settings.slots),
             alpha=[alpha],
             rounding=[rounding],
             period=getattr(settings, rounding),
@@ -132,8 +123,7 @@ def _moved_figure(settings: MovedSettings, results: Results) -> Drawing:
             pairs(
                 look,
                 results.where(alpha=alpha, rounding=rounding),
-                "mu_mib",
-                "ntag_ms",
+                *("mu_mib", "ntag_ms"),
                 period=getattr(settings, rounding),
             )
             for rounding, (_, look) in _ROUNDINGS.items()
@@ -144,11 +134,7 @@ def _moved_figure(settings: MovedSettings, results: Results) -> Drawing:
 
 
 def _claims(settings: PeriodSettings, results: Results) -> list[Claim]:
-    paper, runs = partial(claim, "Sec. VI-B, Fig. 8"), list(settings.runs)
-    mu, ntag = (
-        dict(zip(runs, results.values(column, run=runs), strict=True))
-        for column in ("mu_mib", "ntag_ms")
-    )
+    mu, ntag = (results.by(column, run=list(settings.runs)) for column in ("mu_mib", "ntag_ms"))
     fixed = [f"B = {b}" for b in settings.periods]
     fastest, slowest = fixed[0], fixed[-1]
     late = slice(-max(1, settings.slots // 4), None)
@@ -156,54 +142,38 @@ def _claims(settings: PeriodSettings, results: Results) -> list[Claim]:
 
     def over(run: str, rival: str, column: str, part: slice) -> float:
         """The mean of a part of one run over another's."""
-        one, other = (
-            float(mean_series(results, column, run=name)[part].mean()) for name in (run, rival)
-        )
+        ends = (mean_series(results, column, run=name)[part].mean() for name in (run, rival))
+        one, other = map(float, ends)
         return one / other
 
-    return [
-        paper(
-            "The longer the refresh period, the fewer bytes are fetched.",
-            "largest ratio of a period's bytes to the next shorter one's",
-            max(mu[b] / mu[a] for a, b in pairwise(fixed)),
-            "at most 1.0",
-            "MiB per slot: " + ", ".join(f"{label}: {value:,.0f}" for label, value in mu.items()),
-        ),
-        paper(
-            "Even with a long period INFIDA eventually exceeds OLAG.",
-            f"gain with {slowest} over OLAG's in the last quarter, less 1",
-            over(slowest, "OLAG", "gain", late) - 1,
-            "at least 0 %",
-            "NTAG in ms: " + ", ".join(f"{label}: {value:.2f}" for label, value in ntag.items()),
-        ),
-        paper(
-            "OLAG rarely updates its allocation.",
-            "its bytes per slot over INFIDA's with B = 1",
-            mu["OLAG"] / mu[fastest],
-            "at most 0.1",
-            f"with counters of what is forwarded: {mu['greedy (forwarded)']:,.0f} MiB per slot",
-        ),
-        paper(
-            "A dynamic period converges faster than the one that it ends at.",
-            "its gain in the first hour over that with B = 32, less 1",
-            over(_DYNAMIC, slowest, "gain", hour) - 1,
-            "at least 0 %",
-        ),
-        paper(
-            "The update cost of the dynamic period becomes that of the one that it ends at.",
-            "its bytes in the last quarter over those with B = 32",
-            over(_DYNAMIC, slowest, "moved", late),
-            "0.7 to 1.3",
-        ),
-        ours(
-            "Coupled rounding fetches less than any of the refresh periods.",
-            "its bytes over those with B = 32",
-            mu[_COUPLED] / mu[slowest],
-            "at most 1.0",
-            f"gain {ntag[_COUPLED]:.2f} ms against {ntag[slowest]:.2f} ms, and "
-            f"{ntag['B = 1']:.2f} ms with B = 1",
-        ),
-    ]
+    return claims(f"""
+        [Sec. VI-B, Fig. 8] The longer the refresh period, the fewer bytes are fetched.
+        - largest ratio of a period's bytes to the next shorter one's:
+          {max(mu[b] / mu[a] for a, b in pairwise(fixed))} (at most 1.0)
+        - MiB per slot: {", ".join(f"{label}: {value:,.0f}" for label, value in mu.items())}
+
+        Even with a long period INFIDA eventually exceeds OLAG.
+        - gain with {slowest} over OLAG's in the last quarter, less 1:
+          {over(slowest, "OLAG", "gain", late) - 1} (at least 0 %)
+        - NTAG in ms: {", ".join(f"{label}: {value:.2f}" for label, value in ntag.items())}
+
+        OLAG rarely updates its allocation.
+        - its bytes per slot over INFIDA's with B = 1: {mu["OLAG"] / mu[fastest]} (at most 0.1)
+        - with counters of what is forwarded: {mu["greedy (forwarded)"]:,.0f} MiB per slot
+
+        A dynamic period converges faster than the one that it ends at.
+        - its gain in the first hour over that with B = 32, less 1:
+          {over(_DYNAMIC, slowest, "gain", hour) - 1} (at least 0 %)
+
+        The update cost of the dynamic period becomes that of the one that it ends at.
+        - its bytes in the last quarter over those with B = 32:
+          {over(_DYNAMIC, slowest, "moved", late)} (0.7 to 1.3)
+
+        [ours] Coupled rounding fetches less than any of the refresh periods.
+        - its bytes over those with B = 32: {mu[_COUPLED] / mu[slowest]} (at most 1.0)
+        - gain {ntag[_COUPLED]:.2f} ms against {ntag[slowest]:.2f} ms, and {ntag["B = 1"]:.2f} ms
+          with B = 1
+    """)
 
 
 def _moved_claims(settings: MovedSettings, results: Results) -> list[Claim]:
@@ -220,31 +190,23 @@ def _moved_claims(settings: MovedSettings, results: Results) -> list[Claim]:
             if fresh.value("mu_mib", period=period) < own_mib
             and fresh.value("ntag_ms", period=period) > own_ms
         ]
-        here = partial(claim, f"ours, alpha {alpha:g}")
-        made += [
-            here(
-                "Coupled rounding moves far fewer bytes than drawing anew in each slot.",
-                "bytes moved by DepRound over those by coupled rounding",
-                fresh_mib / own_mib,
-                "at least 20.0" if alpha <= 1 else "at least 5.0",
-                f"{fresh_mib:,.0f} and {own_mib:,.0f} MiB per slot",
-            ),
-            here(
-                "It costs little gain.",
-                "its gain over DepRound's, less 1",
-                own_ms / fresh_ms - 1,
-                "at least -0.5 %" if alpha <= 1 else "at least -4 %",
-                f"{own_ms:.2f} against {fresh_ms:.2f} ms; DepRound's elastic budgets are "
-                "exceeded by up to a model per node, coupled rounding keeps them",
-            ),
-            here(
-                "No refresh period of DepRound has both fewer bytes and more gain.",
-                "refresh periods that have",
-                math.nan if math.isnan(own_ms) else float(len(beaten)),
-                "at most 0",
-                ", ".join(beaten) or "none",
-            ),
-        ]
+        fewer, least = ("20.0", "-0.5") if alpha <= 1 else ("5.0", "-4")
+        made += claims(f"""
+            [ours, alpha {alpha:g}]
+            Coupled rounding moves far fewer bytes than drawing anew in each slot.
+            - bytes moved by DepRound over those by coupled rounding:
+              {fresh_mib / own_mib} (at least {fewer})
+            - {fresh_mib:,.0f} and {own_mib:,.0f} MiB per slot
+
+            It costs little gain.
+            - its gain over DepRound's, less 1: {own_ms / fresh_ms - 1} (at least {least} %)
+            - {own_ms:.2f} against {fresh_ms:.2f} ms; DepRound's elastic budgets are exceeded by up
+              to a model per node, coupled rounding keeps them
+
+            No refresh period of DepRound has both fewer bytes and more gain.
+            - refresh periods that have: {own_ms if math.isnan(own_ms) else len(beaten)} (at most 0)
+            - {", ".join(beaten) or "none"}
+        """)
     return made
 
 

@@ -103,32 +103,14 @@ def scenario(
 ) -> DeliveryScenario:
     """Build one of `SYSTEMS` with its requests.
 
-    Parameters
-    ----------
-    system
-        Its name.
-    alpha
-        Milliseconds that a point of inaccuracy is worth.
-    rate_per_s
-        Requests, in all.
-    sliding
-        Whether popularity slides by five tasks every `WINDOW` requests.
-    seed
-        Of the base stations where tasks are requested, and of the requests.
-    copies
-        Replicas of a model on a node, at most.
+    A point of inaccuracy is worth `alpha` ms. Popularity may slide by five tasks every `WINDOW`
+    requests. The seed is of the base stations where tasks are requested, and of the requests;
+    `copies` limits the replicas of a model on a node.
     """
     topology = tree(SYSTEMS[system], seed=seed)
-    return demanded(
-        topology,
-        topology.of_tier("base"),
-        alpha=alpha,
-        rate_per_s=rate_per_s,
-        sliding=sliding,
-        seed=seed,
-        copies=copies,
-        per_task=2,
-    )
+    asked: dict[str, Any] = {"alpha": alpha, "rate_per_s": rate_per_s, "sliding": sliding}
+    places = topology.of_tier("base")
+    return demanded(topology, places, **asked, seed=seed, copies=copies, per_task=2)
 
 
 def demanded(

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from inferway.catalog.published import Entry
 from inferway.experiments.curves import Drawing
-from inferway.studies import Claim, Point, Results, Study, claim, grid, scales
+from inferway.studies import Claim, Point, Results, Study, claims, grid, scales
 from inferway.studies.placement.setting import MODELS, SYSTEMS
 from inferway.studies.placement.trial import CODE, POLICIES, TUNED, Settings, allocated
 
@@ -19,11 +18,8 @@ _EDGE = ("tier 2", "tier 3", "base")
 
 
 def _points(settings: Settings) -> list[Point]:
-    names, cost = (
-        ("system", "rate_per_s", "slots", "copies"),
-        POLICIES["infida"].cost(settings.slots),
-    )
-    shared, trials = {name: getattr(settings, name) for name in names}, range(settings.trials)
+    shared = settings.given("system", "rate_per_s", "slots", "copies")
+    cost, trials = POLICIES["infida"].cost(settings.slots), range(settings.trials)
     return grid(allocated, shared, cost, alpha=settings.alphas, trial=trials)
 
 
@@ -58,157 +54,113 @@ class _Held:
     """Bytes of the task's models that a node of each of some tiers holds, added up, at an alpha."""
 
     def __init__(self, results: Results, alpha: float, tiers: tuple[str, ...]) -> None:
-        known = [tier for tier in _tiers(results) if tier in tiers]
-        self.y = np.full(len(MODELS), math.nan)
-        if known and results.where(alpha=alpha).rows:
-            self.y = np.sum([_mean(results, alpha, tier) for tier in known], axis=0)
-
-    @property
-    def copies(self) -> float:
-        """Number of copies."""
-        return float(self.y.sum())
+        known = [_mean(results, alpha, tier) for tier in _tiers(results) if tier in tiers]
+        self.y = np.sum(known, axis=0) if known else np.full(len(MODELS), math.nan)
+        self.copies = float(self.y.sum())
+        accuracy = np.repeat([100 * one.accuracy for one in MODELS], len(self.y) // len(MODELS))
+        self.accuracy = float(self.y @ accuracy) / self.copies
+        """Their mean accuracy, in points."""
 
     def small(self, below: int) -> float:
         """Share of those whose model id is below a number."""
-        return float(self.y[:below].sum() / self.y.sum())
-
-    @property
-    def accuracy(self) -> float:
-        """Their mean accuracy, in points."""
-        per = max(1, len(self.y) // len(MODELS))
-        accuracy = np.repeat([100 * entry.accuracy for entry in MODELS], per)[: len(self.y)]
-        return float(self.y @ accuracy / self.y.sum())
+        return float(self.y[:below].sum()) / self.copies
 
 
-def _by_alpha(
-    settings: Settings, results: Results, tiers: tuple[str, ...]
-) -> tuple[list[_Held], list[float]]:
-    """Models that tiers hold, and the share that the cloud serves, at the first and the last two
-    alphas.
-    """
+def _by_alpha(settings: Settings, results: Results, tiers: tuple[str, ...]) -> list[_Held]:
+    """Models that tiers hold at the first and the last two alphas."""
     alphas = (settings.alphas[0], *settings.alphas[-2:])
-    cloud = results.values("served by cloud", alpha=alphas)
-    return [_Held(results, alpha, tiers) for alpha in alphas], cloud
+    return [_Held(results, alpha, tiers) for alpha in alphas]
 
 
 def _claims(settings: Settings, results: Results) -> list[Claim]:
-    paper, high = partial(claim, "Sec. VI-A, Fig. 5"), settings.alphas[-1]
-    limit = 6 * settings.copies + 1  # ids 0-18: below the least of 320p's replicas but one
-    held, cloud = _by_alpha(settings, results, _LOWER)
-    shares = [one.small(limit) for one in held]
-    variants = [results.one("repository", alpha=alpha) for alpha in settings.alphas]
-    small = "share of models 0-18 among the copies on tiers 1-3"
-    return [
-        paper(
-            "The repository runs the second most accurate model, as it costs least there.",
-            "alphas at which it does",
-            float(variants.count(MODELS[-2].name)) if len(results) else math.nan,
-            f"at least {len(settings.alphas)}",
-            ", ".join(f"alpha {a:g}: {v}" for a, v in zip(settings.alphas, variants, strict=True)),
-        ),
-        paper(
-            "At alpha = 3 INFIDA allocates a considerable amount of small models near the edge.",
-            small,
-            shares[0],
-            "at least 50 %",
-        ),
-        paper(
-            "At alpha = 4 it rarely allocates small models.",
-            f"{small}, over that at alpha = 3",
-            shares[1] / shares[0],
-            "at most 0.5",
-            f"{100 * shares[0]:.0f} % at alpha 3, {100 * shares[1]:.0f} % at 4",
-        ),
-        paper(
-            "At alpha = 4 more accurate models are deployed.",
-            "mean accuracy of the copies on tiers 1-3, less that at alpha = 3",
-            held[1].accuracy - held[0].accuracy,
-            "at least 1.0 points",
-        ),
-        paper(
-            "At alpha = 5 fewer models are deployed on lower tiers.",
-            "copies on a node of each of tiers 1-3, over those at alpha = 4",
-            held[2].copies / held[1].copies,
-            "at most 0.95",
-            f"{held[1].copies:.1f} at alpha 4, {held[2].copies:.1f} at 5",
-        ),
-        paper(
-            "At alpha = 5 no small models are allocated in practice.",
-            "share of models 0-20 among the copies on tiers 1-3",
-            held[2].small(7 * settings.copies),
-            "at most 5 %",
-            _cheaper_than_cloud(settings.system, high, "3.99pruned"),
-        ),
-        paper(
-            "At alpha = 5 a significant number of requests is served in the cloud.",
-            "share of the requests",
-            cloud[2],
-            "at least 10 %",
-            f"{100 * cloud[0]:.1f} % at alpha 3, {100 * cloud[1]:.1f} % at 4; at 5 "
-            + ", ".join(
-                f"{100 * results.value(f'served by {tier}', alpha=high):.0f} % by {tier}"
-                for tier in _tiers(results)
-            ),
-        ),
-    ]
+    alphas, copies = settings.alphas, settings.copies
+    # Ids 0-18: below the least of 320p's replicas but one.
+    first, second, third = held = _by_alpha(settings, results, _LOWER)
+    shares = [one.small(6 * copies + 1) for one in held]
+    variants = {alpha: results.one("repository", alpha=alpha) for alpha in alphas}
+    second_best = list(variants.values()).count(MODELS[-2].name) if len(results) else math.nan
+    cloud = results.values("served by cloud", alpha=(alphas[0], *alphas[-2:]))
+    by_tier = ", ".join(
+        f"{100 * results.value(f'served by {tier}', alpha=alphas[-1]):.0f} % by {tier}"
+        for tier in _tiers(results)
+    )
+    return claims(f"""
+        [Sec. VI-A, Fig. 5]
+        The repository runs the second most accurate model, as it costs least there.
+        - alphas at which it does: {second_best} (at least {len(alphas)})
+        - {", ".join(f"alpha {alpha:g}: {variant}" for alpha, variant in variants.items())}
+
+        At alpha = 3 INFIDA allocates a considerable amount of small models near the edge.
+        - share of models 0-18 among the copies on tiers 1-3: {shares[0]} (at least 50 %)
+
+        At alpha = 4 it rarely allocates small models.
+        - share of models 0-18 among the copies on tiers 1-3, over that at alpha = 3:
+          {shares[1] / shares[0]} (at most 0.5)
+        - {100 * shares[0]:.0f} % at alpha 3, {100 * shares[1]:.0f} % at 4
+
+        At alpha = 4 more accurate models are deployed.
+        - mean accuracy of the copies on tiers 1-3, less that at alpha = 3:
+          {second.accuracy - first.accuracy} (at least 1.0 points)
+
+        At alpha = 5 fewer models are deployed on lower tiers.
+        - copies on a node of each of tiers 1-3, over those at alpha = 4:
+          {third.copies / second.copies} (at most 0.95)
+        - {second.copies:.1f} at alpha 4, {third.copies:.1f} at 5
+
+        At alpha = 5 no small models are allocated in practice.
+        - share of models 0-20 among the copies on tiers 1-3:
+          {third.small(7 * copies)} (at most 5 %)
+        - {_cheaper_than_cloud(settings.system, alphas[-1], "3.99pruned")}
+
+        At alpha = 5 a significant number of requests is served in the cloud.
+        - share of the requests: {cloud[2]} (at least 10 %)
+        - {100 * cloud[0]:.1f} % at alpha 3, {100 * cloud[1]:.1f} % at 4; at 5 {by_tier}
+    """)
 
 
 def _edge_claims(settings: Settings, results: Results) -> list[Claim]:
-    paper, alphas = partial(claim, "Sec. VI-A, Fig. 2"), settings.alphas
-    held, cloud = _by_alpha(settings, results, _EDGE)
-    kept = [one.copies for one in _by_alpha(settings, results, _LOWER)[0]]
-    at_base = results.values("served by base", alpha=alphas)
-    return [
-        paper(
-            "At alpha = 1 INFIDA allocates a considerable amount of small models near the edge.",
-            "share of small models among the copies on tiers 2-4",
-            held[0].small(6 * settings.copies),  # all variants below 320p
-            "at least 50 %",
-        ),
-        paper(
-            "At alpha = 3 it tends to avoid serving requests at the very edge.",
-            "requests served at base stations, over those at alpha = 1",
-            at_base[1] / at_base[0],
-            "at most 0.8",
-            ", ".join(
-                f"alpha {alpha:g}: {100 * share:.1f} %"
-                for alpha, share in zip(alphas, at_base, strict=True)
-            ),
-        ),
-        paper(
-            "At alpha = 3 more accurate models are deployed.",
-            "mean accuracy of the copies on tiers 2-4, less that at alpha = 1",
-            held[1].accuracy - held[0].accuracy,
-            "at least 1.0 points",
-        ),
-        paper(
-            "At alpha = 4 far fewer models are deployed on tiers 1-3.",
-            "copies on a node of each of them, over those at alpha = 3",
-            kept[2] / kept[1],
-            "at most 0.7",
-            f"{kept[0]:.1f} at alpha 1, {kept[1]:.1f} at 3, {kept[2]:.1f} at 4",
-        ),
-        paper(
-            "At alpha = 4 a significant amount of requests is served in the cloud.",
-            "share of the requests",
-            cloud[2],
-            "at least 10 %",
-            f"{100 * cloud[0]:.1f} % at alpha 1, {100 * cloud[1]:.1f} % at 3; "
-            + _cheaper_than_cloud(settings.system, alphas[-1], "3.99pruned"),
-        ),
-    ]
+    alphas = settings.alphas
+    held = _by_alpha(settings, results, _EDGE)
+    kept = [one.copies for one in _by_alpha(settings, results, _LOWER)]
+    cloud, base = (results.values(f"served by {one}", alpha=alphas) for one in ("cloud", "base"))
+    served = zip(alphas, base, strict=True)
+    return claims(f"""
+        [Sec. VI-A, Fig. 2]
+        At alpha = 1 INFIDA allocates a considerable amount of small models near the edge.
+        - share of small models among the copies on tiers 2-4:
+          {held[0].small(6 * settings.copies)} (at least 50 %)
+
+        At alpha = 3 it tends to avoid serving requests at the very edge.
+        - requests served at base stations, over those at alpha = 1:
+          {base[1] / base[0]} (at most 0.8)
+        - {", ".join(f"alpha {alpha:g}: {100 * share:.1f} %" for alpha, share in served)}
+
+        At alpha = 3 more accurate models are deployed.
+        - mean accuracy of the copies on tiers 2-4, less that at alpha = 1:
+          {held[1].accuracy - held[0].accuracy} (at least 1.0 points)
+
+        At alpha = 4 far fewer models are deployed on tiers 1-3.
+        - copies on a node of each of them, over those at alpha = 3:
+          {kept[2] / kept[1]} (at most 0.7)
+        - {kept[0]:.1f} at alpha 1, {kept[1]:.1f} at 3, {kept[2]:.1f} at 4
+
+        At alpha = 4 a significant amount of requests is served in the cloud.
+        - share of the requests: {cloud[2]} (at least 10 %)
+        - {100 * cloud[0]:.1f} % at alpha 1, {100 * cloud[1]:.1f} % at 3;
+          {_cheaper_than_cloud(settings.system, alphas[-1], "3.99pruned")}
+    """)
 
 
 def _cheaper_than_cloud(system: str, alpha: float, variant: str) -> str:
     """Cost of a variant at a base station, beside the cloud: why it is worth its memory."""
     tiers = SYSTEMS[system]
-    trip_ms = 1000 * sum(tier.rtt_s for tier in tiers)
 
     def cost(entry: Entry, hardware: str) -> float:
         return 1000 * entry.mean_s[hardware] + alpha * 100 * (1 - entry.accuracy)
 
     here = next(cost(entry, tiers[-1].hardware) for entry in MODELS if entry.name == variant)
-    cloud = trip_ms + min(cost(entry, tiers[0].hardware) for entry in MODELS)
+    cloud = min(cost(entry, tiers[0].hardware) for entry in MODELS)
+    cloud += 1000 * sum(tier.rtt_s for tier in tiers)
     return (
         f"at alpha {alpha:g} a request costs {here:.0f} ms with {variant} at its base station and "
         f"{cloud:.0f} ms in the cloud, so the small model is worth its memory"

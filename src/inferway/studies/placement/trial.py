@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferway.deployment.policies import HINDSIGHT
-from inferway.experiments.curves import Curve, Look, Panel, line
+from inferway.experiments.curves import Curve, Look, Panel, line, series
 from inferway.network import DeliveryNetwork
 from inferway.placement import Observation, PlacementPolicy, build_policy, gain, potential
 from inferway.placement.contract import Allocation, Float
@@ -124,11 +124,8 @@ class Settings:
 
 
 _FIELDS = {
-    "system": "systems",
-    "alpha": "alphas",
-    "rate_per_s": "rates_per_s",
-    "policy": "policies",
-    "sliding": "sliding",
+    **{"system": "systems", "alpha": "alphas", "rate_per_s": "rates_per_s"},
+    **{"policy": "policies", "sliding": "sliding"},
 }
 
 
@@ -161,14 +158,12 @@ def curves(results: Results, policies: Sequence[str], column: str, **axis: Any) 
 
 def pairs(look: Look, results: Results, across: str, up: str, **axis: Any) -> Curve:
     """A column against another one, a point for each value of an axis."""
-    x, y = (results.values(column, **axis) for column in (across, up))
-    return Curve(look.label, x, y, color=look.color, dash=look.dash)
+    return look.curve(*(results.values(column, **axis) for column in (across, up)))
 
 
 def course(look: Look, y: NDArray[np.float64], slots: int) -> Curve:
     """A dense curve of equal parts of a run, against the middle of each."""
-    x = (np.arange(len(y)) + 0.5) * slots / len(y)
-    return Curve(look.label, x.tolist(), y.tolist(), (), (), look.color, look.dash, markers=False)
+    return series(look, ((np.arange(len(y)) + 0.5) * slots / len(y)).tolist(), y.tolist())
 
 
 def mean_series(results: Results, column: str, **label: Any) -> NDArray[np.float64]:
@@ -189,11 +184,6 @@ def windows(slots: int) -> list[tuple[int, int]]:
     return list(pairwise([0, *(edge for edge in EDGES if edge < slots), slots]))
 
 
-def named(window: tuple[int, int]) -> str:
-    """A window in words."""
-    return f"slots {window[0]} to {window[1]}"
-
-
 def simulated(
     system: str,
     alpha: float,
@@ -206,13 +196,7 @@ def simulated(
     options: Mapping[str, Any] | None = None,
     series: bool = False,
 ) -> dict[str, Any]:
-    """Run a policy of `POLICIES` on one of the papers' networks.
-
-    Returns
-    -------
-    dict
-        See `summary`.
-    """
+    """Run a policy of `POLICIES` on one of the papers' networks; see `summary`."""
     built = scenario(
         system, alpha=alpha, rate_per_s=rate_per_s, sliding=sliding, seed=seed, copies=copies
     )
@@ -252,12 +236,9 @@ def allocated(
 ) -> dict[str, Any]:
     """INFIDA's fractional allocation of the most popular task's models, per tier (Fig. 5).
 
-    Returns
-    -------
-    dict
-        The numbers of `summary`; for each tier but the cloud ``y of TIER``, a list by model, least
-        accurate first, the replicas of each beside each other: the mean over the nodes on the
-        task's paths; and ``repository``, the variant that the cloud runs.
+    Beside the numbers of `summary`: for each tier but the cloud ``y of TIER``, a list by model,
+    least accurate first, the replicas of each beside each other, the mean over the nodes on the
+    task's paths; and ``repository``, the variant that the cloud runs.
     """
     built = scenario(
         system, alpha=alpha, rate_per_s=rate_per_s, sliding=False, seed=seed, copies=copies
@@ -307,16 +288,11 @@ def long_run(
     """Run a policy of `POLICIES` on one of the papers' networks for long.
 
     Policies in hindsight run for `STATIC_SLOTS` where popularity is fixed: every slot has the same
-    mean requests, and the allocation never changes.
-
-    Returns
-    -------
-    dict
-        See `summary`; besides, ``windows_ms``, the gain per
-        request in each of `windows`; ``series_ms``, the same in equal parts of the run;
-        ``until_ms``, that of the run until the end of each part; and ``climbed_ms``, in each
-        window the gain of eq. 16 at the fractional allocation, with the potential available
-        capacities of eq. 7: what mirror ascent climbs. It is empty where there is none.
+    mean requests, and the allocation never changes. Beside the numbers of `summary`:
+    ``windows_ms``, the gain per request in each of `windows`; ``series_ms``, the same in equal
+    parts of the run; ``until_ms``, that of the run until the end of each part; and ``climbed_ms``,
+    in each window the gain of eq. 16 at the fractional allocation, with the potential available
+    capacities of eq. 7: what mirror ascent climbs. It is empty where there is none.
     """
     built = scenario(system, alpha=alpha, rate_per_s=rate_per_s, sliding=sliding, seed=seed)
     static = POLICIES[policy].policy in HINDSIGHT and not sliding
@@ -352,18 +328,16 @@ class _Watched:
         return self._policy.fractional
 
     def step(self, observation: Observation) -> Allocation:
-        """Measure, and let the policy learn."""
-        y, found = self._policy.fractional, math.nan
+        y, gained = self._policy.fractional, math.nan
         if y is not None and len(self._climbed) % _WATCHED == 0:
             capacity = potential(self._network, observation.requests, observation.load)
             asked = float(np.sum(observation.requests))
-            found = gain(self._network, observation.requests, capacity, y) / asked
-        self._climbed.append(found)
+            gained = gain(self._network, observation.requests, capacity, y) / asked
+        self._climbed.append(gained)
         return self._policy.step(observation)
 
     def means(self, parts: Sequence[tuple[int, int]]) -> list[float]:
         """Of each window; of all that there is where the run was shorter."""
         values = np.array(self._climbed)
-        if len(values) < parts[-1][1]:
-            return [float(np.nanmean(values))] * len(parts)
-        return [float(np.nanmean(values[start:end])) for start, end in parts]
+        whole = len(values) >= parts[-1][1]
+        return [float(np.nanmean(values[slice(*part) if whole else ...])) for part in parts]

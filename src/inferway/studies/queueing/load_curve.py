@@ -10,7 +10,7 @@ from typing import Any
 
 from inferway.experiments.curves import Drawing, Panel, line, lines, panels
 from inferway.experiments.results import most
-from inferway.studies import Claim, Point, Results, Study, claim, grid, scales
+from inferway.studies import Claim, Point, Results, Study, claims, grid, scales
 from inferway.studies.queueing.system import (
     BOUND,
     LOOKS,
@@ -21,7 +21,6 @@ from inferway.studies.queueing.system import (
     seconds,
     simulated,
 )
-from inferway.studies.sentences import ours
 
 PAPERS = ("r-jiq", "tad", "tad-op")  # the paper's policies
 _QUICK_BETAS = (0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.45, 0.495)  # fewer of the paper's loads
@@ -142,20 +141,17 @@ def _at(place: Place) -> str:
 class _Site:
     """Response times of a site's policies, and the claims that Sec. 7.1 makes of every site."""
 
-    def __init__(self, settings: LoadSettings, results: Results, where: str) -> None:
-        self.settings, self.where, self.all = settings, where, results
+    def __init__(self, settings: LoadSettings, results: Results) -> None:
+        self.settings, self.all = settings, results
         self.rows = results.where(servers=settings.servers)
 
     def stable(self, policy: str, servers: int | None = None) -> dict[Place, tuple[float, float]]:
         """Response time and bound, s, at every stable point of a policy."""
         here = self.all.where(policy=policy, servers=servers or self.settings.servers)
-        pairs = {
-            (target, load): (
-                here.value("response_s", target=target, load=load),
-                here.value("bound_s", target=target, load=load),
-            )
-            for target, load in self.settings.places
-        }
+        pairs = {}
+        for target, load in self.settings.places:
+            at = here.where(target=target, load=load)
+            pairs[target, load] = at.value("response_s"), at.value("bound_s")
         return {place: both for place, both in pairs.items() if not math.isnan(sum(both))}
 
     def gaps(self, policy: str, servers: int | None = None) -> dict[Place, float]:
@@ -166,11 +162,12 @@ class _Site:
     def over(self, policy: str, rivals: Mapping[str, str]) -> dict[tuple[Place, str], float]:
         """Response time over that of rivals, less 1, by place and the times in words."""
         ratios = {}
-        for (target, load), (own_s, _) in self.stable(policy).items():
+        for place, (own_s, _) in self.stable(policy).items():
+            here = self.rows.where(target=place[0], load=place[1])
             for rival, name in rivals.items():
-                there_s = self.rows.value("response_s", policy=rival, target=target, load=load)
-                said = f"{_at((target, load))}: {LOOKS[policy].label} {own_s:.4f} s, {name} "
-                ratios[(target, load), f"{said}{there_s:.4f} s"] = own_s / there_s - 1
+                there_s = here.value("response_s", policy=rival)
+                said = f"{_at(place)}: {LOOKS[policy].label} {own_s:.4f} s, {name} {there_s:.4f} s"
+                ratios[place, said] = own_s / there_s - 1
         return ratios
 
     def slowest_share(self, policy: str, place: Place) -> str:
@@ -185,56 +182,52 @@ class _Site:
             f"{100 * bound[-1]:.2f} % in the bound"
         )
 
-    def keep_target(self) -> list[Claim]:
+    def keep_target(self) -> str:
         """Every policy of the paper meets the benchmark accuracy at every load."""
-        made = []
+        texts = []
         for policy in PAPERS:
-            accuracy = {
-                place: self.rows.measure(
-                    "accuracy", policy=policy, target=place[0], load=place[1]
-                ).mean
-                for place in self.settings.places
+            here = self.rows.where(policy=policy)
+            short = {
+                (target, load): target - here.measure("accuracy", target=target, load=load).mean
+                for target, load in self.settings.places
             }
-            short = {place: place[0] - mean for place, mean in accuracy.items()}
             worst, place = most(short, _NOWHERE)
             known = f"least margin at {_at(place)}: {place[0] - worst:.5f}"
             why = "no point is known" if math.isnan(worst) else known
             says = f"{LOOKS[policy].label} meets the benchmark accuracy at all loads."
-            made.append(keeps_target(self.where, says, short, why))
-        return made
+            texts.append(keeps_target(says, short, why))
+        return "\n\n".join(texts)
 
-    def most_efficient(self) -> Claim:
+    def most_efficient(self) -> str:
         """TAD-OP has the least response time of the paper's three policies."""
         ratios = self.over("tad-op", {"r-jiq": "r-jiq", "tad": "tad"})
         worst, (_, said) = most(ratios, (_NOWHERE, "no point is known"))
         compared = [ratio for ratio in ratios.values() if not math.isnan(ratio)]
-        return claim(
-            self.where,
-            "Of R-JIQ, TAD and TAD-OP, TAD-OP has the least response time, whatever the target.",
-            "largest response time of TAD-OP over another's, less 1",
-            worst,
-            "at most 0.5 %",
-            f"at {said}; slower by more than 0.5 % in {sum(one > 0.005 for one in compared)} of "
-            f"{len(compared)} comparisons",
-        )
+        return f"""
+            Of R-JIQ, TAD and TAD-OP, TAD-OP has the least response time, whatever the target.
+            - largest response time of TAD-OP over another's, less 1: {worst} (at most 0.5 %)
+            - at {said}; slower by more than 0.5 % in {sum(one > 0.005 for one in compared)} of
+              {len(compared)} comparisons""".strip()
 
-    def unstable(self) -> list[Claim]:
+    def unstable(self) -> str:
         """TAD becomes unstable at some load, R-JIQ at none."""
-        tad = "TAD becomes unstable in some setting with high load."
-        made = []
-        for policy, says, limit in (
-            ("tad", tad, "at least 1"),
-            ("r-jiq", "R-JIQ has no instability.", "at most 0"),
-        ):
-            rows = self.rows.where(policy=policy, stable=False).rows
-            places = sorted({(row["target"], row["load"]) for row in rows})
-            count = float(len(places)) if len(self.all) else math.nan
-            measure = f"unstable points of {LOOKS[policy].label}"
-            said = "; ".join(map(_at, places)) or "none"
-            made.append(claim(self.where, says, measure, count, limit, said))
-        return made
+        tad, r_jiq = (
+            sorted({(row["target"], row["load"]) for row in rows})
+            for rows in (
+                self.rows.where(policy=policy, stable=False).rows for policy in ("tad", "r-jiq")
+            )
+        )
+        known = len(self.all) > 0
+        return f"""
+            TAD becomes unstable in some setting with high load.
+            - unstable points of TAD: {len(tad) if known else math.nan} (at least 1)
+            - {"; ".join(map(_at, tad)) or "none"}
 
-    def priced_against(self) -> list[Claim]:
+            R-JIQ has no instability.
+            - unstable points of R-JIQ: {len(r_jiq) if known else math.nan} (at most 0)
+            - {"; ".join(map(_at, r_jiq)) or "none"}""".strip()
+
+    def priced_against(self) -> str:
         """Our own policy beside TAD-OP: as fast, and as accurate."""
         here, theirs = self.rows.where(policy="priced"), self.stable("tad-op")
         ratios, short = {}, {}
@@ -248,22 +241,17 @@ class _Site:
         slowest = " and ".join(
             f"with {policy} {self.slowest_share(policy, place)}" for policy in ("priced", "tad-op")
         )
-        return [
-            ours(
-                "The priced idle queue is never slower than TAD-OP.",
-                "largest response time over TAD-OP's, less 1",
-                worst,
-                "at most 0.5 %",
-                f"worst at {_at(place)}: {(1 + worst) * at_s:.4f} s against {at_s:.4f} s, where "
-                f"{slowest}; at best {100 * min(ratios.values(), default=math.nan):.1f} %",
-            ),
-            keeps_target("ours", "The priced idle queue keeps the target.", short),
-        ]
+        return f"""[ours] The priced idle queue is never slower than TAD-OP.
+            - largest response time over TAD-OP's, less 1: {worst} (at most 0.5 %)
+            - worst at {_at(place)}: {(1 + worst) * at_s:.4f} s against {at_s:.4f} s, where
+              {slowest}; at best {100 * min(ratios.values(), default=math.nan):.1f} %
+
+            {keeps_target("The priced idle queue keeps the target.", short)}"""
 
 
-def _deviation(settings: LoadSettings, results: Results) -> list[Claim]:
+def _deviation(settings: LoadSettings, results: Results) -> str:
     """The standard deviation of a plotted point, an average of 50 runs of n x 100,000 queries."""
-    made, plotted = [], 50 * 100_000 * settings.servers
+    texts, plotted = [], 50 * 100_000 * settings.servers
     here = results.where(servers=settings.servers, stable=True)
     # The paper writes accuracies in percent; its 1e-5 is taken in its own unit.
     for column, name, unit, scale, policies in (
@@ -277,23 +265,18 @@ def _deviation(settings: LoadSettings, results: Results) -> list[Claim]:
             if row.get(f"{column}_se", math.nan) > 0
         ]
         smallest = f"{min(spread):.2g}" if spread else "unknown"
-        made.append(
-            claim(
-                "Fig. 6, caption",
-                f"The standard deviation of any plotted point ({name}) is of the order 1e-5.",
-                "largest standard deviation of a mean of 50 runs",
-                max(spread, default=math.nan),
-                f"at most 5e-5 {unit}",
-                f"the smallest of all points is {smallest} {unit}; independent queries give no "
-                "less than their own deviation over the root of 50 n x 100,000",
-            )
-        )
-    return made
+        texts.append(f"""[Fig. 6, caption]
+            The standard deviation of any plotted point ({name}) is of the order 1e-5.
+            - largest standard deviation of a mean of 50 runs:
+              {max(spread, default=math.nan)} (at most 5e-5 {unit})
+            - the smallest of all points is {smallest} {unit}; independent queries give no less than
+              their own deviation over the root of 50 n x 100,000""")
+    return "\n\n".join(texts)
 
 
 def _small_claims(settings: LoadSettings, results: Results) -> list[Claim]:
-    where, top, target = "Sec. 7.1, Fig. 6", max(settings.along), max(settings.targets)
-    site = _Site(settings, results, where)
+    top, target = max(settings.along), max(settings.targets)
+    site = _Site(settings, results)
     near, goal, policy = min(
         (
             (gap, goal, policy)
@@ -309,34 +292,30 @@ def _small_claims(settings: LoadSettings, results: Results) -> list[Claim]:
         if goal_ == target and load <= 0.5
     }
     worst, said = most(ratios, "no point is known")
-    return [
-        *site.keep_target(),
-        site.most_efficient(),
-        claim(
-            where,
-            "At this size no policy reaches the optimal response time at high load.",
-            f"least response time over the bound at load {top:g}, less 1",
-            near,
-            "at least 1 %",
-            f"{policy} at target {goal:g}",
-        ),
-        claim(
-            where,
-            "TAD outperforms R-JIQ at low load where it does not choose a suboptimal pair.",
-            f"largest response time over R-JIQ's at loads up to 0.5 and target {target:g}, less 1",
-            worst,
-            "at most 0 %",
-            said,
-        ),
-        *site.unstable(),
-        *_deviation(settings, results),
-        *site.priced_against(),
-    ]
+    return claims(f"""
+        [Sec. 7.1, Fig. 6] {site.keep_target()}
+
+        {site.most_efficient()}
+
+        At this size no policy reaches the optimal response time at high load.
+        - least response time over the bound at load {top:g}, less 1: {near} (at least 1 %)
+        - {policy} at target {goal:g}
+
+        TAD outperforms R-JIQ at low load where it does not choose a suboptimal pair.
+        - largest response time over R-JIQ's at loads up to 0.5 and target {target:g}, less 1:
+          {worst} (at most 0 %)
+        - {said}
+
+        {site.unstable()}
+
+        {_deviation(settings, results)}
+
+        {site.priced_against()}
+    """)
 
 
 def _large_claims(settings: LoadSettings, results: Results) -> list[Claim]:
-    where = "Sec. 7.1, Fig. 7"
-    site = _Site(settings, results, where)
+    site = _Site(settings, results)
     gaps = site.gaps("tad-op")
     worst, place = most(gaps, _NOWHERE)
     by_target = ", ".join(
@@ -344,46 +323,44 @@ def _large_claims(settings: LoadSettings, results: Results) -> list[Claim]:
         f" % at target {target:g}"
         for target in settings.targets
     )
-    said = (
-        f"at most {by_target}; within 0.2 % at {sum(gap <= 0.002 for gap in gaps.values())} of "
-        f"{len(gaps)} points. At the worst, {_at(place)}, {site.slowest_share('tad-op', place)}: "
-        "an idle server is taken before any queue, however slow it is"
-    )
-    over = "largest response time over the bound, less 1"
+    said = f"""at most {by_target}; within 0.2 % at {sum(gap <= 0.002 for gap in gaps.values())} of
+          {len(gaps)} points. At the worst, {_at(place)}, {site.slowest_share("tad-op", place)}: an
+          idle server is taken before any queue, however slow it is"""
     smaller = settings.smaller or settings.servers
     here, there = (site.gaps("r-jiq", n) for n in (settings.servers, smaller))
     both = sorted(set(here) & set(there))
     better = sum(here[place] < there[place] for place in both)
-    mean = [sum(gap[place] for place in both) / max(len(both), 1) for gap in (here, there)]
-    exact = "TAD-OP always matches the lower bound."
-    near = "TAD-OP is near-optimal in large systems."
-    return [
-        *site.keep_target(),
-        claim(where, exact, over, worst, "at most 0.2 %", said),
-        claim("Sec. 8", near, over, worst, "at most 3 %", said),
-        site.most_efficient(),
-        claim(
-            where,
-            "R-JIQ is noticeably better than in the small system.",
-            "part of the points where its gap to the bound is smaller",
-            better / len(both) if both else math.nan,
-            "at least 100 %",
-            f"mean gap {100 * mean[0]:.1f} % at n = {settings.servers}, "
-            f"{100 * mean[1]:.1f} % at n = {smaller}",
-        ),
-        *site.unstable(),
-        *site.priced_against(),
-    ]
+    means = [100 * sum(gap[place] for place in both) / max(len(both), 1) for gap in (here, there)]
+    return claims(f"""
+        [Sec. 7.1, Fig. 7] {site.keep_target()}
+
+        TAD-OP always matches the lower bound.
+        - largest response time over the bound, less 1: {worst} (at most 0.2 %)
+        - {said}
+
+        [Sec. 8] TAD-OP is near-optimal in large systems.
+        - largest response time over the bound, less 1: {worst} (at most 3 %)
+        - {said}
+
+        [Sec. 7.1, Fig. 7] {site.most_efficient()}
+
+        R-JIQ is noticeably better than in the small system.
+        - part of the points where its gap to the bound is smaller:
+          {better / len(both) if both else math.nan} (at least 100 %)
+        - mean gap {means[0]:.1f} % at n = {settings.servers}, {means[1]:.1f} % at n = {smaller}
+
+        {site.unstable()}
+
+        {site.priced_against()}
+    """)
 
 
 def _deterministic_claims(settings: LoadSettings, results: Results) -> list[Claim]:
-    site = _Site(settings, results, "Sec. 7.1, Fig. 8")
-    return [
-        *site.keep_target(),
-        site.most_efficient(),
-        *site.unstable(),
-        *site.priced_against(),
-    ]
+    site = _Site(settings, results)
+    return claims(
+        f"[Sec. 7.1, Fig. 8] {site.keep_target()}",
+        *(site.most_efficient(), site.unstable(), site.priced_against()),
+    )
 
 
 SMALL = Study(

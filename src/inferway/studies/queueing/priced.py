@@ -28,7 +28,7 @@ from inferway.experiments.curves import (
     series,
 )
 from inferway.experiments.results import most
-from inferway.studies import Claim, Point, Results, Study, grid, scales
+from inferway.studies import Claim, Point, Results, Study, claims, grid, scales
 from inferway.studies.queueing.system import (
     BOUND,
     CODE,
@@ -44,7 +44,7 @@ from inferway.studies.queueing.system import (
     scenario,
     simulated,
 )
-from inferway.studies.sentences import ours
+from inferway.studies.sentences import percents
 
 _FREE = "tad-op"
 
@@ -101,53 +101,45 @@ def _optimum_figure(settings: OptimumSettings, results: Results) -> Drawing:
 
 
 def _optimum_claims(settings: OptimumSettings, results: Results) -> list[Claim]:
-    loads, best = settings.loads, results.where(kind="optimum")
+    loads, best, target = settings.loads, results.where(kind="optimum"), settings.target
     optimum_s, bound_s, gap_s, cut_s = (
-        best.values(column, load=loads)
-        for column in ("optimum_s", "bound_s", "gap_s", "truncation_s")
+        best.by(column, load=loads) for column in ("optimum_s", "bound_s", "gap_s", "truncation_s")
     )
-    loose = {load: one / lp - 1 for load, one, lp in zip(loads, optimum_s, bound_s, strict=True)}
+    loose = {load: optimum_s[load] / bound_s[load] - 1 for load in loads}
     far, at = most(loose, math.nan)
-    open_s = max(gap + cut for gap, cut in zip(gap_s, cut_s, strict=True))
+    open_s = max(gap_s[load] + cut_s[load] for load in loads)
     # Only where the target is kept: a policy that misses it may well be faster.
     over = {}
-    for load, least_s in zip(loads, optimum_s, strict=True):
+    for load in loads:
         here = results.where(policy="priced", load=load)
-        if not here.value("accuracy") < settings.target - 0.0002:
-            over[load] = here.value("response_s") / least_s - 1
+        if not here.value("accuracy") < target - 0.0002:
+            over[load] = here.value("response_s") / optimum_s[load] - 1
     worst, at_worst = most(over, math.nan)
-    return [
-        ours(
-            "On a very small site the LP is out of every policy's reach.",
-            "largest optimum over the LP's response time, less 1",
-            far,
-            "at least 5 %",
-            f"at load {at:g}; at load {min(loads):g} {100 * loose[min(loads)]:.2f} %; the optimum "
-            f"is known to {open_s:.2g} s",
-        ),
-        *(
-            keeps_target(
-                "ours",
-                f"{LOOKS[policy].label} keeps the target on a very small site.",
-                {
-                    load: settings.target
-                    - results.measure("accuracy", policy=policy, load=load).mean
-                    for load in loads
-                },
-                "at load {:g}",
-            )
-            for policy in ("tad-op", "priced")
-        ),
-        ours(
-            f"{LOOKS['priced'].label} is near the optimum where it keeps the target.",
-            "largest response time over the optimum's, less 1",
-            worst,
-            "at most 10 %",
-            f"at load {at_worst:g}; within 5 % at {sum(one <= 0.05 for one in over.values())} of "
-            f"{len(over)} loads; {len(loads) - len(over)} loads at which the target is missed are "
-            "left out",
-        ),
-    ]
+    kept = "\n\n".join(
+        keeps_target(
+            f"{LOOKS[policy].label} keeps the target on a very small site.",
+            {
+                load: target - results.measure("accuracy", policy=policy, load=load).mean
+                for load in loads
+            },
+            "at load {:g}",
+        )
+        for policy in ("tad-op", "priced")
+    )
+    return claims(f"""
+        [ours] On a very small site the LP is out of every policy's reach.
+        - largest optimum over the LP's response time, less 1: {far} (at least 5 %)
+        - at load {at:g}; at load {min(loads):g} {100 * loose[min(loads)]:.2f} %; the optimum is
+          known to {open_s:.2g} s
+
+        {kept}
+
+        {LOOKS["priced"].label} is near the optimum where it keeps the target.
+        - largest response time over the optimum's, less 1: {worst} (at most 10 %)
+        - at load {at_worst:g}; within 5 % at {sum(one <= 0.05 for one in over.values())} of
+          {len(over)} loads; {len(loads) - len(over)} loads at which the target is missed are left
+          out
+    """)
 
 
 @dataclass(frozen=True)
@@ -190,32 +182,28 @@ def _limits_claims(settings: LimitsSettings, results: Results) -> list[Claim]:
         for n, target in settings.sites
         for load in settings.loads
     }
-    return [
-        *(_slower(settings, results, *site) for site in settings.marked),
-        keeps_target("ours", "The priced idle queue keeps the target even there.", short, "{}", ""),
-    ]
+    kept = keeps_target("The priced idle queue keeps the target even there.", short, "{}", "")
+    slower = [_slower(settings, results, *site) for site in settings.marked]
+    return claims(*slower, f"[ours] {kept}")
 
 
-def _slower(settings: LimitsSettings, results: Results, servers: int, load: float) -> Claim:
+def _slower(settings: LimitsSettings, results: Results, servers: int, load: float) -> str:
     target = dict(settings.sites)[servers]
     here = results.where(servers=servers, target=target)
     mine, theirs = (
-        here.where(policy=policy).values("response_s", load=settings.loads)
+        here.where(policy=policy).by("response_s", load=settings.loads)
         for policy in ("priced", "tad-op")
     )
-    ratios = {at: one / other for at, one, other in zip(settings.loads, mine, theirs, strict=True)}
-    known = {at: one for at, one in ratios.items() if not math.isnan(one)}
-    said = ", ".join(f"{at:g}: {100 * (one - 1):+.1f} %" for at, one in known.items())
-    from_load = next((at for at in settings.loads if ratios[at] > 1), math.nan)
-    return ours(
-        f"The priced idle queue is as fast as TAD-OP on {servers} servers at target {target:g} "
-        f"and load {load:g}.",
-        "its response time over TAD-OP's, less 1",
-        ratios[load] - 1,
-        "at most 0.5 %",
-        f"by load: {said or 'none known'}; slower from load {from_load:g} on. It queues at "
-        "fast servers where TAD-OP takes whichever server is idle, the slowest ones too",
-    )
+    over = {at: mine[at] / theirs[at] - 1 for at in settings.loads}
+    known = {f"{at:g}": one for at, one in over.items() if not math.isnan(one)}
+    from_load = next((at for at in settings.loads if over[at] > 0), math.nan)
+    return f"""
+        [ours] The priced idle queue is as fast as TAD-OP on {servers} servers at target {target:g}
+        and load {load:g}.
+        - its response time over TAD-OP's, less 1: {over[load]} (at most 0.5 %)
+        - by load: {percents(known, "+.1f") or "none known"}; slower from load {from_load:g} on. It
+          queues at fast servers where TAD-OP takes whichever server is idle, the slowest ones too
+        """
 
 
 @dataclass(frozen=True)
@@ -311,43 +299,31 @@ def _energy_claims(settings: EnergySettings, results: Results) -> list[Claim]:
     here, free_energy = results.where(policy="priced"), results.value("energy", policy=_FREE)
     budgets = settings.budgets
     energy, bound_energy, accuracy, response_s, bound_s = (
-        dict(zip(budgets, here.values(column, budget=budgets), strict=True))
+        here.by(column, budget=budgets)
         for column in ("energy", "bound_energy", "accuracy", "response_s", "bound_s")
     )
     over, at_over = most({b: energy[b] / b - 1 for b in budgets}, math.nan)
     gap, at_gap = most({b: response_s[b] / bound_s[b] - 1 for b in budgets}, math.nan)
+    short = {b: settings.target - accuracy[b] for b in budgets}
+    at_budget = "at a budget of {:g} J"
     # Where the LP without the constraint would spend more.
     binding = [b for b in budgets if bound_energy[b] >= b * (1 - 1e-6)]
-    return [
-        ours(
-            "With two constraints, two prices keep the energy budget.",
-            "largest mean energy over the budget, less 1",
-            over,
-            "at most 0.2 %",
-            f"at a budget of {at_over:g} J",
-        ),
-        keeps_target(
-            "ours",
-            "They keep the accuracy target at the same time.",
-            {b: settings.target - accuracy[b] for b in budgets},
-            "at a budget of {:g} J",
-        ),
-        ours(
-            "On a large site that comes near the LP with both constraints.",
-            f"largest response time over the bound, less 1, n = {settings.servers}",
-            gap,
-            "at most 2 %",
-            f"at a budget of {at_gap:g} J",
-        ),
-        ours(
-            "TAD-OP, which knows no budget, overspends every one that binds.",
-            "its mean energy over the largest budget that the LP uses up, less 1",
-            free_energy / max(binding, default=math.nan) - 1,
-            "at least 0 %",
-            f"{free_energy:.3f} J; budgets that bind: "
-            + ", ".join(f"{one:g} J" for one in binding),
-        ),
-    ]
+    return claims(f"""
+        [ours] With two constraints, two prices keep the energy budget.
+        - largest mean energy over the budget, less 1: {over} (at most 0.2 %)
+        - at a budget of {at_over:g} J
+
+        {keeps_target("They keep the accuracy target at the same time.", short, at_budget)}
+
+        On a large site that comes near the LP with both constraints.
+        - largest response time over the bound, less 1, n = {settings.servers}: {gap} (at most 2 %)
+        - at a budget of {at_gap:g} J
+
+        TAD-OP, which knows no budget, overspends every one that binds.
+        - its mean energy over the largest budget that the LP uses up, less 1:
+          {free_energy / max(binding, default=math.nan) - 1} (at least 0 %)
+        - {free_energy:.3f} J; budgets that bind: {", ".join(f"{one:g} J" for one in binding)}
+    """)
 
 
 OPTIMUM = Study(

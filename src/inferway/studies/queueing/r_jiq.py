@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import cache, partial
-from itertools import pairwise
+from functools import cache
+from itertools import pairwise, product
 from typing import Any
 
 from inferway.dispatch.routing import routing
 from inferway.experiments.curves import Curve, Drawing, Look, Panel, flat, line, lines, panels
 from inferway.experiments.results import most
-from inferway.studies import Claim, Point, Results, Study, claim, grid, scales
+from inferway.studies import Claim, Point, Results, Study, claims, grid, scales
 from inferway.studies.queueing.system import (
     BOUND,
     Settings,
@@ -21,7 +21,6 @@ from inferway.studies.queueing.system import (
     seconds,
     simulated,
 )
-from inferway.studies.sentences import ours
 
 _LAWS = ("exponential", "deterministic")
 _NO_POINTS = "no points are known"
@@ -100,8 +99,7 @@ def _limit_figure(settings: LimitSettings, results: Results) -> Drawing:
 
 
 def _limit_claims(settings: LimitSettings, results: Results) -> list[Claim]:
-    paper, largest = partial(claim, "Sec. 3.3, Fig. 4"), max(settings.sizes)
-    targets, sizes = settings.targets, settings.sizes
+    targets, sizes, largest = settings.targets, settings.sizes, max(settings.sizes)
     low, high, size = min(targets), max(targets), min(sizes, key=lambda n: abs(n - 64))
 
     def gap(law: str, target: float, servers: int) -> float:
@@ -109,30 +107,27 @@ def _limit_claims(settings: LimitSettings, results: Results) -> list[Claim]:
         return here.value("response_s") / settings.bound_s(target) - 1
 
     def free(target: float, servers: int) -> float:
-        return _free_s(settings, target, servers) / settings.bound_s(target) - 1
+        return _free_s(settings, target, servers) / settings.bound_s(target)
 
     def waits(target: float) -> float:
         here = results.where(distribution=_LAWS[0], target=target, servers=size)
-        waiting_s = here.measure("response_s").mean - _free_s(settings, target, size)
-        return waiting_s / settings.bound_s(target)
+        return here.measure("response_s").mean / settings.bound_s(target) - free(target, size)
 
-    ends = {(law, target): gap(law, target, largest) for law in _LAWS for target in targets}
+    ends = {place: gap(*place, largest) for place in product(_LAWS, targets)}
     far, (law, target) = most(ends, ("no run", math.nan))
     # n^-gamma of eq. 4, with beta from the load.
     beta = -math.log1p(-settings.load) / math.log(largest)
     weight = min(1.0, float(largest ** (-0.5 * (0.5 - beta))))
     rises = {
         f"from n = {n}, {one}, target {goal:g}": gap(one, goal, larger) - gap(one, goal, n)
-        for one in _LAWS
-        for goal in targets
+        for one, goal in product(_LAWS, targets)
         for n, larger in pairwise(sizes)
     }
     slower, short, spread = {}, {}, dict[str, float]()
-    for goal in targets:
-        for n in sizes:
-            theirs, mine = (gap(one, goal, n) for one in _LAWS)
-            place = f"n = {n}, target {goal:g}: {100 * mine:.2f} % deterministic, "
-            slower[place + f"{100 * theirs:.2f} % exponential"] = mine - theirs
+    for goal, n in product(targets, sizes):
+        theirs, mine = (gap(one, goal, n) for one in _LAWS)
+        place = f"n = {n}, target {goal:g}: {100 * mine:.2f} % deterministic, "
+        slower[place + f"{100 * theirs:.2f} % exponential"] = mine - theirs
     for row in results.rows:
         place = f"n = {row['servers']}, target {row['target']:g}"
         margin = f"accuracy {row['accuracy']:.5f} +- {row['accuracy_se']:.1g}"
@@ -141,65 +136,44 @@ def _limit_claims(settings: LimitSettings, results: Results) -> list[Claim]:
             plotted = 50 * 100_000 * row["servers"]
             deviation = row["response_s_se"] * math.sqrt(row["queries"] / plotted)
             spread[place] = max(spread.get(place, 0.0), deviation)
-    gaps = [gap(_LAWS[0], one, size) for one in (low, high)]
+    at_low, at_high = (gap(_LAWS[0], one, size) for one in (low, high))
     rise, at_rise = most(rises, _NO_POINTS)
     more, at_more = most(slower, _NO_POINTS)
-    return [
-        paper(
-            "The latency of R-JIQ converges to the optimal latency.",
-            f"largest gap to the bound at n = {largest}",
-            far,
-            "at most 1 %",
-            f"{law}, target {target:g}; without any waiting eq. 4 itself costs "
-            f"{100 * free(target, largest):.1f} % there, since its weight n^-gamma is still "
-            f"{weight:.2f}",
-        ),
-        paper(
-            "The gap to the optimum shrinks as the system grows.",
-            "largest rise of the gap from one size to the next",
-            rise,
-            "at most 0.2 %",
-            at_rise,
-        ),
-        paper(
-            f"For a higher target the latency has converged as early as n = {size}.",
-            f"gap to the bound at n = {size}, target {high:g}, exponential",
-            gaps[1],
-            "at most 2 %",
-            f"without any waiting eq. 4 costs {100 * free(high, size):.1f} % there",
-        ),
-        paper(
-            "Convergence is slower for lower targets.",
-            f"gap at target {low:g} less gap at target {high:g}, n = {size}, exponential",
-            gaps[0] - gaps[1],
-            "at least 0 %",
-            f"gaps {100 * gaps[0]:.1f} % and {100 * gaps[1]:.1f} %; of these, waiting makes "
-            f"{100 * waits(low):.1f} % and {100 * waits(high):.1f} %, eq. 4's routing the rest",
-        ),
-        paper(
-            "Convergence is faster with deterministic than with exponential service.",
-            "largest gap with deterministic less gap with exponential service",
-            more,
-            "at most 0 %",
-            f"nearest at {at_more}; on large sites hardly anything waits, and both gaps are "
-            "eq. 4's",
-        ),
-        keeps_target(
-            "Sec. 3.2, Lemma 2 (2)",
-            "R-JIQ meets the benchmark accuracy whatever n.",
-            short,
-            "nearest to falling short: {}",
-            _NO_POINTS,
-        ),
-        claim(
-            "Fig. 4, caption",
-            "The standard deviation for the plots is of the order 1e-3.",
-            "largest standard deviation of a mean of 50 runs of n x 100,000 queries",
-            most(spread, "")[0],
-            "at most 5e-3 s",
-            most(spread, "")[1],
-        ),
-    ]
+    deviation, at_deviation = most(spread, "")
+    lemma = "nearest to falling short: {}"
+    return claims(f"""
+        [Sec. 3.3, Fig. 4] The latency of R-JIQ converges to the optimal latency.
+        - largest gap to the bound at n = {largest}: {far} (at most 1 %)
+        - {law}, target {target:g}; without any waiting eq. 4 itself costs
+          {100 * (free(target, largest) - 1):.1f} % there, since its weight n^-gamma is still
+          {weight:.2f}
+
+        The gap to the optimum shrinks as the system grows.
+        - largest rise of the gap from one size to the next: {rise} (at most 0.2 %)
+        - {at_rise}
+
+        For a higher target the latency has converged as early as n = {size}.
+        - gap to the bound at n = {size}, target {high:g}, exponential: {at_high} (at most 2 %)
+        - without any waiting eq. 4 costs {100 * (free(high, size) - 1):.1f} % there
+
+        Convergence is slower for lower targets.
+        - gap at target {low:g} less gap at target {high:g}, n = {size}, exponential:
+          {at_low - at_high} (at least 0 %)
+        - gaps {100 * at_low:.1f} % and {100 * at_high:.1f} %; of these, waiting makes
+          {100 * waits(low):.1f} % and {100 * waits(high):.1f} %, eq. 4's routing the rest
+
+        Convergence is faster with deterministic than with exponential service.
+        - largest gap with deterministic less gap with exponential service: {more} (at most 0 %)
+        - nearest at {at_more}; on large sites hardly anything waits, and both gaps are eq. 4's
+
+        [Sec. 3.2, Lemma 2 (2)]
+        {keeps_target("R-JIQ meets the benchmark accuracy whatever n.", short, lemma, _NO_POINTS)}
+
+        [Fig. 4, caption] The standard deviation for the plots is of the order 1e-3.
+        - largest standard deviation of a mean of 50 runs of n x 100,000 queries:
+          {deviation} (at most 5e-3 s)
+        - {at_deviation}
+    """)
 
 
 @dataclass(frozen=True)
@@ -262,63 +236,63 @@ def _blocking_figure(settings: BlockingSettings, results: Results) -> Drawing:
 
 
 def _blocking_claims(settings: BlockingSettings, results: Results) -> list[Claim]:
-    small, large = min(settings.sizes), max(settings.sizes)
+    small, large = ends = min(settings.sizes), max(settings.sizes)
     buffers = [buffer for buffer in settings.buffers if buffer > 1]
     at_greatest = lp_optimum(settings.system, settings.sizes[0], settings.target, 1.0)
-    excess, over = {}, {}
-    for n in (small, large):
+    excess_s, dropped_s, scaled, over, short = {}, {}, {}, {}, {}
+    for n in ends:
         response_s = results.value("response_s", buffer=max(settings.buffers), servers=n)
         first_s = (1 - settings.weight(n)) * settings.bound_s(n)
-        excess[n] = (response_s - first_s) * math.sqrt(n) * math.log(n)
-        over[n] = response_s / (first_s + settings.weight(n) * at_greatest.response_time_s) - 1
-    dropped_s = settings.weight(large) * at_greatest.response_time_s
-    over_s = excess[large] / (math.sqrt(large) * math.log(large))
-    short = {
-        (n, buffer): settings.target - results.measure("accuracy", servers=n, buffer=buffer).mean
-        for n in (small, large)
-        for buffer in buffers
-    }
-    blocked = results.value("rejected", buffer=min(buffers), servers=small)
-    return [
-        claim(
-            "Lemma 2 (1), eq. 5",
-            "E[T] exceeds (1 - n^-gamma) T_LP-LB by O(min(n^-gamma, 1 / (root n ln n))) only.",
-            f"that excess times root n ln n, at n = {large} over at n = {small}",
-            excess[large] / excess[small],
-            "at most 2.0",
-            f"eq. 46 drops the middle term of eq. 45, n^-gamma p*(lambda-max) / mu = "
-            f"{dropped_s:.4f} s at n = {large}, where the whole excess is {over_s:.4f} s; eq. 5 as "
-            "it stands would in the end lie below the bound of Lemma 1",
-        ),
-        claim(
-            "App. A, eq. 45",
-            "With that term put back, E[T] tends to it: waiting vanishes.",
-            f"response time over it at n = {large}, less 1",
-            over[large],
-            "at most 1 %",
-            f"{100 * over[small]:.1f} % at n = {small}",
-        ),
-        claim(
-            "Lemma 2 (2), eq. 6",
-            "The accuracy is at least a*.",
-            f"largest shortfall at n = {large}, of what is answered",
-            max(short[large, buffer] for buffer in buffers),
-            "at most 0.02 %",
-            f"at n = {small} with {min(buffers)} places it falls short by "
-            f"{100 * short[small, min(buffers)]:.3f} points with {100 * blocked:.2f} % blocked: "
-            "R-JIQ draws the class before it looks for room, so classes that block more answer "
-            "less than their part",
-        ),
-        *_order(settings, results, buffers),
-    ]
+        dropped_s[n] = settings.weight(n) * at_greatest.response_time_s
+        excess_s[n] = response_s - first_s
+        scaled[n] = excess_s[n] * math.sqrt(n) * math.log(n)
+        over[n] = response_s / (first_s + dropped_s[n]) - 1
+        for buffer in buffers:
+            accuracy = results.measure("accuracy", servers=n, buffer=buffer).mean
+            short[n, buffer] = settings.target - accuracy
+    few = min(buffers)
+    blocked = results.value("rejected", buffer=few, servers=small)
+    rise, at_rise, slope, at_slope = _order(settings, results, buffers)
+    return claims(f"""
+        [Lemma 2 (1), eq. 5]
+        E[T] exceeds (1 - n^-gamma) T_LP-LB by O(min(n^-gamma, 1 / (root n ln n))) only.
+        - that excess times root n ln n, at n = {large} over at n = {small}:
+          {scaled[large] / scaled[small]} (at most 2.0)
+        - eq. 46 drops the middle term of eq. 45, n^-gamma p*(lambda-max) / mu =
+          {dropped_s[large]:.4f} s at n = {large}, where the whole excess is {excess_s[large]:.4f}
+          s; eq. 5 as it stands would in the end lie below the bound of Lemma 1
+
+        [App. A, eq. 45] With that term put back, E[T] tends to it: waiting vanishes.
+        - response time over it at n = {large}, less 1: {over[large]} (at most 1 %)
+        - {100 * over[small]:.1f} % at n = {small}
+
+        [Lemma 2 (2), eq. 6] The accuracy is at least a*.
+        - largest shortfall at n = {large}, of what is answered:
+          {max(short[large, buffer] for buffer in buffers)} (at most 0.02 %)
+        - at n = {small} with {few} places it falls short by {100 * short[small, few]:.3f} points
+          with {100 * blocked:.2f} % blocked: R-JIQ draws the class before it looks for room, so
+          classes that block more answer less than their part
+
+        [Lemma 2 (3), eq. 7] The blocking probability is O(ln n / root n).
+        - largest ratio of blocking over ln n / root n from one size to the next:
+          {rise} (at most 1.0)
+        - {at_rise}; of sizes at which {_FEW} requests or more are blocked
+
+        [ours] Blocking falls faster than eq. 7 says: by more than the root of n.
+        - power of n with which it falls, over the sizes at which anything is blocked:
+          {slope} (at most -0.5)
+        - {at_slope}
+    """)
 
 
-def _order(settings: BlockingSettings, results: Results, buffers: list[int]) -> list[Claim]:
-    """Eq. 7 where anything is blocked: over ln n / root n blocking must not grow, size by size."""
+def _order(
+    settings: BlockingSettings, results: Results, buffers: list[int]
+) -> tuple[float, str, float, str]:
+    """The largest rise of blocking over ln n / root n from size to size, and its least fall."""
     rises, slopes = {}, {}
     for buffer in buffers:
         here = results.where(buffer=buffer)
-        rejected = {n: here.value("rejected", servers=n) for n in settings.sizes}
+        rejected = here.by("rejected", servers=settings.sizes)
         # A size with few blocked requests tells nothing of their part.
         known = [n for n, one in rejected.items() if one > 0 and _blocked(here, n) >= _FEW]
         over = {n: rejected[n] / (math.log(n) / math.sqrt(n)) for n in known}
@@ -328,25 +302,7 @@ def _order(settings: BlockingSettings, results: Results, buffers: list[int]) -> 
             first, last = known[0], known[-1]
             power = math.log(rejected[last] / rejected[first]) / math.log(last / first)
             slopes[f"{buffer} places: n = {first} to {last}"] = power
-    rise, at = most(rises, "nothing is blocked at two sizes")
-    slope, where = most(slopes, "nowhere")
-    return [
-        claim(
-            "Lemma 2 (3), eq. 7",
-            "The blocking probability is O(ln n / root n).",
-            "largest ratio of blocking over ln n / root n from one size to the next",
-            rise,
-            "at most 1.0",
-            f"{at}; of sizes at which {_FEW} requests or more are blocked",
-        ),
-        ours(
-            "Blocking falls faster than eq. 7 says: by more than the root of n.",
-            "power of n with which it falls, over the sizes at which anything is blocked",
-            slope,
-            "at most -0.5",
-            where,
-        ),
-    ]
+    return *most(rises, "nothing is blocked at two sizes"), *most(slopes, "nowhere")
 
 
 def _blocked(results: Results, servers: int) -> float:

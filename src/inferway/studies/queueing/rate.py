@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cache, partial
-from itertools import pairwise
+from functools import cache
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from inferway.experiments.curves import (
     steady_values,
 )
 from inferway.experiments.results import most
-from inferway.studies import Claim, Point, Results, Study, claim, grid, scales
+from inferway.studies import Claim, Point, Results, Study, claims, grid, scales
 from inferway.studies.queueing.system import (
     BOUND,
     CODE,
@@ -34,7 +34,6 @@ from inferway.studies.queueing.system import (
     seconds,
     simulated,
 )
-from inferway.studies.sentences import ours
 
 _MOST = 0.5
 _STEPS = 24
@@ -153,86 +152,74 @@ def _wrong_figure(settings: WrongSettings, results: Results) -> Drawing:
 
 
 def _wrong_claims(settings: WrongSettings, results: Results) -> list[Claim]:
-    paper, loads = partial(claim, "Sec. 3.4, Fig. 5"), settings.loads
     low, high = min(settings.targets), max(settings.targets)
     small, large = min(settings.sizes), max(settings.sizes)
-
-    def errors(column: str, servers: int, target: float) -> list[float]:
-        here = results.where(kind="tolerance", servers=servers, target=target)
-        return here.means(column, load=loads)
+    loads, columns = settings.loads, ("stable_error", "no_waiting_error")
+    # Tolerated errors, load by load.
+    errors = {
+        place: results.where(kind="tolerance", servers=place[1], target=place[2]).means(
+            place[0], load=loads
+        )
+        for place in product(columns, settings.sizes, settings.targets)
+    }
 
     def crossing(column: str, servers: int, target: float) -> float:
         """The load at which the tolerance falls below the marked error, between two points."""
-        known = zip(loads, errors(column, servers, target), strict=True)
+        known = zip(loads, errors[column, servers, target], strict=True)
         for (load, error), (next_load, next_error) in pairwise(known):
             if error >= settings.error > next_error:
                 return load + ((error - settings.error) / (error - next_error)) * (next_load - load)
         return math.nan
 
     steps = {
-        f"{column.removesuffix('_error')}, n = {servers}, target {target:g}, load {load:g}": later
-        - one
-        for servers in settings.sizes
-        for target in settings.targets
-        for column in ("stable_error", "no_waiting_error")
-        for load, (one, later) in zip(
-            loads, pairwise(errors(column, servers, target)), strict=False
-        )
+        f"{column.removesuffix('_error')}, n = {n}, target {target:g}, load {load:g}": later - one
+        for n, target, column in product(settings.sizes, settings.targets, columns)
+        for load, (one, later) in zip(loads, pairwise(errors[column, n, target]), strict=False)
     }
     rise, at = most(steps, "no points are known")
     # Where several loads are alike, the highest is named.
-    low_errors, high_errors = (errors("stable_error", large, target) for target in (low, high))
-    differences = zip(loads, low_errors, high_errors, strict=True)
-    by_target = {load: above - below for load, below, above in reversed(list(differences))}
+    ends = (errors["stable_error", large, target] for target in (low, high))
+    by_load = reversed(list(zip(loads, *ends, strict=True)))
+    by_target = {load: above - below for load, below, above in by_load}
     worst, load = most(by_target, math.nan)
     rising = [one for one in by_target.values() if not math.isnan(one)]
     rows = results.where(kind="simulation").rows
     wrong = [row for row in rows if row["stable"] != (row["beside"] < 0)]
-    return [
-        paper(
-            "On a small site an error of 5 % leads out of the sub-Halfin-Whitt regime from a load "
-            "of about 0.55.",
-            f"that load at n = {small}, target {low:g}",
-            crossing("no_waiting_error", small, low),
-            "0.50 to 0.60",
-            f"target {high:g}: {crossing('no_waiting_error', small, high):.3f}",
-        ),
-        paper(
-            "On a large site an error of 5 % makes the system unstable from a load close to 0.88.",
-            f"that load at n = {large}, target {low:g}",
-            crossing("stable_error", large, low),
-            "0.85 to 0.91",
-            f"target {high:g}: {crossing('stable_error', large, high):.3f}",
-        ),
-        paper(
-            "The tolerated error falls as the load rises.",
-            "largest rise from one load to the next",
-            rise,
-            "at most 0.05 %",
-            f"at {at}",
-        ),
-        paper(
-            "The tolerated error falls as the target rises.",
-            f"largest rise from target {low:g} to {high:g}, stable, n = {large}",
-            worst,
-            "at most 0.05 %",
-            f"at load {load:g}; it rises at {sum(one > 0.0005 for one in rising)} of {len(rising)} "
-            "loads: lambda-max falls with the target, so the same load is a lower rate",
-        ),
-        ours(
-            "Simulated with a rate told 5 % too low, R-JIQ is stable below the threshold and "
-            "unstable above it.",
-            "simulations that end otherwise",
-            float(len(wrong)) if rows else math.nan,
-            "at most 0",
-            "; ".join(
-                f"n = {row['servers']}, target {row['target']:g}, load {row['load']:g}: "
-                f"{'stable' if row['stable'] else 'unstable'}, "
-                f"{row['response_s'] / row['bound_s']:.3g} times the bound"
-                for row in rows
-            ),
-        ),
-    ]
+    simulations = "; ".join(
+        f"n = {row['servers']}, target {row['target']:g}, load {row['load']:g}: "
+        f"{'stable' if row['stable'] else 'unstable'}, "
+        f"{row['response_s'] / row['bound_s']:.3g} times the bound"
+        for row in rows
+    )
+    return claims(f"""
+        [Sec. 3.4, Fig. 5]
+        On a small site an error of 5 % leads out of the sub-Halfin-Whitt regime from a load of
+        about 0.55.
+        - that load at n = {small}, target {low:g}:
+          {crossing("no_waiting_error", small, low)} (0.50 to 0.60)
+        - target {high:g}: {crossing("no_waiting_error", small, high):.3f}
+
+        On a large site an error of 5 % makes the system unstable from a load close to 0.88.
+        - that load at n = {large}, target {low:g}:
+          {crossing("stable_error", large, low)} (0.85 to 0.91)
+        - target {high:g}: {crossing("stable_error", large, high):.3f}
+
+        The tolerated error falls as the load rises.
+        - largest rise from one load to the next: {rise} (at most 0.05 %)
+        - at {at}
+
+        The tolerated error falls as the target rises.
+        - largest rise from target {low:g} to {high:g}, stable, n = {large}:
+          {worst} (at most 0.05 %)
+        - at load {load:g}; it rises at {sum(one > 0.0005 for one in rising)} of {len(rising)}
+          loads: lambda-max falls with the target, so the same load is a lower rate
+
+        [ours]
+        Simulated with a rate told 5 % too low, R-JIQ is stable below the threshold and unstable
+        above it.
+        - simulations that end otherwise: {len(wrong) if rows else math.nan} (at most 0)
+        - {simulations}
+    """)
 
 
 @dataclass(frozen=True)
@@ -317,38 +304,28 @@ def _window_claims(settings: WindowSettings, results: Results) -> list[Claim]:
     moving = {_window(one): _or_infinite(changing, _window(one)) for one in settings.windows_s}
     best = min(moving, key=lambda name: moving[name], default="none")
     least_s = moving.get(best, math.nan)
-    paper = partial(claim, "Sec. 3.4")
-    return [
-        paper(
-            "A short window is noisy, and detrimental to stability and latency.",
-            f"response time with a window of {short:g} s over that with the rate known, less 1",
-            short_s / known_s - 1,
-            "at least 5 %",
-            f"{short_s:.4g} s against {known_s:.4g} s at load {settings.load:g}",
-        ),
-        paper(
-            "A long window gives a good estimate of a steady rate.",
-            f"response time with a window of {long:g} s over that with the rate known, less 1",
-            long_s / known_s - 1,
-            "at most 2 %",
-            f"{long_s:.4g} s against {known_s:.4g} s",
-        ),
-        paper(
-            "A long window does not follow a rate that changes.",
-            f"response time with a window of {long:g} s over the best window's, less 1",
-            moving.get(_window(long), math.nan) / least_s - 1,
-            "at least 10 %",
-            f"best {best} s: {least_s:.4g} s; loads {settings.loads[0]:g} and "
-            f"{settings.loads[1]:g}, {settings.phase_s:g} s each",
-        ),
-        ours(
-            "No window makes R-JIQ as fast as TAD-OP, which needs no rate.",
-            "the best window's response time over TAD-OP's where the rate changes, less 1",
-            least_s / oblivious_s - 1,
-            "at least 0 %",
-            f"TAD-OP {oblivious_s:.4g} s",
-        ),
-    ]
+    low, high = settings.loads
+    return claims(f"""
+        [Sec. 3.4] A short window is noisy, and detrimental to stability and latency.
+        - response time with a window of {short:g} s over that with the rate known, less 1:
+          {short_s / known_s - 1} (at least 5 %)
+        - {short_s:.4g} s against {known_s:.4g} s at load {settings.load:g}
+
+        A long window gives a good estimate of a steady rate.
+        - response time with a window of {long:g} s over that with the rate known, less 1:
+          {long_s / known_s - 1} (at most 2 %)
+        - {long_s:.4g} s against {known_s:.4g} s
+
+        A long window does not follow a rate that changes.
+        - response time with a window of {long:g} s over the best window's, less 1:
+          {moving.get(_window(long), math.nan) / least_s - 1} (at least 10 %)
+        - best {best} s: {least_s:.4g} s; loads {low:g} and {high:g}, {settings.phase_s:g} s each
+
+        [ours] No window makes R-JIQ as fast as TAD-OP, which needs no rate.
+        - the best window's response time over TAD-OP's where the rate changes, less 1:
+          {least_s / oblivious_s - 1} (at least 0 %)
+        - TAD-OP {oblivious_s:.4g} s
+    """)
 
 
 def _or_infinite(results: Results, name: str) -> float:

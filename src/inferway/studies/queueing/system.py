@@ -18,7 +18,7 @@ from inferway.dispatch.bounds import Optimum
 from inferway.experiments.curves import Look, Panel, frame, line, lines
 from inferway.experiments.results import most
 from inferway.site import Fleet
-from inferway.studies import Claim, Point, Results, claim, grid
+from inferway.studies import Point, Results, grid
 from inferway.twin.result import TaskResult
 from inferway.twin.scenario import Scenario
 from inferway.twin.simulation import run
@@ -351,13 +351,10 @@ def response_panel(
 
 
 def keeps_target(
-    where: str,
-    says: str,
-    short: Mapping[Any, float],
-    why: str = "",
-    nowhere: Any = math.nan,
-) -> Claim:
+    says: str, short: Mapping[Any, float], why: str = "", nowhere: Any = math.nan
+) -> str:
     """Claim the largest of several shortfalls; `why` says where it is."""
     worst, place = most(short, nowhere)
-    measure = "largest shortfall of the mean accuracy"
-    return claim(where, says, measure, worst, "at most 0.02 %", why.format(place))
+    return f"""{says}
+        - largest shortfall of the mean accuracy: {worst} (at most 0.02 %)
+        - {why.format(place)}"""

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from inferway.experiments.curves import Curve, Drawing, Panel, panels, series
 from inferway.experiments.results import most
-from inferway.studies import Claim, Point, Results, Study, claim, grid, scales
+from inferway.studies import Claim, Point, Results, Study, claims, grid, scales
 from inferway.studies.queueing.load_curve import around
 from inferway.studies.queueing.system import (
     BOUND,
@@ -99,6 +99,55 @@ class _Course:
         values = self.of(policy, column)
         return [float(values[at].mean()) if at.any() else math.nan for at in self.settled]
 
+    def number(self, says: str, policy: str, limit: str) -> str:
+        """Claim how far the number in the system is from the bound's."""
+        settled = zip(self.settles(policy, "in_system"), self.bounds, strict=True)
+        over = [mean / bound - 1 for mean, bound in settled]
+        phases = zip(over, self.settings.loads, self.settings.targets, strict=True)
+        said = " and ".join(
+            f"{100 * more:.2f} % at load {load:g}, target {target:g}"
+            for more, load, target in phases
+        )
+        return f"""{says}
+            - largest number over the bound's, less 1, of both phases: {max(over)} ({limit})
+            - {said}"""
+
+    def keeps(self, policy: str) -> str:
+        """Claim that a policy keeps the target in each phase."""
+        kept = self.settles(policy, "sampled_accuracy")
+        phases = list(zip(self.settings.targets, kept, strict=True))
+        return f"""
+            {LOOKS[policy].label} keeps the benchmark accuracy while load or target varies.
+            - largest shortfall of a phase's mean accuracy:
+              {max(target - mean for target, mean in phases)} (at most 0.05 %)
+            - {" and ".join(f"{mean:.5f} at target {target:g}" for target, mean in phases)}
+            """.strip()
+
+    def adapts(self, policy: str) -> str:
+        """Claim how far a phase's first part, its transient included, is from where it settles."""
+        in_system, accuracy = (self.of(policy, name) for name in ("in_system", "sampled_accuracy"))
+        away: dict[float, float] = {}
+        missed: dict[float, float] = {}
+        phases = zip(self.settings.targets, self.early, self.settled, strict=True)
+        for place, (target, early, settled) in enumerate(phases):
+            if early.any() and settled.any():
+                away[place] = abs(float(in_system[early].mean() / in_system[settled].mean()) - 1)
+                missed[place] = abs(float(accuracy[early].mean()) - target)
+        excellent = f"{LOOKS[policy].label} is excellent at adapting to what varies"
+        within = f"the first {_EARLY:.0%} of a phase, from the change on"
+        said = f"""{_EARLY * self.settings.phase_s:.0f} s, of which a sample is
+            {self.settings.sample_s:.0f} s; the transient is counted"""
+        return f"""
+            {excellent}: the number in the system.
+            - departure of the mean number in {within}, from where it settles:
+              {most(away, 0)[0]} (at most 2 %)
+            - {said}
+
+            {excellent}: the accuracy.
+            - departure of the mean accuracy in {within}, from the target:
+              {most(missed, 0)[0]} (at most 0.1 %)
+            - {said}""".strip()
+
 
 def _figure(settings: VaryingSettings, results: Results, varies: str, number: int) -> Drawing:
     course = _Course(settings, results)
@@ -124,91 +173,33 @@ def _figure(settings: VaryingSettings, results: Results, varies: str, number: in
 
 
 def _claims(settings: VaryingSettings, results: Results, number: int) -> list[Claim]:
-    where, course = f"Sec. 7.2, Fig. {number}", _Course(settings, results)
+    of = _Course(settings, results)
     near = "TAD-OP is near-optimal in the number of requests in the system."
     far = "TAD does not reach the optimal number of requests in the system."
     own = "The priced idle queue is near-optimal, too."
-    return [
-        *(_keeps(course, where, policy) for policy in ("tad", "tad-op")),
-        _number(course, where, near, "tad-op", "at most 1 %"),
-        _number(course, where, far, "tad", "at least 2 %"),
-        *_adapts(course, where, "tad"),
-        *_adapts(course, where, "tad-op"),
-        _number(course, "ours", own, "priced", "at most 1 %"),
-        _keeps(course, "ours", "priced"),
-    ]
-
-
-def _number(course: _Course, where: str, says: str, policy: str, limit: str) -> Claim:
-    settled = zip(course.settles(policy, "in_system"), course.bounds, strict=True)
-    over = [mean / bound for mean, bound in settled]
-    phases = zip(course.settings.loads, course.settings.targets, over, strict=True)
-    said = " and ".join(
-        f"{100 * (ratio - 1):.2f} % at load {load:g}, target {target:g}"
-        for load, target, ratio in phases
-    )
-    measure = "largest number over the bound's, less 1, of both phases"
-    return claim(where, says, measure, max(over) - 1, limit, said)
-
-
-def _keeps(course: _Course, where: str, policy: str) -> Claim:
-    kept, targets = course.settles(policy, "sampled_accuracy"), course.settings.targets
-    return claim(
-        where,
-        f"{LOOKS[policy].label} keeps the benchmark accuracy while load or target varies.",
-        "largest shortfall of a phase's mean accuracy",
-        max(target - mean for target, mean in zip(targets, kept, strict=True)),
-        "at most 0.05 %",
-        " and ".join(
-            f"{mean:.5f} at target {target:g}" for target, mean in zip(targets, kept, strict=True)
-        ),
-    )
-
-
-def _adapts(course: _Course, where: str, policy: str) -> list[Claim]:
-    """Distance of a phase's first part, its transient included, from what it settles at."""
-    in_system, accuracy = (course.of(policy, name) for name in ("in_system", "sampled_accuracy"))
-    settings = course.settings
-    away: dict[float, float] = {}
-    missed: dict[float, float] = {}
-    phases = zip(settings.targets, course.early, course.settled, strict=True)
-    for place, (target, early, settled) in enumerate(phases):
-        if early.any() and settled.any():
-            away[place] = abs(float(in_system[early].mean() / in_system[settled].mean()) - 1)
-            missed[place] = abs(float(accuracy[early].mean()) - target)
-    within = f"the first {_EARLY:.0%} of a phase, from the change on"
-    said = f"{_EARLY * settings.phase_s:.0f} s, of which a sample is "
-    said += f"{settings.sample_s:.0f} s; the transient is counted"
-    excellent = f"{LOOKS[policy].label} is excellent at adapting to what varies"
-    return [
-        claim(
-            where,
-            f"{excellent}: the {name}.",
-            f"departure of the mean {column} in {within}, from {what}",
-            most(departures, 0)[0],
-            limit,
-            said,
-        )
-        for name, column, what, departures, limit in (
-            ("number in the system", "number", "where it settles", away, "at most 2 %"),
-            ("accuracy", "accuracy", "the target", missed, "at most 0.1 %"),
-        )
-    ]
-
-
-def _target_claims(settings: VaryingSettings, results: Results) -> list[Claim]:
     rates = results.one("rate_per_s") or [math.nan, math.nan]
-    return [
-        claim(
-            "Sec. 7.2, Fig. 10",
-            "Though the load is fixed, the arrival rate changes with the target.",
-            "rate at the higher target over that at the lower",
-            rates[1] / rates[0],
-            "at most 0.99",
-            f"{rates[0]:.4g}/s and {rates[1]:.4g}/s: the greatest feasible rate falls",
-        ),
-        *_claims(settings, results, 10),
-    ]
+    falls = f"""Though the load is fixed, the arrival rate changes with the target.
+        - rate at the higher target over that at the lower: {rates[1] / rates[0]} (at most 0.99)
+        - {rates[0]:.4g}/s and {rates[1]:.4g}/s: the greatest feasible rate falls
+
+        """
+    return claims(f"""
+        [Sec. 7.2, Fig. {number}] {falls if number == 10 else ""}{of.keeps("tad")}
+
+        {of.keeps("tad-op")}
+
+        {of.number(near, "tad-op", "at most 1 %")}
+
+        {of.number(far, "tad", "at least 2 %")}
+
+        {of.adapts("tad")}
+
+        {of.adapts("tad-op")}
+
+        [ours] {of.number(own, "priced", "at most 1 %")}
+
+        {of.keeps("priced")}
+    """)
 
 
 _SMOKE = {"servers": 256, "horizon_s": 1_200.0, "cycles": 2, "samples": 120, "trials": 1}
@@ -233,7 +224,7 @@ TARGET = Study(
     ),
     points=_points,
     figure=partial(_figure, varies="target", number=10),
-    claims=_target_claims,
+    claims=partial(_claims, number=10),
     departures=(
         "The figure's loads and targets did not survive in the text: load 0.5 in both phases "
         "(the text says that it is fixed), targets 0.76 and 0.80.",

@@ -4,7 +4,7 @@ CODE = (
     *("site", "dispatch", "scheduling", "twin", "workload"),
     *("learning/arrivals.py", "learning/routed.py", "learning/site.py"),
     "studies/scheduling/burst.py",
-    *("studies/scheduling/deciders.py", "studies/scheduling/trial.py"),
+    "studies/scheduling/trial.py",
 )
 """What the results of `trial.evaluated` depend on, besides the policy files, which it is given a
 digest of."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from inferway.experiments.curves import Curve, Drawing, Panel, panels
 from inferway.learning.site import PhaseTally, SlottedSites
-from inferway.studies import Claim, Point, Results, Study, claim, grid, scales
+from inferway.studies import Claim, Point, Results, Study, claim, scales
 from inferway.studies.scheduling import CODE
 from inferway.studies.scheduling.burst import (
     ACCURACY,
@@ -20,17 +20,17 @@ from inferway.studies.scheduling.burst import (
     HEAVY_PHI,
     HOLDING_S,
     LIGHT_PHI,
+    PHASES,
     RATE_PER_S,
     SERVICE_S,
     SIZES,
     VARIANTS,
     batch_service_s,
     control,
+    upper_bound,
 )
-from inferway.studies.scheduling.deciders import learned
-from inferway.studies.scheduling.shipped import digest, network
-from inferway.studies.scheduling.trial import PHASES
-from inferway.studies.scheduling.upper_bound import state
+from inferway.studies.scheduling.train import digest, network
+from inferway.studies.scheduling.trial import learned
 from inferway.studies.sentences import ours
 
 _SITES = 200
@@ -51,18 +51,18 @@ class Settings:
 
 
 def _points(settings: Settings) -> list[Point]:
-    def arguments(policy: str, light: float, heavy: float) -> dict[str, Any]:
-        made = {"policy": policy, "file": digest(policy), "slots": settings.slots}
-        return {**made, "phis": [light, heavy]}
-
-    cost, trials = 1 + 8e-6 * settings.slots, range(settings.trials)
+    cost_s, slots = 1 + 8e-6 * settings.slots, settings.slots
     return [
-        point
-        for policy in settings.policies
-        for light, heavy in settings.phis
-        for point in grid(
-            used, arguments, cost, policy=[policy], light=[light], heavy=[heavy], trial=trials
+        Point(
+            {"policy": policy, "light": phis[0], "heavy": phis[1], "trial": trial},
+            used,
+            {"policy": policy, "file": digest(policy), "slots": slots, "phis": [*phis]}
+            | {"seed": trial + 1},
+            cost_s,
         )
+        for policy in settings.policies
+        for phis in settings.phis
+        for trial in range(settings.trials)
     ]
 
 
@@ -71,12 +71,9 @@ def used(
 ) -> dict[str, Any]:
     """Run a trained policy and see which batch rules it sets.
 
-    Returns
-    -------
-    dict
-        By state of the workload: goodput and violations; ``min`` and ``max`` of each model, its
-        mean smallest and largest batch; the share of each size; and the mean batch that was
-        served. The upper bound of the bursty goodput is ``bound``.
+    Gives, by state of the workload, goodput and violations; ``min`` and ``max`` of each model, its
+    mean smallest and largest batch; the share of each size; and the mean batch that was served. The
+    upper bound of the bursty goodput is ``bound``.
     """
     del file
     decide, (light, heavy) = learned(network(policy)), phis
@@ -94,18 +91,15 @@ def used(
         for at in PHASES.values():
             seen[at] += chosen[phase == at].sum(axis=0)
         run.step(probabilities, rules)
-    tally = PhaseTally.of(run)
     shares = seen / np.maximum(seen.sum(axis=3, keepdims=True), 1)
     batches = run.counts.batches.sum(axis=0)
     answered = run.counts.answered.sum(axis=(0, 3))
-    row: dict[str, Any] = {
-        "bound": phase_bound((light, heavy)),
-        "goodput": tally.overall_goodput,
-        "violations": tally.overall_violations,
-    }
+    figures = PhaseTally.of(run).figures()
+    row: dict[str, Any] = {name: figures[name] for name in ("goodput", "violations")}
+    row["bound"] = phase_bound((light, heavy))
     for name, at in PHASES.items():
         for column in ("goodput", "violations", "heavy"):
-            row[f"{column}_{name}"] = float(getattr(tally, column)[at])
+            row[f"{column}_{name}"] = figures[f"{column}_{at}"]
         for k, model in enumerate(VARIANTS):
             for which, of in zip(("min", "max"), shares[at, k], strict=True):
                 row[f"{which}_{model}_{name}"] = float(of @ SIZES)
@@ -121,7 +115,7 @@ def phase_bound(phis: tuple[float, float]) -> float:
         min(np.array(batch_service_s(service_s, phi)) / SIZES)
         for service_s, phi in zip(SERVICE_S, phis, strict=True)
     ]
-    return state(
+    return upper_bound(
         RATE_PER_S[BURSTY],
         counts=(2, 2),
         service_s=fastest,
@@ -258,5 +252,5 @@ STUDY = Study(
         "phi 0.7 for the light and 0.3 for the heavy model.",
         "Only the final configurations are shown, not their evolution in training.",
     ),
-    code=(*CODE, "studies/scheduling/upper_bound.py"),
+    code=CODE,
 )

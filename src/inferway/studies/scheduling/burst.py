@@ -6,7 +6,7 @@ servers of 42.9 ms turn away 48.2 % of 180 requests per second, as printed (48.1
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -40,6 +40,7 @@ DEADLINE_S = 0.3
 VIOLATIONS = 0.02  # of a P98 requirement
 
 BURSTY, NORMAL = 0, 1
+PHASES = {"bursty": BURSTY, "normal": NORMAL}
 RATE_PER_S = (180.0, 10.0)
 # The first is printed as 0.036, which fits nothing else in the paper; see `table_2`.
 LEAVING_PER_S = (0.0036, 0.0002)
@@ -50,12 +51,7 @@ WORKLOADS = ("map", "periodic")
 def arrivals_of(workload: str) -> MapArrivals | PhasedArrivals:
     """``map``: eq. 12. ``periodic``: Sec. 5.2.3, each state for its mean sojourn time.
 
-    Both have the bursty state as phase 0.
-
-    Raises
-    ------
-    ValueError
-        For another name.
+    Both have the bursty state as phase 0. ValueError for another name.
     """
     if workload == "map":
         out, back = LEAVING_PER_S
@@ -79,12 +75,7 @@ def mean_rate_per_s() -> float:
 def batch_service_s(service_s: float, phi: float) -> tuple[float, ...]:
     """Service times of whole batches of `SIZES`, s: assumed, as the paper prints none.
 
-    A batch of b takes s1 (phi + (1 - phi) b).
-
-    Raises
-    ------
-    ValueError
-        Where phi is not in 0..1.
+    A batch of b takes s1 (phi + (1 - phi) b). ValueError where phi is not in 0..1.
     """
     if not 0 <= phi <= 1:
         raise ValueError(f"the part that a batch pays once is in 0..1, not {phi:g}")
@@ -101,20 +92,11 @@ def scenario(
     cv: float = 0.0,
     phis: tuple[float, float] | None = None,
 ) -> Scenario:
-    """The site as the twin has it.
+    """The site as the twin has it; late requests are served.
 
-    Parameters
-    ----------
-    workload
-        One of `WORKLOADS`.
-    counts
-        Light and heavy servers; a variant of none is left out.
-    deadline_s
-        From arrival, s. Late requests are served.
-    service_s, distribution, cv
-        Mean service times, s, their law and its coefficient of variation.
-    phis
-        Of `batch_service_s`, for light and heavy; None for no batches.
+    Light and heavy are the counts of servers (a variant of none is left out), the mean service
+    times, s, with their law and its coefficient of variation, and with batches the phis of
+    `batch_service_s`.
     """
     there = [k for k, count in enumerate(counts) if count]
     fleet = Fleet(
@@ -146,20 +128,51 @@ def control(
     deadline_s: float = DEADLINE_S,
     phis: tuple[float, float] = (LIGHT_PHI, HEAVY_PHI),
 ) -> Control:
-    """The site as a scheduler is trained on it: rewards count `GAINS`.
+    """The site as ``rl-po``, ``rl-fo`` or, with batches, these with ``-b`` are trained on it.
 
-    Parameters
-    ----------
-    policy
-        ``rl-po``, ``rl-fo``, or these with ``-b``, which serve batches.
-    workload, deadline_s, phis
-        As of `scenario`.
+    Rewards count `GAINS`.
     """
     batches = policy.endswith("-b")
-    asked = scenario(workload, deadline_s=deadline_s, phis=phis if batches else None)
     return Control(
-        replace(asked, policy="alias"),
+        scenario(workload, deadline_s=deadline_s, phis=phis if batches else None),
         sees_phase=policy.startswith("rl-fo"),
         batches=batches,
         gains=GAINS,
     )
+
+
+def upper_bound(
+    rate_per_s: float,
+    *,
+    counts: Sequence[int],
+    service_s: Sequence[float],
+    accuracy: Sequence[float],
+    deadline_s: float,
+    lasts_s: float,
+) -> tuple[float, tuple[float, ...]]:
+    """The greatest goodput of all schedulers in a state of the workload, and the classes' shares.
+
+    The state has lambda requests per second and lasts so long in the mean; servers, mean service
+    times and accuracies are by class. Let x_k be the requests per second that class k answers in
+    time. Then
+
+        goodput <= max sum_k a_k x_k / lambda   subject to   sum_k x_k <= lambda,  0 <= x_k <= r_k,
+
+    with r_k what class k can serve. A burst that lasts T seconds leaves its last requests a
+    deadline D beyond its end, and a server is busy with requests of the burst only between its
+    beginning and T + D: of services with mean s, the n_k servers of a class end at most
+    n_k (T + D) / s within that time on average (for laws with a coefficient of variation up to 1,
+    by Wald's identity, whatever the policy knows of the past). Per second of burst this is
+    r_k = n_k / s (1 + D / E[T]). The program is solved by filling classes in the order of their
+    accuracies.
+
+    The normal state has the same bound; its 10 requests per second fit into the heavy servers. What
+    bursts use of these after their end is left out, so the mean of both is an upper bound, too.
+    """
+    left, shares = 1.0, [0.0] * len(counts)
+    for k in sorted(range(len(counts)), key=lambda k: -accuracy[k]):
+        most = counts[k] / service_s[k] * (1 + deadline_s / lasts_s) / rate_per_s
+        shares[k] = min(left, most)
+        left -= shares[k]
+    goodput = sum(a * share for a, share in zip(accuracy, shares, strict=True))
+    return goodput, tuple(shares)

@@ -20,11 +20,11 @@ from inferway.studies.scheduling.burst import (
     RATE_PER_S,
     SERVICE_S,
     VIOLATIONS,
+    upper_bound,
 )
 from inferway.studies.scheduling.look import LABELS, half_width, written
-from inferway.studies.scheduling.shipped import at_deadline
-from inferway.studies.scheduling.trial import learned_point, point
-from inferway.studies.scheduling.upper_bound import state
+from inferway.studies.scheduling.train import at_deadline
+from inferway.studies.scheduling.trial import point
 from inferway.studies.sentences import ours
 
 _RULES = ("sa", "deadline", "hand", "lw")
@@ -36,7 +36,7 @@ _GOODPUT = "goodput, overall, %"
 def bound(deadline_s: float = DEADLINE_S) -> float:
     """The greatest goodput ratio, the mean of both states: [Tan24]'s overall."""
     both = [
-        state(rate, **_SITE, deadline_s=deadline_s, lasts_s=lasts_s)[0]
+        upper_bound(rate, **_SITE, deadline_s=deadline_s, lasts_s=lasts_s)[0]
         for rate, lasts_s in zip(RATE_PER_S, HOLDING_S, strict=True)
     ]
     return sum(both) / len(both)
@@ -61,19 +61,16 @@ class Settings:
 
 
 def _points(settings: Settings) -> list[Point]:
-    made = []
-    for deadline_s in settings.deadlines_s:
-        for trial in range(settings.trials):
-            run = ("map", settings.slots, trial)
-            here = [point(row, *run, deadline_s=deadline_s) for row in _RULES]
-            here += [
-                learned_point(
-                    row, row, *run, trained=at_deadline(row, deadline_s), deadline_s=deadline_s
-                )
-                for row in settings.learned
-            ]
-            made += [replace(one, label={**one.label, "deadline": deadline_s}) for one in here]
-    return made
+    return [
+        replace(made, label={**made.label, "deadline": deadline_s})
+        for deadline_s in settings.deadlines_s
+        for trial in range(settings.trials)
+        for row in (*_RULES, *settings.learned)
+        for trained in [at_deadline(row, deadline_s) if row in settings.learned else ""]
+        for made in [
+            point(row, "map", settings.slots, trial, trained=trained, deadline_s=deadline_s)
+        ]
+    ]
 
 
 def _figure(settings: Settings, results: Results) -> Drawing:
@@ -235,7 +232,7 @@ def _belief_figure(settings: BeliefSettings, results: Results) -> Drawing:
 def _belief_claims(settings: BeliefSettings, results: Results) -> list[Claim]:
     highest = bound()
     burst: dict[str, Any] = {"deadline_s": DEADLINE_S, "lasts_s": HOLDING_S[BURSTY]}
-    bursty, shares = state(RATE_PER_S[BURSTY], **_SITE, **burst)
+    bursty, shares = upper_bound(RATE_PER_S[BURSTY], **_SITE, **burst)
     places = {(row["row"], row["cv"], row["factor"]) for row in results.rows}
     means = [
         results.measure("goodput", row=row, cv=cv, factor=factor).mean for row, cv, factor in places

@@ -8,20 +8,21 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.special import chdtri, stdtrit
+from scipy.special import chdtri
 
 from inferway.experiments.curves import Curve, Drawing, Look, Panel, panels, series
 from inferway.studies import Claim, Point, Results, Study, claim, scales
 from inferway.studies.scheduling import other_learners
-from inferway.studies.scheduling.burst import BURSTY, NORMAL
-from inferway.studies.scheduling.shipped import SEEDS, curve_of, digest
+from inferway.studies.scheduling.burst import BURSTY, NORMAL, PHASES
+from inferway.studies.scheduling.look import half_interval, interval
+from inferway.studies.scheduling.train import SEEDS, curve_of, digest
 
 _PLAIN = (*SEEDS, "rl-fo")
 _BATCHED = ("rl-po-b", "rl-fo-b")
 _PERIODIC = ("periodic-rl-po", "periodic-rl-fo")
-_STATES = (("bursty", BURSTY), ("normal", NORMAL))
 _LEVELS = (0.99, 1.0)  # of RL-PO's final goodput: where both trainings are compared
 _SEEDED = "over RL-PO's seeds, Student's t: the one training of RL-FO is taken to spread as they do"
+_TAILS = (0.025, 0.975)
 _LATE = 0.1  # the last part of a training that its end is averaged over
 
 
@@ -34,19 +35,12 @@ class Settings:
 
 
 def _points(settings: Settings) -> list[Point]:
-    commands = {
-        **dict.fromkeys(settings.names),
-        **{name: f"{other_learners.COMMAND} {name}" for name in settings.others},
-    }
-    return [
-        Point(
-            {"name": name},
-            kept,
-            {"name": name, "command": command, "file": digest(name, ".csv")},
-            0.05,
-        )
-        for name, command in commands.items()
-    ]
+    others = {name: f"{other_learners.COMMAND} {name}" for name in settings.others}
+    commands = {**dict.fromkeys(settings.names), **others}
+    made = (
+        {"name": one, "command": how, "file": digest(one, ".csv")} for one, how in commands.items()
+    )
+    return [Point({"name": given["name"]}, kept, given, 0.05) for given in made]
 
 
 def kept(name: str, command: str | None, file: str) -> dict[str, Any]:
@@ -86,7 +80,7 @@ def _curve(results: Results, name: str, column: str) -> tuple[list[float], list[
 def _band(results: Results, seeds: Sequence[str], column: str) -> list[Curve]:
     """The mean of the seeds, with their deviation as whiskers."""
     drawn = []
-    for state, phase in _STATES:
+    for state, phase in PHASES.items():
         every = [_curve(results, name, f"{column}_{phase}") for name in seeds]
         length = min(len(values) for _, values in every)
         values = np.array([values[:length] for _, values in every])
@@ -112,7 +106,7 @@ def _states(results: Results, name: str, column: str) -> list[Curve]:
             Look(f"{label}, {state}", color, "-" if phase == BURSTY else ":"),
             *_curve(results, name, f"{column}_{phase}"),
         )
-        for state, phase in _STATES
+        for state, phase in PHASES.items()
     ]
 
 
@@ -145,7 +139,7 @@ def _claims(settings: Settings, results: Results) -> list[Claim]:
             higher,
             "at least 0 %",
             _ends(results, (*seeds, "rl-fo")),
-            **({} if math.isnan(half) else _interval(higher - half, higher + half, _SEEDED)),
+            **interval(higher - half, higher + half, _SEEDED),
         ),
         *(_fewer_slots(results, seeds, part, part * mean) for part in _LEVELS),
         claim(
@@ -179,18 +173,15 @@ def _claims(settings: Settings, results: Results) -> list[Claim]:
     return made
 
 
-def _interval(low: float, high: float, method: str) -> dict[str, Any]:
-    """An interval that a claim brings."""
-    return {"low": low, "high": high, "method": method}
-
-
 def _fewer_slots(results: Results, seeds: Sequence[str], part: float, level: float) -> Claim:
     """Both at the same level of goodput: a part of where RL-PO ends."""
     own = _reached(results, "rl-fo", level)
     theirs = [_reached(results, name, level) for name in seeds]
     value = own / float(np.mean(theirs)) if theirs else math.nan
     half = _prediction([math.log(one) for one in theirs if one > 0])
-    sure = half > 0 and value > 0
+    low, high = (
+        value * math.exp(sign * half) if half > 0 < value else math.nan for sign in (-1, 1)
+    )
     return claim(
         "Sec. 5.2.1, Fig. 2",
         f"With the workload's state fewer slots are needed to {100 * part:g} % of where RL-PO "
@@ -201,17 +192,14 @@ def _fewer_slots(results: Results, seeds: Sequence[str], part: float, level: flo
         f"goodput {100 * level:.2f} %: RL-FO {own / 1e6:g} million slots, RL-PO "
         + ", ".join(f"{one / 1e6:g}" for one in theirs)
         + " million by seed; curves have a point every hundredth of the training",
-        **(_interval(value * math.exp(-half), value * math.exp(half), _SEEDED) if sure else {}),
+        **interval(low, high, _SEEDED),
     )
 
 
 def _close(results: Results, seeds: Sequence[str], finals: Sequence[float]) -> Claim:
     spread = float(np.std(finals, ddof=1)) if len(finals) > 1 else math.nan
-    free = len(finals) - 1
-    interval: dict[str, Any] = {}
-    if spread > 0:
-        low, high = (spread * math.sqrt(free / chdtri(free, q)) for q in (0.025, 0.975))
-        interval = _interval(low, high, "over RL-PO's seeds: chi-squared, for a variance")
+    free, known = len(finals) - 1, spread > 0
+    low, high = (spread * math.sqrt(free / chdtri(free, q)) if known else math.nan for q in _TAILS)
     return claim(
         "Fig. 2",
         "The trials of RL-PO end close to each other.",
@@ -219,7 +207,7 @@ def _close(results: Results, seeds: Sequence[str], finals: Sequence[float]) -> C
         spread,
         "at most 0.5 %",
         _ends(results, seeds),
-        **interval,
+        **interval(low, high, "over RL-PO's seeds: chi-squared, for a variance"),
     )
 
 
@@ -228,10 +216,7 @@ def _prediction(values: Sequence[float]) -> float:
 
     The one more is taken to have their spread.
     """
-    if len(values) < 2:
-        return math.nan
-    spread = float(np.std(values, ddof=1)) * math.sqrt(1 + 1 / len(values))
-    return float(stdtrit(len(values) - 1, 0.975)) * spread
+    return half_interval(values, 1 + 1 / max(len(values), 1))
 
 
 def _reached(results: Results, name: str, level: float, column: str = "goodput") -> float:
@@ -269,5 +254,5 @@ STUDY = Study(
         "The curves are stored with the policies; `inferway.studies.scheduling.train` makes both, "
         "and `other_learners` those of DDPG and of the recurrent policy.",
     ),
-    code=("studies/scheduling/shipped.py", "studies/scheduling/learning_curves.py"),
+    code=("studies/scheduling/train.py", "studies/scheduling/learning_curves.py"),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy.special import stdtrit
@@ -33,16 +34,25 @@ LABELS = {
     "deadline": "deadline",
 }
 
-_TEXT = 8
-
 
 def half_width(results: Results, column: str, **label: object) -> float:
     """Half the 95 % interval of a mean over trials (Student's t); NaN for fewer than two."""
     values = [float(row[column]) for row in results.where(**label).rows if column in row]
+    return half_interval(values, 1 / max(len(values), 1))
+
+
+def half_interval(values: Sequence[float], variances: float) -> float:
+    """Half a 95 % interval of so many of the values' variances (Student's t); NaN below two."""
     if len(values) < 2:
         return math.nan
-    error = float(np.std(values, ddof=1)) / math.sqrt(len(values))
+    error = float(np.std(values, ddof=1)) * math.sqrt(variances)
     return float(stdtrit(len(values) - 1, 0.975)) * error
+
+
+def interval(low: float, high: float, method: str) -> dict[str, Any]:
+    """An interval that a claim brings; nothing where its ends are no numbers."""
+    known = not math.isnan(low + high)
+    return {"low": low, "high": high, "method": method} if known else {}
 
 
 def written(results: Results, column: str, **label: object) -> str:
@@ -64,57 +74,25 @@ class Dots:
 
 
 def dots(rows: Sequence[str], columns: Sequence[Dots], *, title: str) -> Drawing:
-    """Draw values by row: measured filled, printed hollow.
+    """Draw values by row, from the top, in panels side by side: measured filled, printed hollow."""
+    from inferway.experiments.figure import COLORS, canvas
 
-    Parameters
-    ----------
-    rows
-        Their names, from the top.
-    columns
-        Panels side by side.
-    title
-        Above them.
-    """
-    import matplotlib as mpl
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure as Canvas
-
-    from inferway.experiments.figure import COLORS, STYLE
-
-    with mpl.rc_context({**STYLE, "font.size": _TEXT + 1}):
-        figure = Canvas(
-            figsize=(3.2 * len(columns) + 1, 0.24 * len(rows) + 1.2), layout="constrained"
-        )
-        FigureCanvasAgg(figure)
-        places = np.arange(len(rows))[::-1]
+    places = np.arange(len(rows))[::-1]
+    measured = {"fmt": "o", "markersize": 4.5, "elinewidth": 1.0, "capsize": 2}
+    printed = {"marker": "D", "linestyle": "", "fillstyle": "none", "markersize": 6.5}
+    with canvas(3.2 * len(columns) + 1, 0.24 * len(rows) + 1.2, title, 9) as figure:
         for number, column in enumerate(columns):
             axes = figure.add_subplot(1, len(columns), number + 1)
             axes.grid(axis="both", color="#DDDDDD", linewidth=0.6)
             axes.set_axisbelow(True)
-            axes.errorbar(
-                column.measured,
-                places,
-                xerr=np.nan_to_num(np.asarray(column.error, float)),
-                fmt="o",
-                color=COLORS[0],
-                markersize=4.5,
-                elinewidth=1.0,
-                capsize=2,
-                label="measured",
-            )
-            axes.plot(
-                column.printed,
-                places[: len(column.printed)],
-                "D",
-                color=COLORS[1],
-                fillstyle="none",
-                markersize=6.5,
-                label="printed",
-            )
+            error = np.nan_to_num(np.asarray(column.error, float))
+            look = {"xerr": error, "color": COLORS[0], "label": "measured", **measured}
+            axes.errorbar(column.measured, places, **look)
+            look = {"color": COLORS[1], "label": "printed", **printed}
+            axes.plot(column.printed, places[: len(column.printed)], **look)
             axes.set_ylim(-0.6, len(rows) - 0.4)
             axes.set_yticks(places, rows if number == 0 else [""] * len(rows))
-            axes.set_title(column.title, loc="left", fontsize=_TEXT + 2)
-        figure.suptitle(title, x=0.01, ha="left", fontweight="bold", fontsize=_TEXT + 3)
+            axes.set_title(column.title, loc="left", fontsize=10)
         if any(column.printed for column in columns):
             handles, labels = figure.axes[0].get_legend_handles_labels()
             figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False)

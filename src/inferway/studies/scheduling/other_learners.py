@@ -13,7 +13,6 @@ sums, as in RL-PO's training; there is no shaping.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import time
 from pathlib import Path
@@ -21,8 +20,7 @@ from typing import Any
 
 from inferway.learning.site import PhaseTally, SlottedSites
 from inferway.studies.scheduling.burst import control
-from inferway.studies.scheduling.shipped import folder
-from inferway.studies.scheduling.train import write_curve
+from inferway.studies.scheduling.train import folder, in_one_thread, write_curve
 
 SLOTS = {"ddpg": 1_500_000, "recurrent": 1_000_000}
 LEARNERS = tuple(SLOTS)
@@ -34,32 +32,10 @@ _DISCOUNT = 0.9  # as RL-PO's, which learns nothing with 0.99 in so few slots
 def trained(
     learner: str, slots: int, file: Path, *, seed: int = 0, sites: int = 0, every: int = _EVERY
 ) -> dict[str, float]:
-    """Train and write the learning curve.
+    """Train ``ddpg`` or ``recurrent`` and write the learning curve, a line for `every` slots.
 
-    Parameters
-    ----------
-    learner
-        ``ddpg`` or ``recurrent``.
-    slots
-        To train for, over all sites.
-    file
-        Of the curve.
-    seed
-        Of everything.
-    sites
-        In lockstep; 0 for 50 with DDPG, and for 100 with the recurrent policy.
-    every
-        Slots in a line.
-
-    Returns
-    -------
-    dict
-        CPU time and slots.
-
-    Raises
-    ------
-    ValueError
-        For another learner.
+    Slots are over all sites in lockstep; 0 sites are 50 with DDPG, and 100 with the recurrent
+    policy. Gives CPU time and slots; ValueError for another learner.
     """
     import torch
 
@@ -140,15 +116,8 @@ def _recording(sites: SlottedSites, every: int) -> Any:
         def _on_step(self) -> bool:
             if self.num_timesteps - self.last >= every:
                 self.last = self.num_timesteps
-                tally = PhaseTally.of(sites)
+                self.rows.append({"slots": self.last, **PhaseTally.of(sites).figures()})
                 sites.clear()
-                rates = {
-                    f"{name}_{phase}": value
-                    for name in ("goodput", "violations", "heavy")
-                    for phase, value in enumerate(getattr(tally, name).tolist())
-                }
-                overall = {"goodput": tally.overall_goodput, "violations": tally.overall_violations}
-                self.rows.append({"slots": self.num_timesteps, **overall, **rates})
             return True
 
     return Recording()
@@ -172,8 +141,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    # Before PyTorch is imported, as in `train`.
-    for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-        os.environ.setdefault(variable, "1")
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    main()
+    in_one_thread(main)

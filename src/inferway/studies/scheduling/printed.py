@@ -11,10 +11,8 @@ import math
 from pathlib import Path
 
 from inferway.experiments.study import stored
-from inferway.studies import Results
 from inferway.studies.scheduling import table_2
 from inferway.studies.scheduling.look import LABELS, written
-from inferway.studies.scheduling.table_2_claims import printed
 
 COLUMNS = {
     "goodput": "goodput",
@@ -34,13 +32,7 @@ HEADINGS = ("row", *COLUMNS.values(), "printed goodput")
 
 
 def markdown(scale: str, out: Path) -> str:
-    """The table, a part for each workload.
-
-    Raises
-    ------
-    ValueError
-        Where nothing is stored.
-    """
+    """The table, a part for each workload; ValueError where nothing is stored."""
     results, missing = stored(table_2.STUDY, scale, out=out)
     if not len(results):
         raise ValueError(f"nothing of table-2 is stored in {out}: `inferway study run table-2`")
@@ -48,19 +40,15 @@ def markdown(scale: str, out: Path) -> str:
     for workload, rows in table_2.STUDY.scales[scale].chosen.items():
         lines += ["| " + " | ".join((workload, *HEADINGS[1:])) + " |"]
         lines += ["|" + "---|" * len(HEADINGS)]
-        lines += ["| " + " | ".join(_cells(results, workload, row)) + " |" for row in rows]
+        for row in rows:
+            here = results.where(workload=workload, row=row)
+            cells = {column: written(here, column) for column in COLUMNS}
+            cells["rate"] = f"{here.measure('rate').mean:.2f}"
+            said = table_2.printed(workload, row, "goodput")
+            last = "-" if math.isnan(said) else f"{100 * said:.2f}"
+            lines.append("| " + " | ".join([LABELS[row], *cells.values(), last]) + " |")
         lines.append("")
     return "\n".join(lines)
-
-
-def _cells(results: Results, workload: str, row: str) -> list[str]:
-    """A row as text, in percent with 95 % intervals; last the printed goodput."""
-    here, said = results.where(workload=workload, row=row), printed(workload, row, "goodput")
-    cells = [
-        f"{here.measure(column).mean:.2f}" if column == "rate" else written(here, column)
-        for column in COLUMNS
-    ]
-    return [LABELS[row], *cells, "-" if math.isnan(said) else f"{100 * said:.2f}"]
 
 
 def main() -> None:

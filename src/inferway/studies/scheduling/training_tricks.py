@@ -16,8 +16,8 @@ from inferway.experiments.curves import Drawing
 from inferway.learning.settings import TUNED
 from inferway.learning.settings import Settings as Learning
 from inferway.studies import Claim, Point, Results, Study, scales
-from inferway.studies.scheduling.burst import BURSTY, NORMAL, control
-from inferway.studies.scheduling.look import Dots, dots, half_width, written
+from inferway.studies.scheduling.burst import PHASES, control
+from inferway.studies.scheduling.look import Dots, dots, half_width, interval, written
 from inferway.studies.sentences import ours
 
 AS_TRAINED = "as trained"
@@ -64,23 +64,10 @@ def _points(settings: Settings) -> list[Point]:
 def trained(
     variant: str, slots: int, slots_per_update: int, evaluated: int, seed: int
 ) -> dict[str, Any]:
-    """Train RL-PO with a variant's settings and evaluate it without noise.
+    """Train RL-PO with a variant's settings and evaluate it for so many slots without noise.
 
-    Parameters
-    ----------
-    variant
-        One of `VARIANTS`, or `PAPER`.
-    slots, slots_per_update
-        As of `inferway.learning.settings.Settings`; a rate that falls does so within them.
-    evaluated
-        Slots without noise.
-    seed
-        Of training and evaluation.
-
-    Returns
-    -------
-    dict
-        Goodput, violations and heavy share, overall and by state, and CPU time, s.
+    A rate that falls does so within `slots`. Gives goodput, violations and heavy share, overall and
+    by state, and CPU time, s.
     """
     from inferway.learning.training import train
 
@@ -96,16 +83,14 @@ def trained(
             evaluation_slots=evaluated,
             checkpoint_every_s=math.inf,
         )
-    tally = found.tally
-    return {
-        "goodput": tally.overall_goodput,
-        "violations": tally.overall_violations,
-        "goodput_bursty": float(tally.goodput[BURSTY]),
-        "goodput_normal": float(tally.goodput[NORMAL]),
-        "heavy_bursty": float(tally.heavy[BURSTY]),
-        "heavy_normal": float(tally.heavy[NORMAL]),
-        "cpu_s": found.cpu_s,
+    figures = found.tally.figures()
+    by_state = {
+        f"{name}_{state}": figures[f"{name}_{phase}"]
+        for name in ("goodput", "heavy")
+        for state, phase in PHASES.items()
     }
+    overall = {name: figures[name] for name in ("goodput", "violations")}
+    return {**overall, **by_state, "cpu_s": found.cpu_s}
 
 
 def figure(settings: Settings, results: Results) -> Drawing:
@@ -132,14 +117,10 @@ def figure(settings: Settings, results: Results) -> Drawing:
 
 
 def ahead(results: Results, variant: str) -> tuple[float, float]:
-    """Gain in overall goodput as trained over a variant.
+    """Gain in overall goodput as trained over a variant, and half its 95 % interval.
 
-    Returns
-    -------
-    tuple
-        The difference of the means, and half its 95 % interval (B. L. Welch, Biometrika 34, 1947,
-        doi 10.1093/biomet/34.1-2.28: the variants' variances differ); NaN for fewer than two
-        trainings of either.
+    It is that of B. L. Welch (Biometrika 34, 1947, doi 10.1093/biomet/34.1-2.28), as the variants'
+    variances differ; NaN for fewer than two trainings of either.
     """
     both = [
         np.array([row["goodput"] for row in results.where(variant=one).rows], float)
@@ -159,20 +140,16 @@ def _claims(settings: Settings, results: Results) -> list[Claim]:
     made = []
     for variant in (one for one in settings.variants if one != AS_TRAINED):
         difference, half = ahead(results, variant)
-        interval: dict[str, Any] = {}
-        if not math.isnan(half):
-            interval = {"low": difference - half, "high": difference + half}
-            interval["method"] = "over trainings: Welch's"
-        more = "At least a point" if variant == PAPER else "There is"
+        more, least = ("At least a point", 1) if variant == PAPER else ("There is", 0)
         made.append(
             ours(
                 f"{more} more goodput as trained than with {variant}.",
                 "difference of the mean overall goodput",
                 difference,
-                "at least 1 %" if variant == PAPER else "at least 0 %",
+                f"at least {least} %",
                 f"difference {100 * difference:.2f} +- {100 * half:.2f}; "
                 f"{_beside(results, variant)}; as trained {_beside(results, AS_TRAINED)}",
-                **interval,
+                **interval(difference - half, difference + half, "over trainings: Welch's"),
             )
         )
     return made
@@ -180,13 +157,8 @@ def _claims(settings: Settings, results: Results) -> list[Claim]:
 
 def _beside(results: Results, variant: str) -> str:
     columns = ("goodput", "goodput_bursty", "goodput_normal", "heavy_normal", "violations")
-    goodput, bursty, normal, heavy, late = (
-        written(results, column, variant=variant) for column in columns
-    )
-    return (
-        f"{goodput} % (bursty {bursty}; normal {normal}, where {heavy} % are heavy; violations "
-        f"{late})"
-    )
+    said = "{} % (bursty {}; normal {}, where {} % are heavy; violations {})"
+    return said.format(*(written(results, column, variant=variant) for column in columns))
 
 
 STUDY = Study(

@@ -1,31 +1,41 @@
-"""One point of a study: a scheduler on the paper's site for so many slots."""
+"""One point of a study: a scheduler on the paper's site for so many slots.
+
+What `inferway.scheduling` decides for one site in a call is decided here for (E, d) observations of
+`inferway.learning.site.SlottedSites` with the same routings and thresholds.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from inferway.learning.site import Control, evaluate
-from inferway.scheduling.neural_policy import fits
+import numpy as np
+
+from inferway.deployment.policies import spec_of
+from inferway.learning.site import Control, Decide, Floats, Ints, Observation, evaluate
+from inferway.scheduling import Conditions, Routing, controller_of
+from inferway.scheduling.fixed import FixedRouting, even, heaviest, lightest, only
+from inferway.scheduling.hand_rule import HandRule
+from inferway.scheduling.infaas import Infaas
+from inferway.scheduling.neural_policy import NeuralPolicy, fits, pairs_of
+from inferway.scheduling.sa import StationaryApproximation
 from inferway.studies import Point
 from inferway.studies.scheduling.burst import (
-    BURSTY,
     DEADLINE_S,
     HEAVY_PHI,
     LIGHT_PHI,
-    NORMAL,
+    PHASES,
     SERVICE_S,
     mean_rate_per_s,
     scenario,
 )
-from inferway.studies.scheduling.deciders import decider_of, learned
-from inferway.studies.scheduling.shipped import digest, network
+from inferway.studies.scheduling.train import digest, network
 from inferway.twin import run
 from inferway.twin.scenario import Scenario
+from inferway.workload import phases_of
 
-PHASES = {"bursty": BURSTY, "normal": NORMAL}
 # Rows that decide request by request, by the twin's engines: what their scenarios differ in.
 BY_EVENTS: Mapping[str, Mapping[str, Any]] = {
     "sq": {"policy": "sq", "options": {"ties": "heavy"}, "queue": "central"},
@@ -37,9 +47,12 @@ BY_EVENTS: Mapping[str, Mapping[str, Any]] = {
 }
 # Light and heavy servers where they are not two of each (Sec. 5.1.7).
 _FLEETS = {"lw": (4, 0), "hw": (0, 4), "hw-e": (0, 4)}
+_SHARES = ("goodput", "violations", "rejected", "late", "heavy")  # of a state's requests
 _INFAAS_SLOT_S = 0.1
 _SITES = 200
 _WARMUP = 10_000  # requests of an event-driven run that are not counted
+# CPU seconds of a slot.
+_COSTS_S = {"infaas": 10e-6, "sa": 2e-6, "hand": 2e-6}
 
 
 def evaluated(
@@ -57,37 +70,14 @@ def evaluated(
     cv: float = 0.0,
     options: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Run a row of Table 2.
+    """Run a row of Table 2 for slots of a second, over all sites; see `row_of`.
 
-    Parameters
-    ----------
-    policy
-        One of `BY_EVENTS`, ``lw``, ``hw``, ``sa``, ``split``, ``infaas``, ``hand``, or a learned
-        one's kind.
-    workload
-        ``map`` or ``periodic``.
-    slots
-        Of a second, over all sites: the paper's 600,000.
-    seed
-        Of everything.
-    deadline_s, service_s, distribution, cv
-        As of `burst.scenario`.
-    trained
-        Which shipped policy, for the learned ones.
-    file
-        Its `digest`, so that a row is known by what was evaluated.
-    options
-        Of a scheduler or dispatch policy, where not its defaults; of a learned one with `events`.
-    events
-        Run what decides in slots on the twin's event-driven engine as well.
-
-    Returns
-    -------
-    dict
-        See `row_of`.
+    The policy is one of `BY_EVENTS`, a name that `decider_of` knows, or a learned one's kind, with
+    the shipped policy that was `trained` and its `file`'s digest, so that a row is known by what
+    was evaluated. With `events`, what decides in slots runs on the twin's event-driven engine.
     """
     del file
-    asked = scenario(
+    site = scenario(
         workload,
         counts=_FLEETS.get(policy, (2, 2)),
         deadline_s=deadline_s,
@@ -96,79 +86,54 @@ def evaluated(
         cv=cv,
         phis=(LIGHT_PHI, HEAVY_PHI) if policy.endswith("-b") else None,
     )
+    chosen = options or {}
     if policy in BY_EVENTS:
-        of_row = {"options": options or {}, **BY_EVENTS[policy]}
-        return _by_events(replace(asked, folder=Path(__file__).parent, **of_row), slots, seed)
+        of_row = {"options": chosen, **BY_EVENTS[policy]}
+        return _by_events(replace(site, folder=Path(__file__).parent, **of_row), slots, seed)
     if events:
         of_row = {"checkpoint": network(trained).path} if trained else {}
-        return _by_events(asked.scheduled(policy, **of_row, **(options or {})), slots, seed)
-    return _in_slots(asked, policy, trained, slots, seed, options or {})
-
-
-def _by_events(asked: Scenario, slots: int, seed: int) -> dict[str, Any]:
-    queries = round(slots * mean_rate_per_s())
-    phases = run(asked, queries=queries, seed=seed, warmup=_WARMUP, workers=1).phases
-    return row_of(
-        {
-            name: {
-                "goodput": phases[place].goodput,
-                "violations": phases[place].violation_ratio,
-                "rejected": phases[place].rejected + phases[place].dropped,
-                "late": phases[place].late,
-                "heavy": phases[place].dispatched.get("heavy", 0.0),
-            }
-            for name, place in PHASES.items()
-        }
-    )
-
-
-def _in_slots(
-    asked: Scenario,
-    policy: str,
-    trained: str,
-    slots: int,
-    seed: int,
-    options: Mapping[str, Any],
-) -> dict[str, Any]:
+        return _by_events(site.scheduled(policy, **of_row, **chosen), slots, seed)
     slot_s = _INFAAS_SLOT_S if policy == "infaas" else 1.0
     control = Control(
-        replace(asked, policy="alias"),
+        site,
         slot_s=slot_s,
         sees_phase=policy in ("sa", "split") or policy.startswith("rl-fo"),
         batches=policy.endswith("-b"),
     )
     if trained:
         known = network(trained)
-        fits(known, asked.fleet, policy=policy, deadline_s=asked.deadline_s, slot_s=slot_s)
+        fits(known, site.fleet, policy=policy, deadline_s=deadline_s, slot_s=slot_s)
         decide = learned(known)
     else:
-        decide = decider_of(policy, control, **options)
-    tally = evaluate(
-        decide,
-        control,
-        slots=round(slots / slot_s),
-        sites=min(_SITES, slots),
-        seed=seed,
-        warmup=round(10 / slot_s),
-    )
-    heavy = [k for k, variant in enumerate(asked.fleet.variants) if variant == "heavy"]
-    arrived = tally.arrived.clip(1)
+        decide = decider_of(policy, control, **chosen)
+    run_of = {"slots": round(slots / slot_s), "sites": min(_SITES, slots)}
+    tally = evaluate(decide, control, **run_of, seed=seed, warmup=round(10 / slot_s))
+    heavy = [k for k, variant in enumerate(site.fleet.variants) if variant == "heavy"]
+    lost = (tally.rejected, tally.late, tally.sent[:, heavy].sum(axis=1))
+    shares = (tally.goodput, tally.violations, *(one / tally.arrived.clip(1) for one in lost))
+    return row_of({name: [float(of[phase]) for of in shares] for name, phase in PHASES.items()})
+
+
+def _by_events(site: Scenario, slots: int, seed: int) -> dict[str, Any]:
+    queries = round(slots * mean_rate_per_s())
+    phases = run(site, queries=queries, seed=seed, warmup=_WARMUP, workers=1).phases
+    states = {name: phases[place] for name, place in PHASES.items()}
     return row_of(
         {
-            name: {
-                "goodput": float(tally.goodput[phase]),
-                "violations": float(tally.violations[phase]),
-                "rejected": float(tally.rejected[phase] / arrived[phase]),
-                "late": float(tally.late[phase] / arrived[phase]),
-                "heavy": float(tally.sent[phase, heavy].sum() / arrived[phase]),
-            }
-            for name, phase in PHASES.items()
+            name: (
+                one.goodput,
+                one.violation_ratio,
+                one.rejected + one.dropped,
+                one.late,
+                one.dispatched.get("heavy", 0.0),
+            )
+            for name, one in states.items()
         }
     )
 
 
-def row_of(by_phase: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
-    """The columns of Table 2.
+def row_of(states: Mapping[str, Sequence[float]]) -> dict[str, Any]:
+    """Give the columns of Table 2, from the shares by state.
 
     ``goodput_bursty`` and so on by state; without a state's name, the mean of the two states, which
     is the paper's "overall". ``rate`` is the overall goodput in requests per second. ``heavy``
@@ -177,26 +142,107 @@ def row_of(by_phase: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
     that it is the heavy ones that turn away.
     """
     row: dict[str, Any] = {}
-    for name in ("goodput", "violations", "rejected", "late", "heavy"):
-        row |= {f"{name}_{phase}": of[name] for phase, of in by_phase.items()}
-        row[name] = sum(of[name] for of in by_phase.values()) / len(by_phase)
-    row |= {f"scheduled_{phase}": of["heavy"] + of["rejected"] for phase, of in by_phase.items()}
+    for name, shares in zip(_SHARES, zip(*states.values(), strict=True), strict=True):
+        row |= {f"{name}_{state}": share for state, share in zip(states, shares, strict=True)}
+        row[name] = sum(shares) / len(shares)
+    for state in states:
+        row[f"scheduled_{state}"] = row[f"heavy_{state}"] + row[f"rejected_{state}"]
     return {**row, "rate": row["goodput"] * mean_rate_per_s()}
 
 
 def point(
-    row: str, workload: str, slots: int, trial: int, *, policy: str | None = None, **arguments: Any
+    row: str,
+    workload: str,
+    slots: int,
+    trial: int,
+    *,
+    policy: str = "",
+    trained: str = "",
+    **arguments: Any,
 ) -> Point:
-    """One call of `evaluated`, labeled by row, workload and trial."""
-    name, rate = policy or row, {"infaas": 10e-6, "sa": 2e-6, "hand": 2e-6}
+    """One call of `evaluated`, with a shipped policy where one is named.
+
+    The row is its policy's name if none is given. It is labeled by row, workload and trial.
+    """
+    name = policy or row
     given = {"policy": name, "workload": workload, "slots": slots, "seed": trial + 1, **arguments}
-    cost = 2 + 60e-6 * slots if arguments.get("events") else 0.5 + rate.get(name, 4e-6) * slots
-    return Point({"row": row, "workload": workload, "trial": trial}, evaluated, given, cost)
+    if trained:
+        given |= {"trained": trained, "file": digest(trained)}
+    cost_s = 2 + 60e-6 * slots if "events" in arguments else 0.5 + _COSTS_S.get(name, 4e-6) * slots
+    return Point({"row": row, "workload": workload, "trial": trial}, evaluated, given, cost_s)
 
 
-def learned_point(
-    row: str, policy: str, workload: str, slots: int, trial: int, *, trained: str, **arguments: Any
-) -> Point:
-    """One call of `evaluated` with a shipped policy."""
-    shipped = {"policy": policy, "trained": trained, "file": digest(trained)}
-    return point(row, workload, slots, trial, **shipped, **arguments)
+def decider_of(policy: str, control: Control, **options: Any) -> Decide:
+    """A scheduler that is no learned one, with a deployment file's options; ValueError for another.
+
+    Those are ``lw``, ``hw``, ``infaas``, ``hand``, and for sites that see the phase ``sa``, and
+    ``split``, which routes as that does with ``shares`` for the most accurate class, by phase.
+    """
+    site, fleet = control.scenario, control.scenario.fleet
+    first = fleet.servers * control.about().layout.width
+
+    def phase(observation: Observation) -> Ints:
+        return np.asarray(observation[:, first : first + control.phases].argmax(axis=1))
+
+    if policy == "split":
+        light, heavy = only(fleet, lightest(fleet)), only(fleet, heaviest(fleet))
+        shares = options["shares"]
+        return _by([even(fleet, part * heavy + (1 - part) * light) for part in shares], phase)
+    conditions = Conditions(
+        fleet, site.deadline_s, phases=phases_of(site.arrivals, site.capacity_per_s)
+    )
+    match controller_of(spec_of("scheduling", policy, **options), conditions):
+        case FixedRouting() as rule:
+            return _by([rule.routing], lambda observation: np.zeros(len(observation), np.int64))
+        case StationaryApproximation() as rule:
+            return _by([rule.act(one) for one in range(control.phases)], phase)
+        case HandRule() as hand:
+
+            def high(observation: Observation) -> Ints:
+                queue = queues(control, observation)
+                waiting = np.maximum(queue[:, hand.heavy] - 1, 0).sum(axis=1)
+                busy = queue[:, hand.light].any(axis=1) | (waiting >= hand.waiting)
+                return np.asarray(busy, np.int64)
+
+            return _by([hand.calm, hand.busy], high)
+        case Infaas() as infaas:
+            each_s = np.repeat(1 / fleet.rate, fleet.count)
+
+            def fitting(observation: Observation) -> tuple[Floats, None]:
+                fit: Any = queues(control, observation) * each_s < infaas.most_s
+                fit = np.where(fit.any(axis=1, keepdims=True), fit, True)
+                return fit / fit.sum(axis=1, keepdims=True), None
+
+            return fitting
+    raise ValueError(f"{policy} is not decided in slots: lw, hw, sa, infaas and hand are")
+
+
+def _by(routings: Sequence[Routing], chosen: Callable[[Observation], Ints]) -> Decide:
+    """Each site has the routing whose number is chosen for it."""
+    probabilities = np.array([routing.probabilities for routing in routings])
+    return lambda observation: (probabilities[chosen(observation)], None)
+
+
+def queues(control: Control, observation: Observation) -> Ints:
+    """(E, n) requests at each server, from (E, d) observations."""
+    servers, lengths = control.scenario.fleet.servers, 1 + (control.scenario.fleet.buffer or 0)
+    width = 2 * lengths + 1
+    blocks = observation[:, : servers * width].reshape(-1, servers, width)
+    return np.asarray(blocks[:, :, :lengths].argmax(axis=2))
+
+
+def learned(network: NeuralPolicy) -> Decide:
+    """A trained policy as deployed, without noise."""
+    servers = sum(network.about.counts)
+    rules = [np.array(pairs_of(sizes), np.int64) for sizes in network.about.batch_sizes or ()]
+    ends = np.cumsum([servers, *map(len, rules)])
+
+    def decide(observation: Observation) -> tuple[Floats, Ints | None]:
+        routing, *parts = np.split(network.forward(observation), ends[:-1], axis=1)
+        logits = routing.astype(np.float64)
+        weights = np.exp(logits - logits.max(axis=1, keepdims=True))
+        chosen = [rule[part.argmax(axis=1)] for rule, part in zip(rules, parts, strict=True)]
+        batches = np.stack(chosen, axis=1) if chosen else None
+        return weights / weights.sum(axis=1, keepdims=True), batches
+
+    return decide

@@ -6,7 +6,7 @@ is Python, with a heap of (time, number, function, argument).
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from heapq import heappop, heappush
 from itertools import count
@@ -16,8 +16,7 @@ import numpy as np
 
 from inferway.site.view import ALL_CLASSES, HOLD
 from inferway.twin.network.ledger import Ledger
-from inferway.twin.network.pools import NetworkRequest, NodePool, NodePools, NodeServer
-from inferway.twin.network.terrain import Terrain
+from inferway.twin.network.nodes import NetworkRequest, NodePool, NodePools, NodeServer, Terrain
 
 _AGREE = 1e-6
 
@@ -27,43 +26,20 @@ class InvariantError(AssertionError):
 
 
 class Engine:
-    """Runs events in the order of their times; equal times in the order in which they were set.
+    """Runs events in the order of their times; equal times in the order in which they were set."""
 
-    Parameters
-    ----------
-    terrain
-        The nodes.
-    ledger
-        What adds the run up.
-    """
-
-    def __init__(self, terrain: Terrain, ledger: Ledger) -> None:
-        network = terrain.network
+    def __init__(self, terrain: Terrain, pools: NodePools, ledger: Ledger) -> None:
         self.now_s = 0.0
-        self._ledger = ledger
+        self._terrain, self._pools, self._ledger = terrain, pools, ledger
+        self._by = pools.by
         self._number = count()
         self._heap: list[tuple[float, int, Callable[[Any], None], Any]] = []
-        heappush(self._heap, (np.inf, next(self._number), _nothing, None))
+        self.after(np.inf, lambda _: None, None)  # so that there is always one to come
         self._counted_s = 0.0
         self._in_system = 0
         self._draining = False
-        self._terrain = terrain
-        self._entry = [
-            (int(network.paths.node[network.paths.first[path]]), int(task))
-            for path, task in zip(network.requests.path, network.requests.task, strict=True)
-        ]
-        self._patience_s = [
-            np.inf if kind.deadline_s is None else kind.deadline_s
-            for kind in (terrain.kinds[int(task)] for task in network.requests.task)
-        ]
-        self._by: dict[tuple[int, int], NodePool] = {}
-        self._served: list[int] = []
-        self._for_clients: list[Counter[int]] = []
-
-    def attach(self, pools: NodePools) -> None:
-        """Send requests to these pools."""
-        self._by, self._served = pools.by, pools.served
-        self._for_clients = pools.for_clients
+        kinds = [terrain.kinds[task] for _, task in terrain.entry]
+        self._patience_s = [np.inf if one.deadline_s is None else one.deadline_s for one in kinds]
 
     def after(self, wait_s: float, call: Callable[[Any], None], argument: Any) -> None:
         """Call a function in so many seconds."""
@@ -72,7 +48,7 @@ class Engine:
     def run(self, times: Sequence[float], kinds: Sequence[int], draws: Sequence[int]) -> None:
         """Let requests enter at their times, and everything happen that happens in between."""
         heap, pop = self._heap, heappop
-        by, entry, patience = self._by, self._entry, self._patience_s
+        by, entry, patience = self._by, self._terrain.entry, self._patience_s
         slot, decide = self._ledger.slot, self._decide
         for time_s, kind, draw in zip(times, kinds, draws, strict=True):
             while heap[0][0] <= time_s:
@@ -104,38 +80,32 @@ class Engine:
         self._ledger.until_s = max(end_s, self._counted_s)
 
     def check(self) -> None:
-        """Check flow balance and Little's law at the end.
-
-        Raises
-        ------
-        InvariantError
-            Where they do not hold.
-        """
-        ledger = self._ledger
+        """Check flow balance and Little's law at the end; InvariantError where they do not hold."""
+        ledger, served = self._ledger, sum(self._pools.served)
+        wrong = ""
         if ledger.entered != ledger.answered + ledger.lost or self._in_system:
-            raise InvariantError(
+            wrong = (
                 f"{ledger.entered} requests entered, {ledger.answered} were answered and "
                 f"{ledger.lost} lost, and {self._in_system} are still there"
             )
-        if sum(self._served) != ledger.answered:
-            raise InvariantError(
-                f"{sum(self._served)} requests were served, and {ledger.answered} answered"
-            )
-        if abs(ledger.area - ledger.sojourn_s) > _AGREE * max(ledger.sojourn_s, 1e-3):
-            raise InvariantError(
+        elif served != ledger.answered:
+            wrong = f"{served} requests were served, and {ledger.answered} answered"
+        elif abs(ledger.area - ledger.sojourn_s) > _AGREE * max(ledger.sojourn_s, 1e-3):
+            wrong = (
                 f"the number of requests over time adds up to {ledger.area:.9g} s, their times to "
                 f"{ledger.sojourn_s:.9g} s"
             )
         for pool in self._by.values():
             left = int(pool.dispatcher.site.queue.sum())
             if left or pool.in_flight:
-                raise InvariantError(
-                    f"{left} requests stand at node {self._terrain.nodes[pool.node].name} in the "
-                    f"end, and {pool.in_flight} are counted"
+                wrong = wrong or (
+                    f"{left} requests stand at node {self._terrain.network.nodes[pool.node]} in "
+                    f"the end, and {pool.in_flight} are counted"
                 )
+        if wrong:
+            raise InvariantError(wrong)
 
     def _change(self, by: int) -> None:
-        """So many requests more are in the network from now on."""
         self._ledger.area += self._in_system * (self.now_s - self._counted_s)
         self._counted_s = self.now_s
         self._in_system += by
@@ -164,15 +134,13 @@ class Engine:
         self._put(server, request)
 
     def _put(self, server: NodeServer, request: NetworkRequest) -> None:
-        """A request comes to its server."""
         server.pool.in_flight += 1
-        if server.pool.batches:
-            server.queue.append(request)
-            self._take(server)
-        elif server.busy is None:
+        if server.busy is None and not server.pool.batches:
             self._begin(server, request)
-        else:
-            server.queue.append(request)
+            return
+        server.queue.append(request)
+        if server.pool.batches:
+            self._take(server)
 
     def _take(self, server: NodeServer) -> None:
         """Begin what a free server takes of its queue; below the smallest batch it waits for more.
@@ -228,25 +196,19 @@ class Engine:
 
     def _begin(self, server: NodeServer, request: NetworkRequest) -> None:
         server.busy = request
-        now_s = self.now_s
-        times = server.times
-        if times is None:
-            server.began_s = now_s
-            heappush(self._heap, (now_s + server.half_s, next(self._number), self._reach, server))
+        if server.times is None:
+            server.began_s = self.now_s
+            self.after(server.half_s, self._reach, server)
         else:
-            server.service_s = service_s = times.next(len(server.members) or 1)
-            heappush(self._heap, (now_s + service_s, next(self._number), self._finish, server))
+            server.service_s = server.times.next(len(server.members) or 1)
+            self.after(server.service_s, self._finish, server)
 
     def _reach(self, server: NodeServer) -> None:
         """A forwarded request comes to the node that was chosen for it."""
         request = server.busy
-        assert request is not None
-        assert server.offer is not None
         model = self._terrain.models[server.model]
         pool = self._by.get((model.node, model.task))
-        mask = 0 if pool is None else pool.masks.get(model.variant, 0)
-        if mask:
-            assert pool is not None
+        if pool is not None and (mask := pool.masks.get(model.variant, 0)):
             index = pool.dispatcher.arrive(
                 self.now_s, ~request.draw, request.deadline_s, 0.0, 0, mask, 1, False
             )
@@ -258,7 +220,6 @@ class Engine:
 
     def _finish(self, server: NodeServer) -> None:
         """An instance has served its request, or all of its batch."""
-        assert server.busy is not None
         finish, members = server.pool.dispatcher.finish, server.members
         if not members:
             finish(server.index, self.now_s, server.service_s)
@@ -271,22 +232,17 @@ class Engine:
         self._next(server)
 
     def _served_one(self, server: NodeServer, request: NetworkRequest) -> None:
-        self._served[server.model] += 1
+        self._pools.served[server.model] += 1
         if request.there is server:
-            entry = request.server
-            heappush(
-                self._heap,
-                (self.now_s + entry.half_s, next(self._number), self._answer, entry),
-            )
+            self.after(request.server.half_s, self._answer, request.server)
         else:
-            self._for_clients[server.pool.node][server.model] += 1
+            self._pools.for_clients[server.pool.node][server.model] += 1
             self._change(-1)
             self._ledger.answer(request, server.model, self.now_s)
 
     def _answer(self, server: NodeServer) -> None:
         """The answer of a forwarded request is back at its entry."""
         request = server.busy
-        assert request is not None
         now_s = self.now_s
         server.pool.dispatcher.finish(server.index, now_s, now_s - server.began_s)
         self._change(-1)
@@ -296,7 +252,6 @@ class Engine:
     def _refused(self, server: NodeServer) -> None:
         """A forwarded request is back without an answer: another class gets it, once."""
         request = server.busy
-        assert request is not None
         request.there = None
         pool = server.pool
         pool.withdraw(server, 0, self.now_s, True)
@@ -308,10 +263,8 @@ class Engine:
         self._ledger.retried += 1
         # The pool of now, where the offer may be gone; its class, if it is still there, is not.
         now = self._by[pool.node, pool.task]
-        name = pool.dispatcher.fleet.variants[server.key]
-        classes = ALL_CLASSES
-        if name in now.dispatcher.fleet.variants:
-            classes = ~(1 << now.dispatcher.fleet.variants.index(name))
+        name, variants = pool.dispatcher.fleet.variants[server.key], now.dispatcher.fleet.variants
+        classes = ~(1 << variants.index(name)) if name in variants else ALL_CLASSES
         self._decide(request, now, classes)
 
     def _next(self, server: NodeServer) -> None:
@@ -351,7 +304,3 @@ class Engine:
     def _lose(self, request: NetworkRequest) -> None:
         self._change(-1)
         self._ledger.lose(request, self.now_s)
-
-
-def _nothing(_: Any) -> None:
-    return None

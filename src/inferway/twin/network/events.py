@@ -13,38 +13,35 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from inferway.network.arrivals import requests_of
 from inferway.network.delivery import DeliveryNetwork
-from inferway.network.demand import Demand
+from inferway.network.demand import Demand, requests_of
 from inferway.network.layout import DEFAULT_ALPHA, deployed
-from inferway.network.offers import LOOK_S
-from inferway.placement.contract import Float, Observation, PlacementPolicy
+from inferway.network.offers import LOOK_S, Offer, OfferBook, received
+from inferway.placement.contract import Allocation, Observation, PlacementPolicy
+from inferway.placement.moves import Load, Moves, Rest, Unload
 from inferway.placement.objective import minimal
 from inferway.placement.serving import serve, spent
 from inferway.twin.network.engine import Engine
-from inferway.twin.network.exchange import OfferExchange
 from inferway.twin.network.ledger import Ledger
-from inferway.twin.network.mover import Mover, present
-from inferway.twin.network.pools import NodePool, NodePools
-from inferway.twin.network.result import EventResult
-from inferway.twin.network.terrain import Terrain
+from inferway.twin.network.nodes import NodePool, NodePools, Terrain
+from inferway.twin.result import EventResult
 from inferway.twin.slots import placement_of
 
 if TYPE_CHECKING:
     from inferway.deployment import Deployment
 
+# Bytes per second at which a model is fetched: a link of 1 Gbit/s, all for itself.
 FETCH_RATE: Final = 125e6
-"""Bytes per second at which a model is fetched: a link of 1 Gbit/s, all for itself."""
-START_S: Final = 0.5
-"""Opening a model and warming it up, s."""
-TOLD_S: Final = 0.1
-"""How long news of an offer may take beside the way itself, as live."""
+START_S: Final = 0.5  # Opening a model and warming it up, s
+TOLD_S: Final = 0.1  # How long news of an offer may take beside the way itself, as live
+_ROUNDING: Final = 1e-9
 _WORDS = 0xD4A3  # tells this use of the seed from others
 _BLOCK = 8192
 
@@ -104,10 +101,9 @@ def simulate_events(
     if not (start_s >= 0 and math.isfinite(start_s)):
         raise ValueError(f"a model takes 0 s or more to start, not {start_s:g}")
     network, demand = deployed(deployment)
-    chosen = deployment.seed if seed is None else seed
-    demand = replace(demand, seed=chosen)
+    demand = replace(demand, seed=deployment.seed if seed is None else seed)
     name, built = placement_of(
-        deployment, network, demand, slots=slots, seed=chosen, policy=policy, options=options
+        deployment, network, demand, slots=slots, policy=policy, options=options
     )
     run = _Run(
         deployment,
@@ -115,11 +111,218 @@ def simulate_events(
         demand,
         built,
         slots=slots,
-        seed=chosen,
         load_s=lambda size: size / fetch_rate + start_s,
         measure=measure,
     )
     return run.result(name, stop or threading.Event(), progress)
+
+
+class OfferExchange:
+    """When nodes hear what others can serve: offers on their way.
+
+    Whom a node goes by, and what it tells, its `OfferBook` decides as in the live node. Departures:
+    only those that go by a node's offers are told them, what changes together is told without
+    gathering, and a letter takes half a round trip. `own` says what a node runs now, as it offers
+    it; `changed` is told a node and the tasks for which what it goes by has changed.
+    """
+
+    def __init__(
+        self,
+        terrain: Terrain,
+        own: Callable[[int], list[Offer]],
+        changed: Callable[[int, set[str]], None],
+        after: Callable[[float, Callable[[Any], None], Any], None],
+    ) -> None:
+        self._own, self._changed, self._after = own, changed, after
+        self._names, self._downstream = terrain.network.nodes, terrain.downstream
+        upstream = {w: v for v, below in enumerate(terrain.downstream) for w in below}
+        self._books = [
+            OfferBook(name, self._names[upstream[v]] if v in upstream else None)
+            for v, name in enumerate(self._names)
+        ]
+        self.letters = 0  # Told so far
+
+    def heard(self, node: int) -> Mapping[str, list[Offer]]:
+        """Return what a node goes by, by task."""
+        return self._books[node].used
+
+    def begin(self) -> None:
+        """All nodes know all offers, as after some time without changes."""
+        for _ in self._names:
+            for node in range(len(self._names)):
+                for reader, offers, _rtt_s in self._letters(node, 0.0):
+                    self._take(reader, node, offers)
+
+    def tell(self, node: int, now_s: float) -> None:
+        """Tell the neighbors of a node what has changed, or everything where that is due."""
+        if self._downstream[node]:
+            for reader, offers, rtt_s in self._letters(node, now_s):
+                self.letters += 1
+                letter = (now_s + 0.5 * rtt_s, reader, node, offers)
+                self._after(0.5 * rtt_s, self._hear, letter)
+
+    def _letters(self, node: int, now_s: float) -> list[tuple[int, list[Offer], float]]:
+        """Write to each neighbor below what is new to it; with the round trip there, s."""
+        book, me = self._books[node], self._names[node]
+        book.offer(self._own(node))
+        letters = []
+        for reader, rtt_s in self._downstream[node].items():
+            name = self._names[reader]
+            offers = book.news(name, tuple(book.heard), now_s)
+            if offers is not None:
+                read = [received(one, me, rtt_s, me=name) for one in offers]
+                letters.append((reader, read, rtt_s))
+        return letters
+
+    def _take(self, reader: int, teller: int, offers: list[Offer]) -> tuple[set[str], bool]:
+        book = self._books[reader]
+        book.heard[self._names[teller]] = offers
+        return book.look(tuple(book.heard))
+
+    def _hear(self, letter: tuple[float, int, int, list[Offer]]) -> None:
+        at_s, reader, teller, offers = letter
+        tasks, differs = self._take(reader, teller, offers)
+        if tasks:
+            self._changed(reader, tasks)
+        if differs:
+            self._after(0.0, lambda node: self.tell(node, at_s), reader)
+
+
+class BudgetError(AssertionError):
+    """A node that holds more than its budget: the twin itself is wrong."""
+
+
+class Mover:
+    """Moves of one node, one at a time, as `Moves` say in the live node too.
+
+    Departures: no load fails or is cut short, what comes or goes is announced at once, and nothing
+    else moves until it has ended.
+
+    Parameters
+    ----------
+    terrain, node
+        Where.
+    running
+        The node's pairs that take requests; the mover changes them.
+    refresh
+        Called with a task when copies of it have come or go; returns the pool that was replaced.
+    clock
+        The engine.
+    told_s
+        How long after it has been said what is to run the first copies may go: by then everybody
+        has heard that they are offered no more, and what was sent meanwhile has come.
+    load_s
+        How long a copy of so many bytes takes until it can serve, s.
+    moved
+        Told a pair when it begins to load.
+    """
+
+    def __init__(
+        self,
+        terrain: Terrain,
+        node: int,
+        running: set[int],
+        *,
+        refresh: Callable[[int], NodePool | None],
+        clock: Engine,
+        told_s: float,
+        load_s: Callable[[float], float],
+        moved: Callable[[int], None],
+    ) -> None:
+        network = terrain.network
+        pairs = network.pairs
+        self._refresh, self._clock, self._told_s = refresh, clock, told_s
+        self._load_s, self._moved = load_s, moved
+        self._look_s = inf  # When the mover looks again by itself; inf for never
+        self._name = network.nodes[node]
+        self._here = range(int(pairs.first[node]), int(pairs.first[node + 1]))
+        own = [terrain.models[i] for i in terrain.at[node]]
+        kind = {p: (model.task, model.variant) for model in own for p in model.pairs}
+        self._moves = Moves[int, tuple[int, str]](
+            size=lambda p: float(pairs.size[p]),
+            kind=kind.__getitem__,
+            order=int,
+            budget=inf if network.repository[node] else float(network.budget[node]),
+            pinned=[p for p in self._here if pairs.pinned[p] > 0],
+            running=running,
+        )
+        self.most = 0.0  # The greatest number of bytes held at once
+
+    def toward(self, allocation: Allocation) -> None:
+        """Go on towards a (P,) allocation of the network."""
+        self._want(allocation)
+        self._go_on()
+
+    def begin(self, allocation: Allocation) -> None:
+        """Have it all there at once."""
+        self._want(allocation)
+        self._moves.running.update(self._moves.wanted)
+        self._check()
+
+    @property
+    def used(self) -> float:
+        """Bytes held: copies that serve, that begin to and that end to."""
+        return self._moves.used_bytes
+
+    def _want(self, allocation: Allocation) -> None:
+        now_s = self._clock.now_s
+        wanted = [p for p in self._here if allocation[p]]
+        self._moves.want(wanted, now_s, stay_until_s=now_s + self._told_s)
+
+    def _go_on(self) -> None:
+        moves, clock = self._moves, self._clock
+        # One at a time, as live: the next move waits for the end of the last.
+        while not moves.loading and not moves.leaving:
+            match moves.next(clock.now_s):
+                case Load(pair=p):
+                    moves.load(p)
+                    self._check()
+                    self._moved(p)
+                    load_s = self._load_s(moves.size(p))
+                    if load_s > 0.0:
+                        clock.after(load_s, self._loaded, p)
+                    else:
+                        self._arrive(p)
+                case Unload(pair=p):
+                    moves.unload(p)
+                    before = self._announce(p)
+                    if before is not None and before.in_flight:
+                        before.gone = lambda p=p: self._left(p)
+                    else:
+                        moves.gone(p)
+                case Rest(until_s=until_s):
+                    if until_s < self._look_s:
+                        self._look_s = until_s
+                        clock.after(until_s - clock.now_s, self._look, None)
+                    return
+
+    def _announce(self, p: int) -> NodePool | None:
+        self._moves.taken_up()
+        return self._refresh(self._moves.kind(p)[0])
+
+    def _arrive(self, p: int) -> None:
+        self._moves.loaded(p)
+        self._announce(p)
+
+    def _look(self, _: Any) -> None:
+        self._look_s = inf
+        self._go_on()
+
+    def _loaded(self, p: int) -> None:
+        self._arrive(p)
+        self._go_on()
+
+    def _left(self, p: int) -> None:
+        self._moves.gone(p)
+        self._go_on()
+
+    def _check(self) -> None:
+        used, budget = self.used, self._moves.budget
+        self.most = max(self.most, used)
+        if used > budget * (1 + _ROUNDING):
+            raise BudgetError(
+                f"node {self._name} holds {used:.0f} bytes, over its budget of {budget:.0f}"
+            )
 
 
 class _Run:
@@ -133,51 +336,47 @@ class _Run:
         policy: PlacementPolicy,
         *,
         slots: int,
-        seed: int,
         load_s: Callable[[float], float],
         measure: bool,
     ) -> None:
         self._network, self._policy, self._slots = network, policy, slots
         self._trace = requests_of(network, demand, slots * network.slot_s)
-        self._seed = seed
-        alpha = DEFAULT_ALPHA if deployment.cost is None else deployment.cost.alpha
-        terrain = self._terrain = Terrain(deployment, network)
-        self._ledger = Ledger(terrain, slots, alpha)
-        self._engine = Engine(terrain, self._ledger)
+        self._seed = demand.seed
         self._task_number = {name: i for i, name in enumerate(network.tasks)}
-        paths, requests = network.paths, network.requests
-        expected = demand.expected(0) / demand.slot_s
-        rates = {
-            (int(paths.node[paths.first[path]]), int(task)): float(rate)
-            for path, task, rate in zip(requests.path, requests.task, expected, strict=True)
-        }
-        peaks = {
-            (int(paths.node[paths.first[path]]), int(task)): float(peak) / network.slot_s
-            for path, task, peak in zip(requests.path, requests.task, requests.peak, strict=True)
-        }
+        alpha = DEFAULT_ALPHA if deployment.cost is None else deployment.cost.alpha
+        terrain = Terrain(deployment, network)
+        self._ledger = Ledger(terrain, slots, alpha)
+        rates, peaks = (
+            dict(zip(terrain.entry, per_s.tolist(), strict=True))
+            for per_s in (
+                demand.expected(0) / demand.slot_s,
+                network.requests.peak / network.slot_s,
+            )
+        )
         self._pools = NodePools(
             deployment,
             terrain,
             rates,
             peaks,
             lambda node: self._exchange.heard(node),
-            seed=seed,
+            seed=demand.seed,
             measure=measure,
         )
+        self._engine = Engine(terrain, self._pools, self._ledger)
         self._exchange = OfferExchange(terrain, self._pools.own, self._heard, self._engine.after)
-        self._engine.attach(self._pools)
+        paths = network.paths
         self._movers = [
             Mover(
                 terrain,
                 v,
-                self._pools.running[v],
+                running,
                 refresh=lambda task, v=v: self._changed(v, task),  # type: ignore[misc]
                 clock=self._engine,
                 told_s=TOLD_S + float(paths.rtt_s[paths.node == v].max(initial=0.0)),
                 load_s=load_s,
-                moved=self._ledger.fetched,
+                moved=lambda p: self._ledger.fetch(self._ledger.slot, [p]),
             )
-            for v in range(len(terrain.nodes))
+            for v, running in enumerate(self._pools.running)
         ]
         self._ended = False
 
@@ -185,68 +384,59 @@ class _Run:
         self, name: str, stop: threading.Event, progress: Callable[[int], None] | None
     ) -> EventResult:
         """Run all slots, or until it is stopped, let everything end, and sum up."""
+        network, ledger = self._network, self._ledger
         for mover in self._movers:
             mover.begin(self._policy.allocation)
         self._exchange.begin()
-        for node in range(len(self._terrain.nodes)):
-            for task in range(len(self._network.tasks)):
+        for node in range(len(network.nodes)):
+            for task in range(len(network.tasks)):
                 self._refresh(node, task)
             self._engine.after(LOOK_S, self._look, node)
-        least = minimal(self._network).astype(np.uint8)
-        done, complete = 0, True
-        cpu_s = 0.0
-        for slot in range(self._slots):
+        done, complete, cpu_s = 0, True, 0.0
+        while complete and done < self._slots:
             if stop.is_set():
                 complete = False
                 break
             began = time.thread_time()
-            complete = self._slot(slot, least, stop, progress)
-            cpu_s += time.thread_time() - began - self._ledger.cpu[slot]
-            done = slot + 1
-            if not complete:
-                break
-        if not self._ledger.entered and not complete:
+            complete = self._slot(done, stop, progress)
+            cpu_s += time.thread_time() - began - ledger.cpu[done]
+            done += 1
+        if not ledger.entered and not complete:
             raise KeyboardInterrupt
         self._ended = True
         self._engine.drain()
         self._engine.check()
-        budgets = np.array([ground.budget for ground in self._terrain.nodes])
         most = np.array([mover.most for mover in self._movers])
-        limited = np.isfinite(budgets) & (budgets > 0) & ~self._network.repository
-        return self._ledger.result(
+        limited = network.limited
+        return ledger.summed(
             name,
             done,
             self._policy.fractional,
             cpu_s=cpu_s,
             letters=self._exchange.letters,
-            used_most=float((most[limited] / budgets[limited]).max()) if limited.any() else 0.0,
+            used_most=float((most[limited] / network.budget[limited]).max(initial=0.0)),
             complete=complete,
         )
 
     def _slot(
-        self,
-        slot: int,
-        least: Any,
-        stop: threading.Event,
-        progress: Callable[[int], None] | None,
+        self, slot: int, stop: threading.Event, progress: Callable[[int], None] | None
     ) -> bool:
         """Run one slot; False where it was stopped within it."""
         network, ledger, trace = self._network, self._ledger, self._trace
         end_s = (slot + 1) * network.slot_s
         first, last = np.searchsorted(trace.time_s, [slot * network.slot_s, end_s], side="left")
         counts = np.bincount(trace.type[first:last], minlength=len(network.requests.task))
-        alone = spent(network, serve(network, counts.astype(np.float64), least))
-        alone_ms = alone / np.where(counts > 0, counts, 1)
-        ledger.begin(slot, alone_ms, self._present())
+        requests = counts.astype(np.float64)
+        alone = spent(network, serve(network, requests, minimal(network).astype(np.uint8)))
+        ledger.begin(slot, alone / np.where(counts > 0, counts, 1), self._pools.running)
         words = np.random.default_rng([self._seed, _WORDS, slot])
         for start in range(first, last, _BLOCK):
             if stop.is_set():
                 return False
             end = min(start + _BLOCK, last)
             draws = words.integers(-(2**63), 2**63, end - start, dtype=np.int64)
-            block = slice(start, end)
             self._engine.run(
-                trace.time_s[block].tolist(), trace.type[block].tolist(), draws.tolist()
+                trace.time_s[start:end].tolist(), trace.type[start:end].tolist(), draws.tolist()
             )
             ledger.requests[slot] += end - start
             if progress is not None:
@@ -254,7 +444,7 @@ class _Run:
         self._engine.until(end_s)
         load = ledger.close(self._pools.running)
         began = time.thread_time()
-        allocation = self._policy.step(Observation(counts.astype(np.float64), load))
+        allocation = self._policy.step(Observation(requests, load))
         ledger.cpu[slot] = time.thread_time() - began
         if slot + 1 < self._slots:
             ledger.slot = slot + 1  # what is fetched now is for it
@@ -263,9 +453,6 @@ class _Run:
                 self._exchange.tell(node, self._engine.now_s)
                 mover.toward(allocation)
         return True
-
-    def _present(self) -> Float:
-        return present(len(self._network.pairs.node), self._pools.running)
 
     def _changed(self, node: int, task: int) -> NodePool | None:
         """Copies of a task have come to a node, or go."""
@@ -290,8 +477,7 @@ class _Run:
 
     def _look(self, node: int) -> None:
         """A node sees what it can spare, tells that, and looks again in a while."""
-        if self._ended:
-            return
-        self._pools.look(node, self._engine.now_s)
-        self._exchange.tell(node, self._engine.now_s)
-        self._engine.after(LOOK_S, self._look, node)
+        if not self._ended:
+            self._pools.look(node, self._engine.now_s)
+            self._exchange.tell(node, self._engine.now_s)
+            self._engine.after(LOOK_S, self._look, node)

@@ -3,56 +3,32 @@
 from __future__ import annotations
 
 from array import array
-from collections import defaultdict
+from collections import Counter, defaultdict
 
 import numpy as np
 
 from inferway.placement.contract import Float
-from inferway.placement.crossing import NodeData, data_of
+from inferway.placement.crossing import data_of
 from inferway.placement.local import loads_of, variants_of
-from inferway.twin.network.pools import NetworkRequest
-from inferway.twin.network.result import EventResult
-from inferway.twin.network.terrain import Terrain
+from inferway.twin.network.nodes import NetworkRequest, Terrain
+from inferway.twin.result import EventResult
 from inferway.twin.slots import SlotSums
 
+_LEAST_S, _WIDTH = 1e-6, np.log(1.005)  # The first bin of times, and how wide a bin is
 
-class Quantiles:
-    """A histogram of times whose bins are 0.5 % wide: percentiles of any number of them."""
 
-    _LEAST_S, _WIDTH = 1e-6, np.log(1.005)
-
-    def __init__(self) -> None:
-        self._count = np.zeros(1, np.int64)
-
-    def add(self, times_s: Float) -> None:
-        """Take in times, s."""
-        place = np.log(np.maximum(times_s, self._LEAST_S) / self._LEAST_S) / self._WIDTH
-        count = np.bincount(place.astype(np.int64))
-        if len(count) > len(self._count):
-            count, self._count = self._count, count
-        self._count[: len(count)] += count
-
-    def at(self, share: float) -> float:
-        """The time that so large a share stays below, s; nan where there is none."""
-        total = int(self._count.sum())
-        if not total:
-            return float("nan")
-        place = int(np.searchsorted(np.cumsum(self._count), share * total, side="left"))
-        return float(self._LEAST_S * np.exp((place + 0.5) * self._WIDTH))
+def percentile(times_s: Float, share: float) -> float:
+    """The time that so large a share stays below, s, to half a percent; nan where there is none."""
+    if not len(times_s):
+        return float("nan")
+    place = np.log(np.maximum(times_s, _LEAST_S) / _LEAST_S) / _WIDTH
+    count = np.cumsum(np.bincount(place.astype(np.int64)))
+    first = int(np.searchsorted(count, share * len(times_s), side="left"))
+    return float(_LEAST_S * np.exp((first + 0.5) * _WIDTH))
 
 
 class Ledger(SlotSums):
-    """Sums of a run.
-
-    Parameters
-    ----------
-    terrain
-        What ran.
-    slots
-        How many at most.
-    alpha
-        Milliseconds that a point of inaccuracy is worth (eq. 6).
-    """
+    """Sums of a run of so many slots at most; a point of inaccuracy is worth `alpha` ms (eq. 6)."""
 
     def __init__(self, terrain: Terrain, slots: int, alpha: float) -> None:
         network = terrain.network
@@ -60,52 +36,39 @@ class Ledger(SlotSums):
         self._terrain = terrain
         self._alone = np.zeros((slots, len(network.requests.task)))
         self._own_ms = [100.0 * alpha * (1.0 - model.accuracy) for model in terrain.models]
-        self._entry = [
-            int(network.paths.node[network.paths.first[path]]) for path in network.requests.path
-        ]
-        self._data: list[NodeData] = data_of(network)
+        self._data = data_of(network)
         self._variants = [variants_of(network, v) for v in range(len(network.nodes))]
+        # Answers and their times by request type and model, in this slot and in all.
         self._now: dict[tuple[int, int], list[float]] = {}
         self._total: dict[tuple[int, int], list[float]] = defaultdict(lambda: [0.0, 0.0])
         self._times = array("d")
-        self._quantiles = Quantiles()
         self._load: Float = np.zeros(len(network.options.pair))
-        self.gain = [0.0] * slots
-        self.time_s = [0.0] * slots
-        self.done = [0] * slots
-        self.lost_in = [0] * slots
-        self.entered = self.answered = self.lost = self.late = self.retried = 0
-        self.sojourn_s = 0.0
-        self.area = 0.0
-        self.until_s = 0.0
-        self.in_system = 0
-        self.slot = 0
+        self.gain, self.time_s = [0.0] * slots, [0.0] * slots
+        self.done, self.lost_in = [0] * slots, [0] * slots
+        self.entered = self.answered = self.lost = self.late = self.retried = self.slot = 0
+        self.sojourn_s = self.area = self.until_s = 0.0
 
-    def begin(self, slot: int, alone_ms: Float, present: Float) -> None:
-        """Begin a slot: (R,) what repositories alone cost per request, (P,) which copies run."""
+    def begin(self, slot: int, alone_ms: Float, running: list[set[int]]) -> None:
+        """Begin a slot: (R,) what repositories alone cost per request, by node which copies run."""
         self.slot = slot
         self._alone[slot] = alone_ms
         self._row = alone_ms.tolist()
+        present = np.zeros(len(self.present))
+        present[[p for pairs in running for p in pairs]] = 1.0
         self.hold(present)
-
-    def fetched(self, p: int) -> None:
-        """A pair's copy begins to load."""
-        self.fetch(self.slot, [p])
 
     def answer(self, request: NetworkRequest, model: int, now_s: float) -> None:
         """A request has its answer."""
         time_s = now_s - request.entered_s
-        slot = request.slot
+        slot, kind = request.slot, request.kind
         self.answered += 1
         self.sojourn_s += time_s
         self._times.append(time_s)
         self.time_s[slot] += time_s
         self.done[slot] += 1
-        kind = request.kind
-        key = (kind, model)
-        found = self._now.get(key)
+        found = self._now.get((kind, model))
         if found is None:
-            self._now[key] = [1.0, time_s]
+            self._now[kind, model] = [1.0, time_s]
         else:
             found[0] += 1.0
             found[1] += time_s
@@ -121,27 +84,17 @@ class Ledger(SlotSums):
         self.lost_in[request.slot] += 1
 
     def close(self, running: list[set[int]]) -> Float:
-        """End a slot.
-
-        Returns
-        -------
-        load
-            (O,) requests that each option served in it, by the answers that came.
-        """
-        network, models = self._terrain.network, self._terrain.models
-        served: list[dict[tuple[int, str], float]] = [{} for _ in network.nodes]
+        """End a slot; (O,) requests that each option served in it, by the answers that came."""
+        network, models = self.network, self._terrain.models
+        served = [Counter[tuple[int, str]]() for _ in network.nodes]
         for (kind, i), (count, time_s) in self._now.items():
-            model = models[i]
-            key = (kind, model.variant)
-            served[model.node][key] = served[model.node].get(key, 0.0) + count
+            served[models[i].node][kind, models[i].variant] += count  # type: ignore[assignment]
             total = self._total[kind, i]
             total[0] += count
             total[1] += time_s
             alone = self._alone[self.slot, kind]
             self.saved[kind] += count * (alone - self._own_ms[i]) - 1000.0 * time_s
         self._now.clear()
-        self._quantiles.add(np.frombuffer(self._times))
-        self._times = array("d")
         load = np.zeros(len(network.options.pair))
         for v, counts in enumerate(served):
             if not counts:
@@ -155,79 +108,51 @@ class Ledger(SlotSums):
         self._load += load
         return load
 
-    def result(
+    def summed(
         self, name: str, slots: int, fractional: Float | None, *, cpu_s: float, **more: object
     ) -> EventResult:
         """Sum up the first `slots` slots."""
-        self.close([set() for _ in self._terrain.nodes])
-        network = self._terrain.network
-        requests, gain = self.requests[:slots], np.array(self.gain[:slots])
-        busy = requests > 0
-        done = max(self.answered, 1) if self.answered else np.nan
-        tiers, tasks, away = self._sums()
-        whole = tasks.sum(axis=0)
-        count = np.array(self.done[:slots], float)
-        latency_in = np.array(self.time_s[:slots]) / np.where(count > 0, count, np.nan)
-        return EventResult(
-            policy=name,
-            slots=slots,
-            slot_s=network.slot_s,
-            ntag_ms=float((gain[busy] / requests[busy]).sum() / slots),
-            mu_bytes_per_slot=float(self.moved[:slots].sum() / slots),
-            latency_s=float(whole[1]) / done,
-            inaccuracy=float(whole[2]) / done,
-            cpu_s_per_slot=self.cpu_s_per_slot(slots),
-            tiers=self.tiers(tiers, slots),
-            tasks=self.tasks(tasks, slots),
-            requests=requests,
-            gain=gain,
-            moved=self.moved[:slots],
-            network=network,
-            served=self._load,
-            presence=self.present / slots,
-            fractional=fractional,
-            p50_s=self._quantiles.at(0.5),
-            p95_s=self._quantiles.at(0.95),
-            p99_s=self._quantiles.at(0.99),
-            accuracy=1.0 - float(whole[2]) / done,
-            answered=self.answered,
-            lost=self.lost,
-            late=self.late,
-            retried=self.retried,
-            forwarded=away / done,
-            variants=self._shares(done),
-            in_system=self.area / max(self.until_s, 1e-300),
-            flow=self.sojourn_s / max(self.until_s, 1e-300),
-            lost_in=np.array(self.lost_in[:slots], float),
-            latency_in=latency_in,
-            requests_per_cpu_s=self.entered / cpu_s if cpu_s > 0 else float("nan"),
-            **more,  # type: ignore[arg-type]
-        )
-
-    def _sums(self) -> tuple[Float, Float, float]:
-        """(K, 3) and (N, 3) answers, seconds and inaccuracy by tier and task; answers from afar."""
-        network, models = self._terrain.network, self._terrain.models
+        network, terrain = self.network, self._terrain
+        self.close([set() for _ in network.nodes])
         tiers, tasks = np.zeros((len(network.tiers), 3)), np.zeros((len(network.tasks), 3))
         away = 0.0
         for (kind, i), (count, time_s) in self._total.items():
-            model = models[i]
+            model = terrain.models[i]
             row = np.array([count, time_s, count * (1.0 - model.accuracy)])
             tiers[network.tier[model.node]] += row
             tasks[model.task] += row
-            if self._entry[kind] != model.node:
-                away += count
-        return tiers, tasks, away
-
-    def _shares(self, done: float) -> dict[str, dict[str, float]]:
-        terrain = self._terrain
-        network = terrain.network
-        by_name = len(network.tiers) == 1
-        found: dict[str, dict[str, float]] = {}
+            away += count * (terrain.entry[kind][0] != model.node)
+        done = self.answered or np.nan
+        shares: dict[str, dict[str, float]] = {}
+        places = network.nodes if len(network.tiers) == 1 else network.tiers
+        where = range(len(places)) if places is network.nodes else network.tier
         for (_, i), (count, _) in sorted(self._total.items()):
             model = terrain.models[i]
-            where = (
-                network.nodes[model.node] if by_name else network.tiers[network.tier[model.node]]
-            )
-            row = found.setdefault(f"{terrain.kinds[model.task].name}/{model.variant}", {})
-            row[where] = row.get(where, 0.0) + count / done
-        return found
+            by = shares.setdefault(f"{terrain.kinds[model.task].name}/{model.variant}", {})
+            place = places[where[model.node]]
+            by[place] = by.get(place, 0.0) + count / done
+        whole = tasks.sum(axis=0)
+        times_s = np.frombuffer(self._times)
+        count_in = np.array(self.done[:slots], float)
+        return self.result(
+            EventResult,
+            name,
+            slots,
+            parts=(tiers, tasks, whole),
+            gain=np.array(self.gain[:slots]),
+            served=self._load,
+            fractional=fractional,
+            p50_s=percentile(times_s, 0.5),
+            p95_s=percentile(times_s, 0.95),
+            p99_s=percentile(times_s, 0.99),
+            accuracy=1.0 - float(whole[2]) / done,
+            **{one: getattr(self, one) for one in ("answered", "lost", "late", "retried")},
+            forwarded=away / done,
+            variants=shares,
+            in_system=self.area / max(self.until_s, 1e-300),
+            flow=self.sojourn_s / max(self.until_s, 1e-300),
+            lost_in=np.array(self.lost_in[:slots], float),
+            latency_in=np.array(self.time_s[:slots]) / np.where(count_in > 0, count_in, np.nan),
+            requests_per_cpu_s=self.entered / cpu_s if cpu_s > 0 else float("nan"),
+            **more,
+        )

@@ -10,8 +10,7 @@ from hypothesis.extra import numpy as hnp
 from tritonclient.grpc.service_pb2 import InferTensorContents
 
 from inferway.live.grpc.inference import FIELDS, from_contents, to_contents
-from inferway.protocol import DTYPES
-from inferway.protocol.refusal import RefusalError
+from inferway.protocol import DTYPES, RefusalError
 
 NUMERIC = sorted(set(FIELDS) - {"BYTES"})
 SHAPES = hnp.array_shapes(min_dims=1, max_dims=4, max_side=4)

@@ -12,7 +12,7 @@ from google.protobuf.descriptor_pool import Default
 from tritonclient.grpc import service_pb2
 
 from inferway.live.grpc import messages
-from inferway.protocol.refusal import RefusalError
+from inferway.protocol import RefusalError
 
 PACKAGE = Path(str(files("inferway.live.grpc")))
 FILES = FileDescriptorSet.FromString((PACKAGE / "protocol.binpb").read_bytes()).file

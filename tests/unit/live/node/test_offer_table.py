@@ -8,14 +8,16 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
+from offering import own_offer
 from wires import Wires
 
 from inferway.live.node.offer_table import EXPIRES_S, NeighborOffers, OfferTable
-from inferway.network.offers import REFRESH_S, Own
+from inferway.network.offers import REFRESH_S
 from inferway.protocol import Signature, Tensor
 
-TINY = Own("digits", "tiny", 0.8, 0.001, 100.0)
-WIDE = Own("digits", "wide", 0.95, 0.004, 50.0, repository=True)
+TINY = own_offer("metro", "digits", "tiny", 0.8, 0.001, 100.0)
+WIDE = own_offer("cloud", "digits", "wide", 0.95, 0.004, 50.0, repository=True)
 TAKES = Signature((Tensor("x", "FP32", (-1, 4)),), (Tensor("y", "FP32", (-1, 2)),))
 
 
@@ -280,7 +282,7 @@ def test_larger_batches_are_told_at_once_and_change_what_it_goes_by() -> None:
         tables["metro"].offer([TINY])
         await wires.settle()
         changes.clear()
-        tables["metro"].offer([TINY._replace(together=4)])
+        tables["metro"].offer([replace(TINY, together=4)])
         await wires.settle()
         assert changes == [{"digits"}]
         assert [one.together for one in tables["edge"].offers("digits") if one.node == "metro"] == [
@@ -333,14 +335,14 @@ def test_what_has_ended_tells_nothing_more() -> None:
 def test_small_changes_wait_for_the_next_refresh() -> None:
     async def main() -> None:
         wires, tables, _ = await line()
-        tables["metro"].offer([TINY._replace(spare_per_s=95.0)])
+        tables["metro"].offer([replace(TINY, spare_per_s=95.0)])
         await wires.told()
         assert wires.mail == []
         wires.time_s += REFRESH_S
         tables["metro"]._tell()
         assert wires.said("metro", "edge").keys() == {"loads/0"}
         await wires.settle()
-        tables["metro"].offer([TINY._replace(spare_per_s=20.0)])
+        tables["metro"].offer([replace(TINY, spare_per_s=20.0)])
         await wires.told()
         assert wires.said("metro", "edge").keys() == {"loads/0"}
         await wires.settle()
@@ -357,7 +359,7 @@ def test_only_changes_are_told_and_then_that_nothing_changes() -> None:
         assert wires.peers["metro"].values["edge"].keys() == {
             *("offers/0", "loads/0", "offers/1", "loads/1", "takes")
         }
-        tables["metro"].offer([TINY, TINY._replace(variant="other")])
+        tables["metro"].offer([TINY, replace(TINY, variant="other")])
         await wires.told()
         assert wires.said("metro", "edge").keys() == {"offers/2", "loads/2"}
         await wires.settle()
@@ -387,7 +389,7 @@ def test_who_comes_late_or_again_goes_by_what_is_current() -> None:
         edge.sees("metro", False)
         wires.peers["metro"].sees("edge", False)
         assert ways(tables["edge"]) == {}
-        tables["metro"].offer([TINY._replace(variant="other")])
+        tables["metro"].offer([replace(TINY, variant="other")])
         await wires.told()
         assert wires.said("metro", "edge") == {}
         edge.sees("metro", True)

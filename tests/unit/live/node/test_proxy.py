@@ -13,7 +13,7 @@ from neighbor import LIMIT_S, Neighbor, Visit, until
 
 from inferway.deployment.nodes import MAX_HOPS
 from inferway.dispatch import Dispatcher
-from inferway.live.http.listener import Listener
+from inferway.live.http.connection import Listener
 from inferway.live.node.proxy import Proxy
 from inferway.live.options import PoolOptions
 from inferway.live.pool import Pool
@@ -21,8 +21,7 @@ from inferway.live.request import NodeCondition
 from inferway.live.site import TaskSite
 from inferway.live.upstream.headers import ResponseHeaders, encoded, forward_headers_of
 from inferway.live.upstream.upstream import Upstream
-from inferway.protocol import Signature, Tensor
-from inferway.protocol.refusal import RefusalError
+from inferway.protocol import RefusalError, Signature, Tensor
 from inferway.runtime import NullRuntime
 from inferway.site import Fleet
 

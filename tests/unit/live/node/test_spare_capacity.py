@@ -15,7 +15,7 @@ from inferway.dispatch import Dispatcher
 from inferway.dispatch.batching import foresee
 from inferway.live.node.demand import spare_capacity
 from inferway.network.node import ClientRates
-from inferway.network.offers import Own
+from inferway.network.offers import Offer
 from inferway.site import Fleet
 
 
@@ -25,7 +25,7 @@ class Capacity:
     def __init__(self, plan: Any, fleets: Any, rates: ClientRates) -> None:
         self.plan, self.fleets, self.rates = plan, fleets, rates
 
-    def own(self, but: Container[tuple[str, str]] = ()) -> list[Own]:
+    def own(self, but: Container[tuple[str, str]] = ()) -> list[Offer]:
         return spare_capacity(self.plan, self.fleets, self.rates.per_s, but)
 
 
@@ -51,7 +51,7 @@ def capacity(batch: Batch | None = None) -> tuple[Any, Any, Capacity]:
     clock = SimpleNamespace(now_s=10.0)
     variants = {"tiny": SimpleNamespace(batch=batch), "large": SimpleNamespace(batch=None)}
     tasks = dict.fromkeys(("digits", "letters"), SimpleNamespace(variants=variants))
-    plan = SimpleNamespace(tasks=tasks, repository=False)
+    plan = SimpleNamespace(node="metro", tasks=tasks, repository=False)
     rates = ClientRates(clock.now_s)
     return demand, clock, Capacity(plan, fleets, rates)
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from neighbor import LIMIT_S, Neighbor, Visit, until
 
-from inferway.live.http.listener import Listener
+from inferway.live.http.connection import Listener
 from inferway.live.node.proxy import Proxy
 from inferway.live.request import NodeCondition
 from inferway.live.upstream import rtt as estimates

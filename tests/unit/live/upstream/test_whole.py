@@ -11,9 +11,8 @@ import pytest
 from neighbor import LIMIT_S, Neighbor, Visit
 
 from inferway.live.headroom import Bodies
-from inferway.live.http.exchange import JSON, Exchange, whole
-from inferway.live.http.limits import Limits
-from inferway.live.http.listener import Listener
+from inferway.live.http.connection import Listener
+from inferway.live.http.exchange import JSON, Exchange, Limits, whole
 from inferway.live.request import NodeCondition
 from inferway.live.upstream.headers import (
     Response,
@@ -30,19 +29,13 @@ STATE = b"tracestate: b=2 , a@x=1 2\r\n"
 KINDS = b"Content-Type: application/json; charset=utf-8\r\nContent-Encoding: gzip\r\n"
 REST = b"Inference-Header-Content-Length: 4\r\nAccept-Encoding: gzip, br\r\n"
 SEEN = (
-    "accept_encoding",
     "body",
-    "content_type",
-    "encoding",
-    "given_id",
-    "header_length",
     "headed",
-    "hop",
+    "headers",
     "keep_alive",
     "method",
     "size",
-    "traceparent",
-    "tracestate",
+    "target",
 )
 
 
@@ -86,6 +79,7 @@ async def exchanged(
 
     def find(method: bytes, target: bytes) -> Any:
         def handle(exchange: Exchange) -> None:
+            exchange.headers.pop(b"host", None)  # the parser alone needs it
             seen.append((target, {name: getattr(exchange, name) for name in SEEN}))
             exchange.respond(200, b"ok")
 

@@ -10,7 +10,7 @@ import pytest
 
 import inferway
 from inferway.network import deployed, to_graph
-from inferway.studies.placement.alpha import wrong_way
+from inferway.studies.placement.gain import wrong_way
 from inferway.studies.placement.real_topologies import (
     BUILT_IN,
     VARIABLE,

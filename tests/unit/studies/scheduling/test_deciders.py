@@ -11,8 +11,8 @@ from inferway.scheduling import Conditions, Signal, controller_of
 from inferway.scheduling.store import LearnedController
 from inferway.site.view import empty_site
 from inferway.studies.scheduling.burst import control, scenario
-from inferway.studies.scheduling.deciders import decider_of, learned, queues
-from inferway.studies.scheduling.shipped import network
+from inferway.studies.scheduling.train import network
+from inferway.studies.scheduling.trial import decider_of, learned, queues
 from inferway.workload import phases_of
 
 

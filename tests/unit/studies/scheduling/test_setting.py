@@ -9,7 +9,7 @@ import pytest
 import inferway
 from inferway.studies.scheduling import burst
 from inferway.studies.scheduling.burst import HEAVY_PHI, LIGHT_PHI, batch_service_s
-from inferway.studies.scheduling.table_2_claims import PRINTED
+from inferway.studies.scheduling.table_2 import PRINTED
 from inferway.twin import scenario_of
 
 

@@ -11,14 +11,17 @@ import pytest
 
 import inferway.studies.scheduling as package
 from inferway.scheduling.neural_policy import fits, read
-from inferway.studies.scheduling.shipped import (
+from inferway.studies.scheduling.train import (
+    KEPT,
+    LINES,
     at_deadline,
     curve_of,
     digest,
     network,
+    ship,
     shipped,
+    write_curve,
 )
-from inferway.studies.scheduling.train import KEPT, LINES, ship, write_curve
 
 FOLDER = Path(package.__file__).parent / "policies"
 THERE = sorted(file.stem for file in FOLDER.glob("*.npz"))

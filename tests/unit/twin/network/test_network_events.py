@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import inferway
-from inferway.network.arrivals import requests_of
+from inferway.network.demand import requests_of
 from inferway.network.layout import deployed
 from inferway.twin.network.engine import Engine
 from inferway.twin.network.events import simulate_events
@@ -38,7 +38,6 @@ def in_slots(deployment, policy, slots):
         network,
         demand,
         slots=slots,
-        seed=deployment.seed,
         policy=policy,
         options={},
     )

@@ -1,0 +1,485 @@
+"""Engines: one replication's arrays, and the compiled loop that moves them.
+
+Three kinds with one face. `markov` draws the next event from total rates, where arrivals are
+Poisson and service is exponential; `ordered` keeps completions in a ring per class, where every
+class has one service time; `general` keeps them in a heap.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from types import CodeType, FunctionType, ModuleType
+from typing import Any, ClassVar, Literal, cast
+
+import numpy as np
+from numba.core.types import float64, int64
+
+from inferway.deployment.workloads import PhasedArrivals, PoissonArrivals
+from inferway.dispatch.contract import build_policy, policy_class
+from inferway.dispatch.dispatcher import faults_of, no_server
+from inferway.dispatch.steps import Binding
+from inferway.scheduling import UNKNOWN, Signal, steer
+from inferway.site.compiled import call_of, entry
+from inferway.site.draw import streams
+from inferway.site.handle import Pinned, pin
+from inferway.site.view import Site
+from inferway.twin.kernel import event_list, general, markov, state
+from inferway.twin.kernel.counters import empty_tally
+from inferway.twin.kernel.service_times import laws
+from inferway.twin.kernel.state import BROKEN, DEEP, DONE, FULL, REFUSED, ROOM, Records
+from inferway.twin.scenario import Scenario
+from inferway.workload import PhaseCourse, phases_of, stream
+from inferway.workload.phases import spans
+
+Kind = Literal["markov", "ordered", "general"]
+KINDS: tuple[Kind, ...] = ("markov", "ordered", "general")
+# Requests in the system at which a run is given up: no stable site holds so many.
+MOST_PRESENT = 1 << 24
+# Fields of the view and of events that only a full upkeep fills.
+TIMES = frozenset(
+    {"started_s", "ends_s", "free_s", "arrived_s", "expected_s", "head", "wait_s", "service_s"}
+)
+_ROWS = 1 << 16  # Records of requests that are handed over together
+_PLACES = 64  # Places of the view at a server without a buffer limit, to begin with
+
+
+class CrowdedError(RuntimeError):
+    """More requests in the system than any stable site holds."""
+
+
+def names_read(policy: type) -> frozenset[str]:
+    """Every global and attribute that the policy's functions may use."""
+    names: set[str] = set()
+    seen: set[FunctionType] = set()
+    left = [getattr(policy, method, None) for method in ("choose", "learn", "pull")]
+    while left:
+        function = left.pop()
+        plain = getattr(function, "py_func", function)
+        if not isinstance(plain, FunctionType) or plain in seen:
+            continue
+        seen.add(plain)
+        codes = [plain.__code__]
+        for code in codes:  # it grows by those within
+            codes += [one for one in code.co_consts if isinstance(one, CodeType)]
+            names.update(code.co_names)
+            for value in map(plain.__globals__.get, code.co_names):
+                module = isinstance(value, ModuleType)
+                left += [getattr(value, one, None) for one in code.co_names] if module else [value]
+        left += [cell.cell_contents for cell in plain.__closure__ or ()]
+    return frozenset(names)
+
+
+def reads_times(policy: type) -> bool:
+    """Tell whether the policy needs more of the view than lengths and who is idle."""
+    return not TIMES.isdisjoint(names_read(policy))
+
+
+def kinds_of(scenario: Scenario, *, records: bool = False) -> tuple[Kind, ...]:
+    """The kinds that can run a scenario, and record requests if asked to, the fastest first."""
+    policy = policy_class(scenario.policy, scenario.folder)
+    # A batch takes its own time, and the number that waits is no longer all there is to know.
+    plain = not (scenario.failures or scenario.outages or any(scenario.batches))
+    distributions = {time.distribution for time in scenario.service}
+    if plain and distributions == {"deterministic"}:
+        return ("ordered", "general")
+    if (
+        plain
+        and distributions == {"exponential"}
+        and not hasattr(policy, "pull")
+        and not records
+        and scenario.deadline_s is None
+        and scenario.queue == "per-server"
+        and scenario.scheduling is None
+        and not scenario.measured_s  # it serves at the rates that the site shows
+        and isinstance(scenario.arrivals, PoissonArrivals | PhasedArrivals)
+        and "HOLD" not in names_read(policy)
+        and not reads_times(policy)
+    ):
+        return ("markov", "general")
+    return ("general",)
+
+
+def engine_of(
+    scenario: Scenario,
+    *,
+    seed: int,
+    replication: int = 0,
+    kind: Kind | None = None,
+    records: bool = False,
+    sink: Callable[[Records], None] | None = None,
+) -> GeneralEngine | MarkovEngine:
+    """An engine at time 0. Nothing counts before `count_anew`.
+
+    Another kind than the first of `kinds_of` may be asked for. Requests are recorded where somebody
+    wants it or there is a sink, which is given the records of requests that have left, when there
+    are enough of them. ValueError where the policy lacks what it needs, or the kind cannot run the
+    scenario.
+    """
+    records = records or sink is not None
+    able = kinds_of(scenario, records=records)
+    chosen = kind or able[0]
+    if chosen not in able:
+        raise ValueError(f"the engine {chosen} cannot run this; {' and '.join(able)} can")
+    if chosen == "markov":
+        return MarkovEngine(scenario, seed, replication)
+    return GeneralEngine(scenario, seed, replication, chosen, records, sink)
+
+
+class SiteEngine:
+    """What all engines have: a policy, counters, random streams and the call of their loop.
+
+    Its `world` is what the compiled loop reads and writes.
+    """
+
+    # The entry, and the types of what it takes besides the world.
+    loop: ClassVar[tuple[Any, tuple[Any, ...]]]
+    kind: Kind
+    world: Any
+    cpu_s = 0.0  # CPU time spent in the compiled loop
+
+    def __init__(self, scenario: Scenario, seed: int, replication: int) -> None:
+        self.scenario = scenario
+        self.policy: Any = build_policy(
+            scenario.policy,
+            scenario.fleet,
+            target=scenario.target,
+            rate_per_s=scenario.told_rate_per_s,
+            folder=scenario.folder,
+            **scenario.build_options(),
+        )
+        # Sets the routing; None where the policy decides alone.
+        self.controller = scenario.controller()
+        scheduled = self.controller is not None and math.isfinite(self.controller.slot_s)
+        self.reads_times = (
+            reads_times(type(self.policy)) or scenario.deadline_s is not None or scheduled
+        )
+        self.phases = phases_of(scenario.arrivals, scenario.capacity_per_s)
+        own = scenario.target or 0.0
+        self.targets = np.array(
+            [own if one.accuracy_target is None else one.accuracy_target for one in self.phases]
+        )
+        self.states = streams(seed, replication, 4)
+        self.tally = empty_tally(len(self.phases), len(scenario.fleet.rate))
+        self.places = scenario.fleet.buffer or state.UNLIMITED
+        self._called: Any = None  # The world of the last call, as it was laid out for that
+        self._pinned = Pinned(None, None)
+        self._compiled: Any = None
+
+    @property
+    def site(self) -> Site:
+        """The view that the policy sees."""
+        return cast("Site", self.world.site)
+
+    @property
+    def now_s(self) -> float:
+        """The time."""
+        return float(self.site.clock_s[0])
+
+    def count_anew(self) -> None:
+        """Forget what was counted; requests that arrive from now on count."""
+        self.tally = empty_tally(len(self.phases), len(self.scenario.fleet.rate))
+        self.world = self.world._replace(tally=self.tally)
+
+    def reroute(self) -> None:
+        """Let the controller decide now, where there is one."""
+
+    def hand_over(self) -> None:
+        """Give the records so far to whoever takes them."""
+
+    def call(self, *arguments: Any) -> tuple[int, int]:
+        """Call the loop: why it ended, and what it returns besides.
+
+        A world that is another than before is laid out anew. Room for more requests is made where
+        that was missing. ValueError where the policy does not compile, PolicyError where it divides
+        by zero or decides for no server, CrowdedError rather than room for too many requests.
+        """
+        start_s, began_s = time.thread_time(), self.now_s
+        with faults_of(self.scenario.policy, self.policy):
+            if self.world is not self._called:
+                self._pinned, self._called = pin(self.world), self.world
+                compiled, kinds = self.loop
+                self._compiled = call_of(compiled, self._pinned.kind, *kinds)
+            ended, left = self._compiled(self._pinned.handle, *arguments)
+        self.cpu_s += time.thread_time() - start_s
+        # The kernels add, at each change, the time since the call began to the old length and take
+        # it from the new one; what is left is the whole call for the lengths at its end.
+        site, lengths = self.site, self.tally.lengths
+        at = (site.server_class, np.minimum(site.queue, lengths.shape[1] - 1))
+        np.add.at(lengths, at, self.now_s - began_s)
+        if ended == BROKEN:
+            raise no_server(self.scenario.policy, self.scenario.fleet)
+        if ended == ROOM:
+            entries = len(self.world.waiting.next)
+            if entries >= MOST_PRESENT:
+                raise CrowdedError(f"more than {entries:,} requests are in the system")
+            self.world = self.world._replace(waiting=state.enlarged(self.world.waiting))
+        return int(ended), int(left)
+
+
+class GeneralEngine(SiteEngine):
+    """See `inferway.twin.kernel.general`."""
+
+    loop = (entry(general.run), (float64[::1], int64[::1], int64, float64))
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        seed: int,
+        replication: int,
+        kind: Kind,
+        records: bool,
+        sink: Callable[[Records], None] | None,
+    ) -> None:
+        super().__init__(scenario, seed, replication)
+        self.kind, self._sink = kind, sink
+        fleet, rules = scenario.fleet, self._rules(records)
+        servers = fleet.servers
+        batches = scenario.batches or (None,) * len(fleet.rate)
+        for variant, batch in zip(fleet.variants, batches, strict=True):
+            if not rules.pulls and batch is not None and batch.min > rules.places:
+                raise ValueError(
+                    f"{variant} waits for {batch.min} requests to form a batch, and a server holds "
+                    f"{rules.places} at most; lower its `min` or give servers more places"
+                )
+        limited = rules.places < state.UNLIMITED
+        places = (rules.places if limited else _PLACES) if self.reads_times else 1
+        outages, changes = outages_of(scenario)
+        self.world = state.World(
+            bound=Binding(
+                self.policy,
+                scenario.site(self.targets[0], places),
+                np.zeros(servers, np.bool_),
+                np.full(2, np.nan),
+                False,
+                rules.drops and scenario.deadline_s is not None,
+            ),
+            upkeep=state.Times(0) if self.reads_times else state.Lengths(0),
+            future=event_list.rings(fleet)
+            if kind == "ordered"
+            else event_list.heap(4 * servers + len(changes) + 64),
+            laws=laws(scenario.service, batches, ruled=not rules.pulls),
+            serving=state.empty_serving(servers),
+            waiting=state.empty_waiting(servers, 1024),
+            tally=self.tally,
+            records=state.empty_records(_ROWS if records else 0),
+            outages=outages,
+            rules=rules,
+            targets=self.targets,
+            states=self.states,
+            counts=np.zeros(4, np.int64),
+            since_s=np.array([np.inf, 0.0]),
+        )
+        # The first random failure of each server, and the set changes.
+        random = np.random.default_rng(int(self.states[2]))
+        failing = np.flatnonzero(np.isfinite(outages.every_s)).tolist()
+        future = [
+            (servers + one, float(random.exponential(outages.every_s[one]))) for one in failing
+        ]
+        for item, at_s in [*future, *enumerate(changes, 2 * servers)]:
+            event_list.put_in_heap(self.world.future, 0, item, at_s)
+        # Arrivals have a generator of their own: the same for every policy and every engine.
+        self._stream = stream(
+            scenario.arrivals, capacity_per_s=scenario.capacity_per_s, seed=int(self.states[3])
+        )
+        self._times_s, self._phases, self._at = np.zeros(0), np.zeros(0, np.int64), 0
+        self._course = PhaseCourse(scenario.arrivals)
+
+    def _rules(self, records: bool) -> state.Rules:
+        scenario = self.scenario
+        central = scenario.queue == "central"
+        buffer, servers = scenario.fleet.buffer, scenario.fleet.servers
+        pulls, drops = hasattr(self.policy, "pull"), scenario.late == "drop"
+        return state.Rules(
+            places=1 if central else self.places,
+            central=(buffer - 1) * servers if central and buffer else state.UNLIMITED,
+            holds=central,
+            pulls=pulls,
+            expires=drops and scenario.deadline_s is not None and not pulls,
+            deadline_s=np.inf if scenario.deadline_s is None else scenario.deadline_s,
+            drops=drops,
+            records=records,
+            grows=self.reads_times and not central and self.places == state.UNLIMITED,
+            tells=self.controller is not None and self.controller.on_rejection,
+        )
+
+    def reroute(self) -> None:
+        """Let the controller look at the site as it is now, and route as it says."""
+        if self.controller is None:
+            return
+        signal = UNKNOWN
+        if self.controller.sees_phase:
+            if self._at == len(self._times_s):
+                self._fetch()  # or it is not known yet in which phase the workload is
+            signal = Signal(*self._course.at(self.now_s))
+        steer(self.policy, self.controller.act(self.controller.observe(self.site, signal)))
+        self.world.counts[state.REROUTED] = 1
+
+    @property
+    def present(self) -> int:
+        """Requests in the system."""
+        return int(self.world.counts[state.PRESENT])
+
+    @property
+    def uncounted(self) -> int:
+        """Those of them that do not count."""
+        return int(self.world.counts[state.UNCOUNTED])
+
+    def advance(self, arrivals: int, until_s: float = np.inf) -> int:
+        """Run until so many more requests have arrived, or until a time; how many have arrived.
+
+        Fewer than asked, before that time, where the workload has ended.
+        """
+        left = arrivals
+        while left > 0 and self.now_s < until_s:
+            if self._at == len(self._times_s) and not self._fetch():
+                break
+            stop = min(self._at + left, len(self._times_s))
+            at = self._step(self._times_s[:stop], self._phases[:stop], self._at, until_s)
+            left -= at - self._at
+            self._at = at
+        return arrivals - left
+
+    def _fetch(self) -> bool:
+        chunk = next(self._stream, None)
+        if chunk is None:
+            return False
+        self._times_s, self._phases, self._at = chunk.times_s, chunk.phase, 0
+        if self.controller is not None and self.controller.sees_phase:
+            self._course.follow(chunk)
+        return True
+
+    def drain(self) -> None:
+        """Run until the site is empty."""
+        self._step(np.zeros(0), np.zeros(0, np.int64), 0, np.inf)
+
+    def count_anew(self) -> None:
+        """Forget what was counted."""
+        super().count_anew()
+        self.world.since_s[0] = self.now_s
+        self.world.counts[state.UNCOUNTED] = self.present
+
+    def hand_over(self) -> None:
+        """Give the records so far to the sink."""
+        if self._sink is not None and self.world.records.size[0]:
+            self._sink(self.world.records)
+        self.world.records.size[0] = 0
+
+    def _step(self, times_s: Any, phases: Any, at: int, until_s: float) -> int:
+        ended = ROOM
+        while ended != DONE:
+            ended, at = self.call(times_s, phases, at, until_s)
+            if ended == ROOM:
+                self.world = self.world._replace(future=event_list.larger(self.world.future))
+            elif ended == DEEP:
+                bound = self.world.bound
+                self.world = self.world._replace(
+                    bound=bound._replace(site=state.deeper(bound.site))
+                )
+            elif ended == REFUSED:
+                self.reroute()
+            if ended == FULL:
+                self.hand_over()
+            if ended == FULL or (ended == ROOM and self.world.rules.records):
+                least = 2 * len(self.world.waiting.next)
+                if len(self.world.records.arrived_s) < least:
+                    self.hand_over()
+                    self.world = self.world._replace(records=state.empty_records(least))
+            self.world.counts[state.TROUBLE] = 0
+        return at
+
+
+class MarkovEngine(SiteEngine):
+    """See `inferway.twin.kernel.markov`."""
+
+    kind: Kind = "markov"
+    loop = (entry(markov.run), (float64, int64, float64, int64, int64, float64))
+
+    def __init__(self, scenario: Scenario, seed: int, replication: int) -> None:
+        super().__init__(scenario, seed, replication)
+        site = scenario.site(self.targets[0], 1)
+        self.world = markov.Chain(
+            self.policy,
+            site,
+            state.empty_serving(scenario.fleet.servers),
+            state.empty_waiting(scenario.fleet.servers, 1024),
+            self.tally,
+            self.states,
+            1.0 / site.rate,
+        )
+        self._spans = (
+            spans(scenario.arrivals, horizon_s=np.inf, capacity_per_s=scenario.capacity_per_s)
+            if isinstance(scenario.arrivals, PhasedArrivals)
+            else iter(self.phases)
+        )
+        self._span = next(self._spans)
+        self._counted_s = np.inf
+
+    @property
+    def present(self) -> int:
+        """Requests in the system."""
+        return int(self.site.queue.sum())
+
+    @property
+    def uncounted(self) -> int:
+        """Those of them that do not count."""
+        serving, waiting = self.world.serving, self.world.waiting
+        phases = []
+        for server in np.flatnonzero(self.site.queue):
+            phases.append(serving.phase[server])
+            entry = waiting.first[server]
+            for _ in range(1, self.site.queue[server]):
+                phases.append(waiting.phase[entry])
+                entry = waiting.next[entry]
+        return sum(int(phase < 0) for phase in phases)
+
+    def advance(self, arrivals: int, until_s: float = np.inf) -> int:
+        """Run until so many more requests have arrived, or until a time; how many have arrived."""
+        left = arrivals
+        while left > 0 and self.now_s < until_s:
+            span = self._span
+            self.site.target[0] = self.targets[span.phase]
+            assert span.rate_per_s is not None
+            # Counted from the end, a phase means the same, and that its requests do not count.
+            phase = span.phase - (0 if self._counted_s < np.inf else len(self.phases))
+            left = self._step(span.rate_per_s, phase, min(until_s, span.end_s), left)
+            if self.now_s >= span.end_s:
+                self._span = next(self._spans)
+        return arrivals - left
+
+    def drain(self) -> None:
+        """Run until the site is empty."""
+        self._step(0.0, 0, np.inf, 1)
+
+    def count_anew(self) -> None:
+        """Forget what was counted."""
+        super().count_anew()
+        self._counted_s = self.now_s
+
+    def _step(self, rate_per_s: float, phase: int, until_s: float, arrivals: int) -> int:
+        ended = ROOM
+        while ended != DONE:
+            ended, arrivals = self.call(
+                rate_per_s, phase, until_s, arrivals, self.places, self._counted_s
+            )
+        return arrivals
+
+
+def outages_of(scenario: Scenario) -> tuple[state.Outages, list[float]]:
+    """Failures by server, and the times of the set changes."""
+    fleet = scenario.fleet
+    first = dict(zip(fleet.variants, fleet.first.tolist(), strict=False))
+    every_s, for_s = np.full((2, fleet.servers), np.inf)
+    for variant, failure in scenario.failures.items():
+        own = slice(first[variant], first[variant] + fleet.count[fleet.variants.index(variant)])
+        every_s[own], for_s[own] = failure.every_s, failure.for_s
+    changes = [
+        (first[outage.variant] + one, sign, at_s)
+        for outage in scenario.outages
+        for one in range(outage.count)
+        for sign, at_s in ((1, outage.at_s), (-1, outage.at_s + outage.for_s))
+    ]
+    servers, signs, times_s = zip(*changes, strict=True) if changes else ((), (), ())
+    outages = state.Outages(every_s, for_s, np.array(servers, np.int64), np.array(signs, np.int64))
+    return outages, list(times_s)
