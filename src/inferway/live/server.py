@@ -121,28 +121,18 @@ class Server:
         self._renew_again = False
         self._routes = _starting_routes()
         self._pages = pages or {}
-<<<<<<< 6f8dd5314ac41710a3b61bf603b31685fc167269
-        self._http = self._listener(lambda: self._routes, beat=descriptor_watch(self.log))
-        self._admin = self._listener(lambda: self._admin_routes)
-=======
-        self._http = Listener(
-            self._routes.find,
-            self._broken,
-            self.limits,
-            self.guard,
-            self._routes.role,
-            bodies=self.bodies,
-            beat=descriptor_watch(self.log),
+        self._http, self._admin = (
+            Listener(
+                self._routes.find,
+                self._broken,
+                self.limits,
+                self.guard,
+                self._routes.role,
+                bodies=self.bodies,
+                beat=beat,
+            )
+            for beat in (descriptor_watch(self.log), None)
         )
-        self._admin = Listener(
-            self._routes.find,
-            self._broken,
-            self.limits,
-            self.guard,
-            self._routes.role,
-            bodies=self.bodies,
-        )
->>>>>>> 60a572e
         self._grpc: Endpoint | None = None
         if options.grpc_port is not None:
             self._grpc = grpc.endpoint_class()(
@@ -156,17 +146,6 @@ class Server:
         self._ending, self._undelayed = asyncio.Event(), asyncio.Event()
         self.hurried = False
         self._stopped = False
-
-    def _listener(self, routes: Callable[[], Routes], **options: Any) -> Listener:
-        return Listener(
-            lambda method, target: routes().find(method, target),
-            self._broken,
-            self.limits,
-            self.guard,
-            lambda target: routes().role(target),
-            bodies=self.bodies,
-            **options,
-        )
 
     async def start(self) -> None:
         """Listen, load, warm up; returns when the server is ready.
@@ -214,22 +193,10 @@ class Server:
         if self._deployment is not None:
             for pool in await self._made(self._deployment):
                 self.sites[pool.task] = self._watched(TaskSite.of(pool))
-<<<<<<< 6f8dd5314ac41710a3b61bf603b31685fc167269
         if self.options.record is not None:
             for site in self.served():
                 self._record(site, self.options.record)
-        self._admin_routes = admin_routes(
-=======
-        folder = self.options.record
-        for site in () if folder is None else self.served():
-            assert folder is not None
-            try:
-                self._record(site, folder / site.task)
-            except (ValueError, OSError) as error:
-                reason = getattr(error, "strerror", None) or error
-                raise ServeError(f"nothing can be recorded in {folder}: {reason}") from error
         pages = admin_routes(
->>>>>>> 60a572e
             self.served, self._is_ready, self._applying, self._pauses, self.guard, self.bodies
         )
         for path, page in self._pages.items():
@@ -269,24 +236,11 @@ class Server:
         for name in await site.prepare(pool):
             self.log.warning("not warmed up: free input axes", instance=name)
 
-<<<<<<< 6f8dd5314ac41710a3b61bf603b31685fc167269
-=======
-    @property
-    def scheme(self) -> str:
-        """``https`` where the inference listener has a certificate, else ``http``."""
-        return "http" if self._tls is None else "https"
-
-    def _tls_options(self) -> dict[str, Any]:
-        if self._tls is None:
-            return {}
-        return {"ssl": self._tls, "ssl_handshake_timeout": float(self.limits.receive_s)}
-
     def _serve(self) -> None:
         self._routes = routes = inference_routes(self.sites, self._is_ready, self.limits)
         self._http.find, self._http.role = routes.find, routes.role
         self._serve_grpc()
 
->>>>>>> 60a572e
     def _serve_grpc(self) -> None:
         if self._grpc is not None:
             self._grpc.serve(self.served())
