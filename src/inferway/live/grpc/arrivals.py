@@ -28,168 +28,50 @@ from inferway.live.http.compression import unpacking
 from inferway.live.http.exchange import Limits
 from inferway.protocol import RefusalError
 
+# How often it is looked what has come of messages that take their time, and how old the counts may
+# be from which a connection's are taken.
 LOOK_S: Final = 0.005
-"""How often it is looked what has come of messages that take their time."""
 SETTLE_S: Final = 1.0
-"""How old the counts may be from which a connection's are taken."""
 FULL: Final = "the messages of all calls have no room for this one now"
+# Most that a call may bring which needs no key: the name of a service.
 OPEN_BYTES: Final = 16 * 1024
-"""Most that a call may bring which needs no key: the name of a service."""
 TOO_LONG: Final = f"the message is larger than the limit of {OPEN_BYTES} bytes"
+# Address and port of the other end.
 Peer = tuple[str, int]
-"""Address and port of the other end."""
 
 _OPEN_FILES: Final = Path("/proc/self/fd")
 # Where struct tcp_info of Linux 4.2 and newer has tcpi_bytes_received.
 _RECEIVED_AT: Final = 128
 _COUNT: Final = struct.Struct("=Q")
 
+# Bytes up to which an answer is not followed, as it fits a connection's window, and how often it is
+# looked who reads others too slowly.
 SMALLEST: Final = 64 * 1024
-"""Bytes up to which an answer is not followed: one fits a connection's window."""
 CUT_S: Final = 1.0
-"""How often it is looked who reads too slowly."""
 
 
-class Arrivals:
-    """Receives messages within the caps on one and on all that are held."""
+@dataclass(slots=True, eq=False)
+class _Wire:
+    """A connection on which messages take their time.
 
-    def __init__(self, bodies: Bodies, limits: Limits) -> None:
-        self.port = 0
-        """Own port of the connections."""
-        self._bodies, self._limits = bodies, limits
-        self._beside = Beside()
-        self._arriving: set[_Arrival] = set()
-        self._wires: dict[Peer, _Wire] = {}
-        self._totals: dict[Peer, int] = {}
-        self._settled_s = 0.0
-        self._timer: asyncio.TimerHandle | None = None
-        self._ending: set[asyncio.Task[None]] = set()
+    `before` are the bytes that belong to none of these messages, `held` those in the account.
+    """
 
-    async def receive(self, context: Any, *, keyless: bool = False) -> bytes:
-        """Wait for the message of a call; that of one which needed no key must be short.
-
-        The call is ended where the message takes too long or there is no room for it. RefusalError
-        when it is too long for a call without a key; for a packed one, see `unpacking`.
-        """
-        arrival = _Arrival(context, keyless)
-        self._arriving.add(arrival)
-        if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._look)
-        message: Any = b""
-        try:
-            message = await _Reading(context)
-            if message is grpc.aio.EOF:  # there was none
-                message = b""
-                raise asyncio.CancelledError
-        except grpc.aio.InternalError:
-            # It was too large, which gRPC has said, or the client has gone.
-            raise asyncio.CancelledError from None
-        finally:
-            self._arriving.discard(arrival)
-            arrival.landed = True
-            self._leave(arrival, len(message))
-        if keyless and len(message) > OPEN_BYTES:
-            raise RefusalError(413, TOO_LONG)
-        # gRPC hands over what it does not unpack without a word. No message of the protocols begins
-        # as gzip does, which protobuf has no such type for, nor as zlib does, with a field 15.
-        if message[:2] == b"\x1f\x8b":
-            return await self._unpack(message, b"gzip", keyless)
-        if message[:1] == b"x" and int.from_bytes(message[:2]) % 31 == 0:
-            return await self._unpack(message, b"deflate", keyless)
-        packed: bytes = message
-        return packed
-
-    def close(self) -> None:
-        """Look no more, and unpack nothing more."""
-        self._beside.close()
-        if self._timer is not None:
-            self._timer.cancel()
-
-    async def _unpack(self, packed: bytes, encoding: bytes, keyless: bool) -> bytes:
-        limit, beyond = (OPEN_BYTES, TOO_LONG) if keyless else (self._limits.body_bytes, "")
-        work = unpacking(packed, encoding, limit, beyond)
-        counted = 0
-
-        def count(size: int) -> None:
-            nonlocal counted
-            if not self._bodies.reserve(size - counted):
-                raise RefusalError(503, FULL)
-            counted = size
-
-        try:
-            count(len(packed))
-            try:  # most messages end with the first step
-                count(len(packed) + next(work))
-            except StopIteration as end:
-                return bytes(end.value)
-            return bytes(await self._beside.result(work, lambda size: count(len(packed) + size)))
-        finally:
-            self._bodies.release(counted)
-
-    def _look(self) -> None:
-        loop = asyncio.get_running_loop()
-        now_s = loop.time()
-        # Most messages come at once, and are never looked at.
-        slow = any(arrival.looked_s or arrival.keyless for arrival in self._arriving)
-        if slow or now_s - self._settled_s > SETTLE_S:
-            totals, limit_s = received(self.port), self._limits.receive_s
-            for arrival in self._arriving:
-                if arrival.wire is None:
-                    peer = peer_of(arrival.context.peer())
-                    if peer not in self._wires:
-                        self._wires[peer] = _Wire(peer, self._totals.get(peer, 0))
-                    arrival.wire = self._wires[peer]
-                    arrival.wire.arrivals.add(arrival)
-                if arrival.looked_s and now_s - arrival.looked_s > limit_s:
-                    self._refuse([arrival], 504, f"the message took more than {limit_s} s")
-            for wire in self._wires.values():
-                self._weigh(wire, totals.get(wire.peer, wire.before))
-            self._totals, self._settled_s = totals, now_s
-        for arrival in self._arriving:
-            arrival.looked_s = arrival.looked_s or now_s
-        self._timer = loop.call_later(LOOK_S, self._look) if self._arriving else None
-
-    def _leave(self, arrival: _Arrival, size: int) -> None:
-        wire = arrival.wire
-        if wire is None:
-            return
-        wire.arrivals.discard(arrival)
-        wire.before += size
-        given = min(wire.held, size) if wire.arrivals else wire.held
-        wire.held -= given
-        self._bodies.release(given)
-        if not wire.arrivals:
-            del self._wires[wire.peer]
-
-    def _weigh(self, wire: _Wire, total: int) -> None:
-        come = max(0, total - wire.before)
-        if all(arrival.keyless for arrival in wire.arrivals):
-            if come > len(wire.arrivals) * OPEN_BYTES + 2 * self._limits.head_bytes:
-                self._refuse(wire.arrivals, 413, TOO_LONG)
-            return
-        come = min(come, len(wire.arrivals) * self._limits.body_bytes)
-        if come <= wire.held:
-            self._bodies.release(wire.held - come)
-        elif not self._bodies.reserve(come - wire.held):
-            self._refuse(wire.arrivals, 503, FULL)
-            return
-        wire.held = come
-
-    def _refuse(self, arrivals: Iterable[_Arrival], status: int, reason: str) -> None:
-        for arrival in arrivals:
-            if not arrival.refused:
-                arrival.refused = True
-                end = refused(RefusalError(status, reason))
-                ending = asyncio.get_running_loop().create_task(_end(arrival, end))
-                self._ending.add(ending)
-                ending.add_done_callback(self._ending.discard)
+    peer: Peer
+    before: int
+    held: int = 0
+    arrivals: set[_Arrival] = field(default_factory=set)
 
 
-async def _end(arrival: _Arrival, error: CallError) -> None:
-    # Whoever reads hears of it. To be canceled there would leave a message that has come to nobody.
-    if not arrival.landed:
-        with suppress(grpc.aio.AbortError, grpc.aio.InternalError):  # the first: it is done
-            await arrival.context.abort(error.code, error.reason, error.trailing)
+@dataclass(slots=True, eq=False)
+class _Arrival:
+    """A message that has been asked for, and when it was first seen to take its time."""
+
+    context: Any
+    keyless: bool
+    looked_s: float = 0.0
+    wire: _Wire | None = None
+    refused: bool = False
 
 
 class _Reading(NamedTuple):
@@ -217,29 +99,142 @@ class _Reading(NamedTuple):
                 raise
 
 
-@dataclass(slots=True, eq=False)
-class _Wire:
-    """A connection on which messages take their time."""
+class Arrivals:
+    """Receives messages within the caps on one and on all that are held.
 
-    peer: Peer
-    before: int
-    """Bytes of it that belong to none of these messages."""
-    held: int = 0
-    """Bytes that it counts in the account."""
-    arrivals: set[_Arrival] = field(default_factory=set)
+    `port` is the own one of the connections.
+    """
 
+    port = 0
+    _settled_s = 0.0
+    _timer: asyncio.TimerHandle | None = None
 
-@dataclass(slots=True, eq=False)
-class _Arrival:
-    """A message that has been asked for."""
+    def __init__(self, bodies: Bodies, limits: Limits) -> None:
+        self._bodies, self._limits, self._beside = bodies, limits, Beside()
+        self._arriving: set[_Arrival] = set()
+        self._wires: dict[Peer, _Wire] = {}
+        self._totals: dict[Peer, int] = {}
 
-    context: Any
-    keyless: bool
-    looked_s: float = 0.0
-    """When it was first seen to take its time."""
-    wire: _Wire | None = None
-    refused: bool = False
-    landed: bool = False
+    async def receive(self, context: Any, *, keyless: bool = False) -> bytes:
+        """Wait for the message of a call; that of one which needed no key must be short.
+
+        The call is ended where the message takes too long or there is no room for it. RefusalError
+        when it is too long for a call without a key; for a packed one, see `unpacking`.
+        """
+        arrival = _Arrival(context, keyless)
+        self._arriving.add(arrival)
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._look)
+        message: Any = b""
+        try:
+            message = await _Reading(context)
+            if message is grpc.aio.EOF:  # there was none
+                message = b""
+                raise asyncio.CancelledError
+        except grpc.aio.InternalError:
+            # It was too large, which gRPC has said, or the client has gone.
+            raise asyncio.CancelledError from None
+        finally:
+            self._arriving.discard(arrival)
+            if arrival.wire is not None:
+                self._leave(arrival, arrival.wire, len(message))
+        if keyless and len(message) > OPEN_BYTES:
+            raise RefusalError(413, TOO_LONG)
+        # gRPC hands over what it does not unpack without a word. No message of the protocols begins
+        # as gzip does, which protobuf has no such type for, nor as zlib does, with a field 15.
+        if message[:2] == b"\x1f\x8b":
+            return await self._unpack(message, b"gzip", keyless)
+        if message[:1] == b"x" and int.from_bytes(message[:2]) % 31 == 0:
+            return await self._unpack(message, b"deflate", keyless)
+        packed: bytes = message
+        return packed
+
+    def close(self) -> None:
+        """Look no more, and unpack nothing more."""
+        self._beside.close()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    async def _unpack(self, packed: bytes, encoding: bytes, keyless: bool) -> bytes:
+        limit, beyond = (OPEN_BYTES, TOO_LONG) if keyless else (self._limits.body_bytes, "")
+        work = unpacking(packed, encoding, limit, beyond)
+        counted = 0
+
+        def count(size: int) -> None:
+            nonlocal counted
+            before, counted = counted, len(packed) + size
+            if not self._bodies.reserve(counted - before):
+                counted = before
+                raise RefusalError(503, FULL)
+
+        try:
+            count(0)
+            try:  # most messages end with the first step
+                count(next(work))
+            except StopIteration as end:
+                return bytes(end.value)
+            return bytes(await self._beside.result(work, count))
+        finally:
+            self._bodies.release(counted)
+
+    def _look(self) -> None:
+        loop = asyncio.get_running_loop()
+        now_s, limit_s = loop.time(), self._limits.receive_s
+        # Most messages come at once, and are never looked at.
+        slow = any(arrival.looked_s or arrival.keyless for arrival in self._arriving)
+        if slow or now_s - self._settled_s > SETTLE_S:
+            totals = received(self.port)
+            for arrival in self._arriving:
+                if arrival.wire is None:
+                    peer = peer_of(arrival.context.peer())
+                    if peer not in self._wires:
+                        self._wires[peer] = _Wire(peer, self._totals.get(peer, 0))
+                    arrival.wire = self._wires[peer]
+                    arrival.wire.arrivals.add(arrival)
+                if arrival.looked_s and now_s - arrival.looked_s > limit_s:
+                    self._refuse([arrival], 504, f"the message took more than {limit_s} s")
+            for wire in self._wires.values():
+                self._weigh(wire, totals.get(wire.peer, wire.before))
+            self._totals, self._settled_s = totals, now_s
+        for arrival in self._arriving:
+            arrival.looked_s = arrival.looked_s or now_s
+        self._timer = loop.call_later(LOOK_S, self._look) if self._arriving else None
+
+    def _leave(self, arrival: _Arrival, wire: _Wire, size: int) -> None:
+        wire.arrivals.discard(arrival)
+        wire.before += size
+        given = min(wire.held, size) if wire.arrivals else wire.held
+        wire.held -= given
+        self._bodies.release(given)
+        if not wire.arrivals:
+            del self._wires[wire.peer]
+
+    def _weigh(self, wire: _Wire, total: int) -> None:
+        come, most = max(0, total - wire.before), len(wire.arrivals)
+        if all(arrival.keyless for arrival in wire.arrivals):
+            if come > most * OPEN_BYTES + 2 * self._limits.head_bytes:
+                self._refuse(wire.arrivals, 413, TOO_LONG)
+            return
+        come = min(come, most * self._limits.body_bytes)
+        if come <= wire.held:
+            self._bodies.release(wire.held - come)
+        elif not self._bodies.reserve(come - wire.held):
+            self._refuse(wire.arrivals, 503, FULL)
+            return
+        wire.held = come
+
+    def _refuse(self, arrivals: Iterable[_Arrival], status: int, reason: str) -> None:
+        for arrival in arrivals:
+            if not arrival.refused:
+                arrival.refused = True
+                self._beside.begin(self._end(arrival, refused(RefusalError(status, reason))))
+
+    async def _end(self, arrival: _Arrival, error: CallError) -> None:
+        # Whoever reads hears of it. Canceled there, it would leave a message that has come to
+        # nobody.
+        if arrival in self._arriving:
+            with suppress(grpc.aio.AbortError, grpc.aio.InternalError):  # the first: it is done
+                await arrival.context.abort(error.code, error.reason, error.trailing)
 
 
 class Unread:
@@ -247,23 +242,23 @@ class Unread:
 
     gRPC keeps an answer for as long as its client does not read on, and a call whose answer is
     being sent can no longer be ended. So the connection of a client that reads too slowly is cut.
+    `port` is the own one of the connections.
     """
 
+    port = 0
+    _timer: asyncio.TimerHandle | None = None
+
     def __init__(self, limits: Limits) -> None:
-        self.port = 0
-        """Own port of the connections."""
+        # Of answers that wait to be read, by the other end: how many bytes, and until when.
         self.bytes: Counter[Peer] = Counter()
-        """Bytes of answers that wait to be read, by the other end."""
-        self._limits = limits
         self._due_s: dict[Peer, float] = {}
-        self._timer: asyncio.TimerHandle | None = None
+        self._limits = limits
 
     def follow(self, context: Any, size: int) -> None:
         """Bound an answer of so many bytes, which is about to be sent."""
         if size <= SMALLEST:
             return
-        loop = asyncio.get_running_loop()
-        peer = peer_of(context.peer())
+        loop, peer = asyncio.get_running_loop(), peer_of(context.peer())
         due_s = self._due_s.setdefault(peer, loop.time() + self._limits.receive_s)
         self._due_s[peer] = due_s + size / self._limits.read_rate
         self.bytes[peer] += size
@@ -306,10 +301,9 @@ def received(port: int) -> dict[Peer, int]:
     """
     counts: dict[Peer, int] = {}
     for wire, peer in _wires(port):
-        with suppress(OSError):  # closed meanwhile
-            told = wire.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
-            if len(told) >= _RECEIVED_AT + _COUNT.size:
-                counts[peer] = _COUNT.unpack_from(told, _RECEIVED_AT)[0]
+        with suppress(OSError, struct.error):  # closed meanwhile, or an older kernel
+            info = wire.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
+            counts[peer] = _COUNT.unpack_from(info, _RECEIVED_AT)[0]
     return counts
 
 

@@ -19,15 +19,13 @@ from inferway.live.http.routes import EXTENSIONS
 from inferway.live.intake import Intake, unknown
 from inferway.live.security.keys import Denied, Guard, Role
 from inferway.live.site import TaskSite
-from inferway.protocol import RefusalError, Tensor
+from inferway.protocol import RefusalError
 from inferway.protocol.address import joined
 from inferway.version import __version__
 
 Method = Callable[[Any], Awaitable[Any]]
 _KEY: Final = "authorization"
-SERVING: Final = 1
-NOT_SERVING: Final = 2
-SERVICE_UNKNOWN: Final = 3
+SERVING, NOT_SERVING, SERVICE_UNKNOWN = 1, 2, 3
 
 
 class Endpoint:
@@ -60,10 +58,8 @@ class Endpoint:
         certificate: tuple[bytes, bytes] | None = None,
     ) -> None:
         self.port = 0
-        self._ready = ready
-        self._broken = broken
+        self._ready, self._broken, self._guard = ready, broken, guard
         self._limits = limits or Limits()
-        self._guard = guard
         self._certificate = self._shown = None
         if certificate is not None:
             self.renew(certificate)
@@ -71,7 +67,9 @@ class Endpoint:
         self._bodies = bodies or Bodies(self._limits.bodies_bytes)
         self._arrivals = Arrivals(self._bodies, self._limits)
         self._unread = Unread(self._limits)
-        self._health = _Health(self._is_ready)
+        # Set, and replaced, when whoever watches the health is to look again.
+        self._changed = asyncio.Event()
+        self._ended = False
         self._sites: Sequence[TaskSite] | None = None
         self._intakes: dict[tuple[str, str], Intake] = {}
         self._server: Any = None
@@ -120,23 +118,20 @@ class Endpoint:
     def serve(self, sites: Sequence[TaskSite]) -> None:
         """Answer for these tasks from now on; called again whenever they change."""
         self._sites = sites
-        self._intakes = {
-            (site.task, variant): self._intake(site, variant)
-            for site in sites
-            for variant in ("", *site.versions)
-        }
+        before, self._intakes = self._intakes, {}
+        for site in sites:
+            for variant in ("", *site.versions):
+                intake = before.get((site.task, variant))
+                # One task's fleet changes at a time, and there may be hundreds.
+                if intake is None or not intake.sees(site):
+                    intake = Intake(site, variant or None, self._limits)
+                self._intakes[site.task, variant] = intake
         self.announce()
-
-    def _intake(self, site: TaskSite, variant: str) -> Intake:
-        # One task's fleet changes at a time, and there may be hundreds.
-        intake = self._intakes.get((site.task, variant))
-        if intake is None or not intake.sees(site):
-            intake = Intake(site, variant or None, self._limits)
-        return intake
 
     def announce(self) -> None:
         """Tell those who watch the health that readiness may have changed."""
-        self._health.announce()
+        self._changed.set()
+        self._changed = asyncio.Event()
 
     def renew(self, certificate: tuple[bytes, bytes]) -> None:
         """Show another certificate, private key first, to connections yet to come."""
@@ -151,7 +146,9 @@ class Endpoint:
 
     async def stop(self, grace_s: float) -> None:
         """Take no more calls, and cancel those that are not answered within the grace period."""
-        self._health.end()
+        # A stream that stays open would hold up the end.
+        self._ended = True
+        self.announce()
         self._arrivals.close()
         if self._server is not None:
             await self._server.stop(grace_s)
@@ -216,12 +213,12 @@ class Endpoint:
             return method
 
         async def call(context: Any) -> Any:
-            values = [value for key, value in context.invocation_metadata() if key == _KEY]
+            keys = [value for name, value in context.invocation_metadata() if name == _KEY]
             # Two keys are as good as none: what stands before this server may check the other one.
-            given = values[0] if len(values) == 1 else ""
-            found = guard.look(given, Role.INFER, lambda: peer_of(context.peer())[0])
-            if isinstance(found, Denied):
-                raise denied(found)
+            key = keys[0] if len(keys) == 1 else ""
+            roles = guard.look(key, Role.INFER, lambda: peer_of(context.peer())[0])
+            if isinstance(roles, Denied):
+                raise denied(roles)
             return await method(context)
 
         return call
@@ -240,10 +237,34 @@ class Endpoint:
         )
 
     async def _check(self, context: Any) -> Any:
-        return self._health.check(await self._arrivals.receive(context, keyless=True))
+        data = await self._arrivals.receive(context, keyless=True)
+        name = decode(data, messages.HealthCheckRequest).service
+        status = self._status(name)
+        if status == SERVICE_UNKNOWN:
+            raise RefusalError(404, f"unknown service {name!r}; there is '', and each task")
+        return messages.HealthCheckResponse(status=status)
 
     async def _watch(self, context: Any) -> None:
-        await self._health.watch(await self._arrivals.receive(context, keyless=True), context)
+        """Send the status now and whenever it changes; an unknown service may become known."""
+        data = await self._arrivals.receive(context, keyless=True)
+        name, told = decode(data, messages.HealthCheckRequest).service, None
+        while True:
+            changed, status = self._changed, self._status(name)
+            if status != told:
+                await context.write(messages.HealthCheckResponse(status=status))
+                told = status
+            if self._ended:
+                await context.abort(grpc.StatusCode.UNAVAILABLE, "the server is stopping")
+            await changed.wait()
+
+    def _status(self, service: str) -> int:
+        ready = self._ready()
+        if service not in ("", messages.INFERENCE):
+            intake = self._intakes.get((service, ""))
+            if intake is None:
+                return SERVICE_UNKNOWN
+            ready = intake.site.ready and ready
+        return SERVING if ready else NOT_SERVING
 
     async def _model_ready(self, context: Any) -> Any:
         asked = decode(await self._arrivals.receive(context), messages.ModelReadyRequest)
@@ -255,13 +276,15 @@ class Endpoint:
     async def _model_metadata(self, context: Any) -> Any:
         asked = decode(await self._arrivals.receive(context), messages.ModelMetadataRequest)
         site = self._find(asked.name, asked.version).site
-        return messages.ModelMetadataResponse(
-            name=site.task,
-            versions=site.versions,
-            platform="inferway",
-            inputs=map(_tensor, site.signature.inputs),
-            outputs=map(_tensor, site.signature.outputs),
+        answer = messages.ModelMetadataResponse(
+            name=site.task, versions=site.versions, platform="inferway"
         )
+        for side, tensors in (
+            (answer.inputs, site.signature.inputs), (answer.outputs, site.signature.outputs),
+        ):  # fmt: skip
+            for one in tensors:
+                side.add(name=one.name, datatype=one.datatype, shape=one.shape)
+        return answer
 
     async def _model_infer(self, context: Any) -> Any:
         data = await self._arrivals.receive(context)
@@ -270,10 +293,11 @@ class Endpoint:
             raise RefusalError(503, FULL)
         try:
             message = decode(data, messages.ModelInferRequest)
-            asked = ask(message, self._find(message.model_name, message.model_version), context)
+            intake = self._find(message.model_name, message.model_version)
+            request = ask(message, intake, context)
             # What waits for an answer is the request's arrays alone.
             del data, message
-            packed = _serialize(await answer(asked))
+            packed = _serialize(await answer(intake.site, request))
         finally:
             self._bodies.release(size)
         self._unread.follow(context, len(packed))
@@ -287,69 +311,7 @@ class Endpoint:
             raise RefusalError(404, unknown(self._sites, task[:256], variant[:256]))
         return intake
 
-    def _is_ready(self, service: str) -> bool | None:
-        if service == "":
-            return self._ready()
-        intake = self._intakes.get((service, ""))
-        return None if intake is None else intake.site.ready and self._ready()
-
-
-class _Health:
-    """gRPC's health protocol: answers Check, and tells those who watch of changes.
-
-    `ready` tells whether a task is ready, None where it is not known; "" is the server.
-    """
-
-    def __init__(self, ready: Callable[[str], bool | None]) -> None:
-        self._ready = ready
-        self._changed = asyncio.Event()
-        self._ended = False
-
-    def announce(self) -> None:
-        """Have everyone who watches look again."""
-        self._changed.set()
-        self._changed = asyncio.Event()
-
-    def end(self) -> None:
-        """End every watch: a stream that stays open would hold up the server's end."""
-        self._ended = True
-        self.announce()
-
-    def check(self, data: bytes) -> Any:
-        """Answer with the status of a service."""
-        name = decode(data, messages.HealthCheckRequest).service
-        status = self._status(name)
-        if status == SERVICE_UNKNOWN:
-            raise RefusalError(404, f"unknown service {name!r}; there is '', and each task")
-        return messages.HealthCheckResponse(status=status)
-
-    async def watch(self, data: bytes, context: Any) -> None:
-        """Send the status now and whenever it changes; an unknown service may become known."""
-        name = decode(data, messages.HealthCheckRequest).service
-        told = None
-        while True:
-            changed = self._changed
-            status = self._status(name)
-            if status != told:
-                await context.write(messages.HealthCheckResponse(status=status))
-                told = status
-            if self._ended:
-                await context.abort(grpc.StatusCode.UNAVAILABLE, "the server is stopping")
-            await changed.wait()
-
-    def _status(self, name: str) -> int:
-        ready = self._ready("" if name == messages.INFERENCE else name)
-        if ready is None:
-            return SERVICE_UNKNOWN
-        return SERVING if ready else NOT_SERVING
-
 
 def _serialize(message: Any) -> bytes:
     packed: bytes = message if isinstance(message, bytes) else message.SerializeToString()
     return packed
-
-
-def _tensor(tensor: Tensor) -> Any:
-    return messages.ModelMetadataResponse.TensorMetadata(
-        name=tensor.name, datatype=tensor.datatype, shape=tensor.shape
-    )

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import math
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import grpc
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from inferway.live.grpc.messages import ModelInferResponse
+from inferway.live.grpc import messages
 from inferway.live.http.inference import unknown_in
 from inferway.live.http.trace_context import TraceContext
 from inferway.live.intake import Intake, answer_parameters
@@ -32,8 +32,6 @@ _NAMES: Final = ("x-request-id", "traceparent", "tracestate")
 _PARAMETER: Final[dict[type, str]] = {
     bool: "bool_param", int: "int64_param", str: "string_param", float: "double_param",
 }  # fmt: skip
-
-
 FIELDS: Final = {
     "BOOL": "bool_contents", "UINT8": "uint_contents", "UINT16": "uint_contents",
     "UINT32": "uint_contents", "UINT64": "uint64_contents", "INT8": "int_contents",
@@ -47,7 +45,6 @@ _CARRIER: Final = {
     "int_contents": np.int32, "int64_contents": np.int64, "fp32_contents": np.float32,
     "fp64_contents": np.float64,
 }  # fmt: skip
-
 
 CODES: Final = {
     400: grpc.StatusCode.INVALID_ARGUMENT,
@@ -64,34 +61,26 @@ CODES: Final = {
 """The gRPC status for each status with which HTTP refuses."""
 
 
-class PendingCall(NamedTuple):
-    """A request that has been checked and not submitted yet, and what becomes of it."""
-
-    site: TaskSite
-    request: InferRequest
-    end: asyncio.Future[Any]
-    """The answer's message, None where there is no answer."""
-
-
-def ask(message: Any, intake: Intake, context: Any) -> PendingCall:
+def ask(message: Any, intake: Intake, context: Any) -> InferRequest:
     """Check a `ModelInferRequest` by the intake that it names; RefusalError where it does not fit.
 
-    Nothing of the message is kept: it holds all tensors once more.
+    Nothing of the message is kept: it holds all tensors once more. The request, which is not
+    submitted yet, has in `context` a future of the answer's message, None where there is no answer.
     """
-    received_s = intake.site.now()
     site = intake.site
-    raw = len(message.raw_input_contents) > 0
-    named = message.id
+    received_s = site.now()
+    raw, named = len(message.raw_input_contents) > 0, message.id
     end: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
     def deliver(request: InferRequest) -> None:
         answered = request.outcome is Outcome.ANSWERED
-        if end.done():  # the client has gone, and the site is about to hear of it
-            request.abandoned = True
-            if answered:
-                raise ConnectionResetError("the client has gone")
+        if not end.done():
+            end.set_result(_answer(named, intake, request, wanted, raw) if answered else None)
             return
-        end.set_result(_answer(named, intake, request, wanted, raw) if answered else None)
+        # The client has gone, and the site is about to hear of it.
+        request.abandoned = True
+        if answered:
+            raise ConnectionResetError("the client has gone")
 
     try:
         if not site.ready:
@@ -110,34 +99,33 @@ def ask(message: Any, intake: Intake, context: Any) -> PendingCall:
     request.identity = identity = _identity(context)
     request.id = identity.id
     context.set_trailing_metadata(called(request))
-    return PendingCall(site, request, end)
+    return request
 
 
-async def answer(asked: PendingCall) -> Any:
+async def answer(site: TaskSite, request: InferRequest) -> Any:
     """Have a request answered, and return the answer's message; CallError when it is not.
 
     The task in which this runs is canceled when the client cancels the call, goes away, or its
     deadline passes; the request is withdrawn then.
     """
-    site, request, end = asked
     site.submit(request)
     try:
-        found = await end
+        message = await request.context
     except asyncio.CancelledError:
         site.cancel(request)
         raise
-    if found is None:
+    if message is None:
         raise ended(request)
-    return found
+    return message
 
 
 def _identity(context: Any) -> TraceContext:
     given: dict[str, bytes] = {}
     for key, value in context.invocation_metadata() or ():
         if key in _NAMES:
-            one = value.encode() if isinstance(value, str) else value
+            value = value.encode() if isinstance(value, str) else value
             joined = key == "tracestate" and key in given
-            given[key] = b"%s,%s" % (given[key], one) if joined else one
+            given[key] = b"%s,%s" % (given[key], value) if joined else value
     return TraceContext(*map(given.get, _NAMES))
 
 
@@ -178,8 +166,6 @@ def _wanted(message: Any, intake: Intake) -> list[Tensor]:
 
 
 def _parameters(given: Any, kind: Any, counters: Stats) -> Any:
-    # Not strict: clients of older versions of the protocol, which have no double_param, write
-    # numbers as strings.
     if not given:
         return None
     values = {
@@ -188,11 +174,12 @@ def _parameters(given: Any, kind: Any, counters: Stats) -> Any:
         if (choice := parameter.WhichOneof("parameter_choice")) is not None
     }
     unknown = unknown_in(values, kind)
-    for name in unknown:
-        del values[name]
     counters.ignored += len(unknown)
+    ours = {name: value for name, value in values.items() if name not in unknown}
     try:
-        return msgspec.convert(values, kind, strict=False)
+        # Not strict: clients of older versions of the protocol, which have no double_param, write
+        # numbers as strings.
+        return msgspec.convert(ours, kind, strict=False)
     except msgspec.ValidationError as error:
         raise RefusalError(400, f"the parameters are not valid: {error}") from None
 
@@ -202,7 +189,7 @@ def _answer(
 ) -> Any:
     outputs = request.outputs
     assert outputs is not None
-    answer = ModelInferResponse(
+    answer = messages.ModelInferResponse(
         model_name=intake.site.task, model_version=request.variant, id=named
     )
     for name, value in msgspec.structs.asdict(answer_parameters(request)).items():
@@ -226,17 +213,16 @@ def from_contents(name: str, datatype: str, shape: tuple[int, ...], contents: An
     RefusalError when the elements are in another datatype's field, out of range, too many or too
     few.
     """
-    field = FIELDS.get(datatype)
+    field, size = FIELDS.get(datatype), math.prod(shape)
     if field is None:
         raise RefusalError(
             400, f"input {name!r} is {datatype}, which only raw_input_contents can hold"
         )
     given = [descriptor.name for descriptor, _ in contents.ListFields()]
     if given != [field]:
-        found = " and ".join(given) or "no contents"
-        raise RefusalError(400, f"input {name!r} is {datatype} and has {found}, expected {field}")
+        named = " and ".join(given) or "no contents"
+        raise RefusalError(400, f"input {name!r} is {datatype} and has {named}, expected {field}")
     elements = getattr(contents, field)
-    size = math.prod(shape)
     if len(elements) != size:
         raise RefusalError(
             400, f"input {name!r} has {len(elements)} elements, its shape {list(shape)} says {size}"
@@ -276,12 +262,11 @@ def refused(refusal: RefusalError) -> CallError:
     return CallError(code, refusal.reason, retry(1.0) if refusal.status == 503 else ())
 
 
-def denied(found: Denied) -> CallError:
+def denied(why: Denied) -> CallError:
     """End a call whose key does not open it."""
-    reason = found.reason
-    if found.status == 401:
-        reason = "the call needs a valid key: authorization: Bearer KEY"
-    return CallError(CODES[found.status], reason, retry(found.retry_s) if found.retry_s else ())
+    missing = "the call needs a valid key: authorization: Bearer KEY"
+    after = retry(why.retry_s) if why.retry_s else ()
+    return CallError(CODES[why.status], missing if why.status == 401 else why.reason, after)
 
 
 def ended(request: InferRequest) -> CallError:

@@ -22,27 +22,22 @@ INFERENCE = "inference.GRPCInferenceService"
 HEALTH = "grpc.health.v1.Health"
 
 _pool = DescriptorPool()
+_kinds: dict[str, Any] = {}
 for _file in FileDescriptorSet.FromString(
     files(__package__).joinpath("protocol.binpb").read_bytes()
 ).file:
     _pool.AddSerializedFile(_file.SerializeToString())
+    for _kind in _file.message_type:
+        _found = _pool.FindMessageTypeByName(f"{_file.package}.{_kind.name}")
+        _kinds[_kind.name] = GetMessageClass(_found)
 
 
-def _message(name: str) -> Any:
-    return GetMessageClass(_pool.FindMessageTypeByName(name))
-
-
-ServerLiveResponse = _message("inference.ServerLiveResponse")
-ServerReadyResponse = _message("inference.ServerReadyResponse")
-ModelReadyRequest = _message("inference.ModelReadyRequest")
-ModelReadyResponse = _message("inference.ModelReadyResponse")
-ServerMetadataResponse = _message("inference.ServerMetadataResponse")
-ModelMetadataRequest = _message("inference.ModelMetadataRequest")
-ModelMetadataResponse = _message("inference.ModelMetadataResponse")
-ModelInferRequest = _message("inference.ModelInferRequest")
-ModelInferResponse = _message("inference.ModelInferResponse")
-HealthCheckRequest = _message("grpc.health.v1.HealthCheckRequest")
-HealthCheckResponse = _message("grpc.health.v1.HealthCheckResponse")
+def __getattr__(name: str) -> Any:
+    """Find a message's class, such as `ModelInferRequest`, by its name."""
+    try:
+        return _kinds[name]
+    except KeyError:
+        raise AttributeError(name) from None
 
 
 def decode(data: bytes, kind: Any) -> Any:

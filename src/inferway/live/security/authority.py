@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -39,21 +39,25 @@ RENEWED_IN_LAST = 1 / 3
 _BOTH_SIDES = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
 
 
+State = Literal["new", "renewed", "kept"]
+
+
 class CertificateError(ValueError):
     """Certificates that cannot be made, with the reason."""
 
 
 class Issued(NamedTuple):
-    """The outcome for one node, or for the authority."""
+    """The outcome for one node, or for the authority, whose name is ``authority``.
+
+    `reason` says why it was renewed; it is empty otherwise.
+    """
 
     name: str
-    """The node's; ``authority`` for the authority."""
     certificate: Path
     key: Path
     expires: datetime
-    state: Literal["new", "renewed", "kept"]
+    state: State
     reason: str
-    """Why it was renewed; empty otherwise."""
 
 
 def issue(
@@ -93,22 +97,16 @@ def issue(
             )
         taken[name] = f"node {node}"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    authority, certificate, done = _authority(folder, at, timedelta(days=days))
-    issued, holds = [done], timedelta(days=days)
+    holds = timedelta(days=days)
+    authority, signer, issuer = _authority(folder, at, holds)
+    issued = [authority]
     for node in nodes:
         files = Credentials.of(node, folder)
         state, reason = _due(files, node, at)
         if state == "kept":
             expires = files.check(node, at)
         else:
-            # The node's name, not its address: nodes move, and neighbors know each other by name.
-            names = x509.SubjectAlternativeName([x509.DNSName(file_name(node))])
-            by = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key())
-            more = (x509.ExtendedKeyUsage(_BOTH_SIDES), names, by)
-            key = ec.generate_private_key(ec.SECP256R1())
-            own = _signed(key, _name(node), certificate.subject, authority, (at, holds), more)
-            _save(files.key, _pem(key))
-            _save(files.certificate, own.public_bytes(Encoding.PEM))
+            _, own = _made(files.key, files.certificate, node, (at, holds), signer, issuer)
             expires = own.not_valid_after_utc
         issued.append(Issued(node, files.certificate, files.key, expires, state, reason))
     return issued
@@ -116,10 +114,10 @@ def issue(
 
 def _authority(
     folder: Path, at: datetime, longest: timedelta
-) -> tuple[EllipticCurvePrivateKey, x509.Certificate, Issued]:
+) -> tuple[Issued, EllipticCurvePrivateKey, x509.Certificate]:
     """Read the folder's authority, or make one."""
     path, key_path = folder / f"{AUTHORITY}.pem", folder / f"{AUTHORITY}.key"
-    state: Literal["new", "renewed", "kept"] = "new"
+    state: State = "new"
     reason = ""
     if path.exists() or key_path.exists():
         try:
@@ -136,22 +134,15 @@ def _authority(
             raise CertificateError(f"{key_path} is not the key of {path}, or not one of this tool")
         end = certificate.not_valid_after_utc
         if end >= at + longest:
-            return key, certificate, Issued(AUTHORITY, path, key_path, end, "kept", "")
+            return Issued(AUTHORITY, path, key_path, end, "kept", ""), key, certificate
         state, reason = "renewed", f"it holds until {end:%Y-%m-%d} only"
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = _name(f"inferway {AUTHORITY}")
-    more = [x509.SubjectKeyIdentifier.from_public_key(key.public_key())]
-    holds = timedelta(days=AUTHORITY_DAYS)
-    certificate = _signed(key, name, name, key, (at, holds), more, authority=True)
-    _save(key_path, _pem(key))
-    _save(path, certificate.public_bytes(Encoding.PEM))
+    span = at, timedelta(days=AUTHORITY_DAYS)
+    key, certificate = _made(key_path, path, f"inferway {AUTHORITY}", span)
     end = certificate.not_valid_after_utc
-    return key, certificate, Issued(AUTHORITY, path, key_path, end, state, reason)
+    return Issued(AUTHORITY, path, key_path, end, state, reason), key, certificate
 
 
-def _due(
-    files: Credentials, node: str, at: datetime
-) -> tuple[Literal["new", "renewed", "kept"], str]:
+def _due(files: Credentials, node: str, at: datetime) -> tuple[State, str]:
     """Tell whether a node needs a certificate, and why if it has one."""
     if not files.certificate.exists():
         return "new", ""
@@ -166,18 +157,18 @@ def _due(
     return "kept", ""
 
 
-def _signed(
-    key: EllipticCurvePrivateKey,
-    subject: x509.Name,
-    issuer: x509.Name,
-    signer: EllipticCurvePrivateKey,
+def _made(
+    key_path: Path,
+    path: Path,
+    common: str,
     begins_and_holds: tuple[datetime, timedelta],
-    extensions: Iterable[x509.ExtensionType],
-    *,
-    authority: bool = False,
-) -> x509.Certificate:
-    """Make a certificate for a key: an authority's, which signs others, or a node's."""
+    signer: EllipticCurvePrivateKey | None = None,
+    issuer: x509.Certificate | None = None,
+) -> tuple[EllipticCurvePrivateKey, x509.Certificate]:
+    """Make a key and its certificate, and save both: a node's or, without an issuer, its own."""
     at, holds = begins_and_holds
+    key, authority = ec.generate_private_key(ec.SECP256R1()), issuer is None
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common)])
     usage = x509.KeyUsage(
         digital_signature=not authority,
         content_commitment=False,
@@ -190,21 +181,27 @@ def _signed(
         decipher_only=False,
     )
     constraints = x509.BasicConstraints(ca=authority, path_length=0 if authority else None)
+    named = subject if issuer is None else issuer.subject
     builder = x509.CertificateBuilder(
-        issuer, subject, key.public_key(), x509.random_serial_number(), at - BACKDATED, at + holds
+        named, subject, key.public_key(), x509.random_serial_number(), at - BACKDATED, at + holds
     )
     builder = builder.add_extension(constraints, critical=True).add_extension(usage, critical=True)
+    extensions: list[x509.ExtensionType] = [
+        x509.SubjectKeyIdentifier.from_public_key(key.public_key())
+    ]
+    if signer is not None:
+        extensions = [
+            x509.ExtendedKeyUsage(_BOTH_SIDES),
+            # The node's name, not its address: nodes move, and neighbors know each other by name.
+            x509.SubjectAlternativeName([x509.DNSName(file_name(common))]),
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()),
+        ]
     for extension in extensions:
         builder = builder.add_extension(extension, critical=False)
-    return builder.sign(signer, SHA256())
-
-
-def _name(common: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common)])
-
-
-def _pem(key: EllipticCurvePrivateKey) -> bytes:
-    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    certificate = builder.sign(signer or key, SHA256())
+    _save(key_path, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    _save(path, certificate.public_bytes(Encoding.PEM))
+    return key, certificate
 
 
 def _save(path: Path, content: bytes) -> None:

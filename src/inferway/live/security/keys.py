@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hmac
 import os
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from enum import IntEnum
@@ -12,44 +11,44 @@ from hashlib import sha256
 from ipaddress import IPv6Address, ip_address
 from math import ceil
 from pathlib import Path
+from time import monotonic
 from typing import Any, Final, NamedTuple, TypeVar
 
 from inferway.live.errors import ServeError
 
 T = TypeVar("T")
+# The environment variable with keys, separated by commas or white space.
 VARIABLE: Final = "INFERWAY_KEYS"
-"""The environment variable with keys, separated by commas or white space."""
 SHORTEST: Final = 16
+# Wrong keys of one client that are answered as such before it is told to slow down, from which on
+# its keys are not looked at, and of which so many are forgotten in a second.
 PATIENCE: Final = 20
-"""Wrong keys of one client that are answered as such before it is told to slow down."""
 LIMIT: Final = 1000
-"""Wrong keys of one client from which on its keys are not looked at."""
 FORGOTTEN_PER_S: Final = 1.0
-"""How many of a client's wrong keys are forgotten in a second."""
+# Clients whose wrong keys are remembered.
 _CLIENTS: Final = 4096
-"""Clients whose wrong keys are remembered."""
 _SAID_EVERY_S: Final = 60.0
 
 
 class Role(IntEnum):
-    """A use of a key; each a bit, so that their sum stands for several."""
+    """A use of a key; each a bit, so that their sum stands for several.
+
+    `INFER` is for the inference listeners, explanations apart, `READ` for metrics, status,
+    explanations and a node's other pages, and `ADMIN` for changing what is served.
+    """
 
     INFER = 1
-    """The inference listeners, explanations apart."""
     READ = 2
-    """Metrics, status, explanations and a node's other pages."""
     ADMIN = 4
-    """Changing what is served."""
 
 
-ROLES: Final = {"infer": Role.INFER, "read": Role.READ, "admin": Role.ADMIN}
+ROLES: Final = {role.name.lower(): role for role in Role}
 """Roles by the names that stand before a key."""
+# Of a key that names none.
 PLAIN: Final = Role.INFER | Role.READ
-"""Of a key that names none."""
+# What needs no key asks for nothing; what any key opens, for every bit, one of which is enough.
 ANYBODY: Final = 0
-"""What needs no key asks for."""
 ANY_KEY: Final = -1
-"""What any key opens asks for: every bit, one of which is enough."""
 
 
 def parted(word: str) -> tuple[int, str]:
@@ -108,17 +107,16 @@ def keys_from(path: Path | None) -> Keys | None:
     A file has one key a line; empty lines and those that begin with ``#`` are left out. ServeError
     when it cannot be read or holds no key, or when a key is not usable.
     """
-    if path is None:
-        words = os.environ.get(VARIABLE, "").replace(",", " ").split()
-        if not words:
-            return None
-    else:
+    words = os.environ.get(VARIABLE, "").replace(",", " ").split()
+    if path is None and not words:
+        return None
+    if path is not None:
         try:
-            lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
+            lines = path.read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
             reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
             raise ServeError(f"the keys cannot be read from {path}: {reason}") from None
-        words = [line for line in lines if line and not line.startswith("#")]
+        words = [word for line in lines if (word := line.strip()) and not word.startswith("#")]
     try:
         return Keys(words)
     except ServeError as error:
@@ -126,13 +124,14 @@ def keys_from(path: Path | None) -> Keys | None:
 
 
 class Denied(NamedTuple):
-    """The reason for which a request is not let in."""
+    """The reason for which a request is not let in, and when to come again, s; 0 for never.
+
+    The status is 401 without a valid key, 403 for another role, 429 after too many wrong keys.
+    """
 
     status: int
-    """401 without a valid key, 403 for another role, 429 after too many wrong keys."""
     reason: str
     retry_s: int = 0
-    """When to come again, s; 0 where that is of no use."""
 
 
 class Guard:
@@ -151,16 +150,13 @@ class Guard:
         How many requests were not let in, by reason: `missing`, `wrong`, `role` and `limited`.
     """
 
-    def __init__(
-        self, keys: Keys, log: Any = None, now: Callable[[], float] = time.monotonic
-    ) -> None:
-        self.keys = keys
+    def __init__(self, keys: Keys, log: Any) -> None:
+        self.keys, self._log = keys, log
         self.denied = Counter({"missing": 0, "wrong": 0, "role": 0, "limited": 0})
-        self._log, self._now = log, now
+        # By address, how many wrong keys have come from there, and when the last was counted; and
+        # addresses from which a right key has come while others were wrong.
         self._wrong: dict[str, tuple[float, float]] = {}
-        """By address, how many wrong keys have come from there, and when the last was counted."""
         self._known: dict[str, None] = {}
-        """Addresses from which a right key has come while others were wrong."""
         self._said_s = -_SAID_EVERY_S
 
     def look(
@@ -182,7 +178,7 @@ class Guard:
             name = _network(client())
             over = self._count(name) + 1.0 - LIMIT
             if over > 0.0 and name not in self._known:
-                return self._slower(over / FORGOTTEN_PER_S)
+                return self._slower(over)
         roles = self.keys.roles(authorization)
         if roles:
             if self._wrong:
@@ -191,20 +187,19 @@ class Guard:
                 return roles
             self.denied["role"] += 1
             return self.other(needed)
-        denied = Denied(401, "the request needs a valid key")
         if not authorization:
             self.denied["missing"] += 1
-            return denied
-        name, now_s = name or _network(client()), self._now()
+            return Denied(401, "the request needs a valid key")
+        name, now_s = name or _network(client()), monotonic()
         count = min(float(LIMIT), self._count(name) + 1.0)
         _keep(self._wrong, name, (count, now_s))
         if count <= PATIENCE:
             self.denied["wrong"] += 1
-            return denied
-        if self._log is not None and now_s - self._said_s > _SAID_EVERY_S:
+            return Denied(401, "the request needs a valid key")
+        if now_s - self._said_s > _SAID_EVERY_S:
             self._said_s = now_s
             self._log.warning("too many wrong keys come from one address", client=name)
-        return self._slower((count - PATIENCE) / FORGOTTEN_PER_S)
+        return self._slower(count - PATIENCE)
 
     @staticmethod
     def other(needed: int) -> Denied:
@@ -212,13 +207,14 @@ class Guard:
         names = " or ".join(name for name, role in ROLES.items() if role & needed)
         return Denied(403, f"the request needs a key with the role {names}, which this one has not")
 
-    def _slower(self, wait_s: float) -> Denied:
+    def _slower(self, over: float) -> Denied:
         self.denied["limited"] += 1
-        return Denied(429, "too many wrong keys came from this address", ceil(min(60.0, wait_s)))
+        wait_s = ceil(min(60.0, over / FORGOTTEN_PER_S))
+        return Denied(429, "too many wrong keys came from this address", wait_s)
 
     def _count(self, client: str) -> float:
         count, at_s = self._wrong.get(client, (0.0, 0.0))
-        return max(0.0, count - (self._now() - at_s) * FORGOTTEN_PER_S)
+        return max(0.0, count - (monotonic() - at_s) * FORGOTTEN_PER_S)
 
 
 def _keep(table: dict[str, T], client: str, value: T) -> None:

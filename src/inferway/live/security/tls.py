@@ -11,8 +11,8 @@ from urllib.parse import quote
 
 from inferway.live.errors import ServeError
 
+# Name of the authority's own files, which no node may have.
 AUTHORITY: Final = "authority"
-"""Name of the authority's own files, which no node may have."""
 
 
 class Certificate(NamedTuple):
@@ -26,14 +26,9 @@ class Certificate(NamedTuple):
 
         ServeError when the files are not readable or do not belong together.
         """
-        context = _context(ssl.PROTOCOL_TLS_SERVER, ssl.TLSVersion.TLSv1_2)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.set_alpn_protocols(["http/1.1"])
-        for file in self:
-            try:
-                file.read_bytes()
-            except OSError as error:
-                reason = error.strerror or error
-                raise ServeError(f"TLS is not possible with {file}: {reason}") from None
         try:
             # An encrypted key would ask at a terminal; a server has none.
             context.load_cert_chain(self.chain, self.key, password=lambda: b"")
@@ -43,7 +38,12 @@ class Certificate(NamedTuple):
 
     def _fault(self, error: OSError) -> str:
         """Say which of the files is wrong: OpenSSL names none."""
-        reason, key = getattr(error, "reason", None), self.key.read_bytes()
+        for file in self:
+            try:
+                key = file.read_bytes()
+            except OSError as unreadable:
+                return f"{file}: {unreadable.strerror or unreadable}"
+        reason = getattr(error, "reason", None)
         if reason == "KEY_VALUES_MISMATCH":
             return f"{self.chain} and {self.key}: the key is not that of the certificate"
         try:
@@ -69,12 +69,6 @@ class Certificate(NamedTuple):
         return self.key.read_bytes(), self.chain.read_bytes()
 
 
-def _context(side: int, oldest: ssl.TLSVersion) -> ssl.SSLContext:
-    context = ssl.SSLContext(side)
-    context.minimum_version = oldest
-    return context
-
-
 def file_name(node: str) -> str:
     """Return a node's name as a file has it: without slashes and what else shells mind."""
     # A name that begins with a dot would be hidden, or the folder itself.
@@ -85,11 +79,11 @@ def file_name(node: str) -> str:
 class Credentials(NamedTuple):
     """Three PEM files by which a node proves to its neighbors who it is.
 
-    The certificate's common name is the node's name; its key is not encrypted.
+    The authority is one that all nodes of the network trust. The certificate's common name is the
+    node's name; its key is not encrypted.
     """
 
     authority: Path
-    """The certificate of the authority that all nodes of the network trust."""
     certificate: Path
     key: Path
 
@@ -150,13 +144,17 @@ class Credentials(NamedTuple):
 
     def server_context(self) -> ssl.SSLContext:
         """Make what the peer port speaks: nodes of the authority are let in, nobody else."""
-        context = _context(ssl.PROTOCOL_TLS_SERVER, ssl.TLSVersion.TLSv1_3)
-        context.verify_mode = ssl.CERT_REQUIRED
-        return self._loaded(context)
+        return self._context(ssl.PROTOCOL_TLS_SERVER)
 
     def client_context(self) -> ssl.SSLContext:
         """Make what connects to a peer port; whom it reaches is checked by `file_name`."""
-        return self._loaded(_context(ssl.PROTOCOL_TLS_CLIENT, ssl.TLSVersion.TLSv1_3))
+        return self._context(ssl.PROTOCOL_TLS_CLIENT)
+
+    def _context(self, side: int) -> ssl.SSLContext:
+        context = ssl.SSLContext(side)
+        context.minimum_version, context.verify_mode = ssl.TLSVersion.TLSv1_3, ssl.CERT_REQUIRED
+        self._load(context)
+        return context
 
     def renew(self, node: str, contexts: Iterable[ssl.SSLContext]) -> None:
         """Have contexts that were made of these files go by what they hold now.
@@ -166,9 +164,8 @@ class Credentials(NamedTuple):
         """
         self.check(node)
         for context in contexts:
-            self._loaded(context)
+            self._load(context)
 
-    def _loaded(self, context: ssl.SSLContext) -> ssl.SSLContext:
+    def _load(self, context: ssl.SSLContext) -> None:
         context.load_verify_locations(self.authority)
         context.load_cert_chain(self.certificate, self.key)
-        return context
