@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
@@ -18,15 +18,12 @@ from inferway.catalog import zoo
 from inferway.catalog.evaluation import Right, gain_of, profiled, right_answers
 from inferway.catalog.measurement import ROUNDS, Progress, answers, machine
 from inferway.extras import installing
-from zoo.graph import Weights, model
 from zoo.images import Originals, Split, draw, originals, split
-from zoo.ladder import NETWORKS, VARIANTS, Network
+from zoo.ladder import NETWORKS, VARIANTS, Network, Weights, model
 
-TEST_TIMES: Final = 14
-"""Test images drawn from each original of the test part."""
+TEST_TIMES: Final = 14  # Test images drawn from each original of the test part
 
-SEED: Final = 1
-"""The seed that the shipped zoo was built with."""
+SEED: Final = 1  # The seed that the shipped zoo was built with
 
 _TRAIN, _TEST = 1, 2  # words of entropy that keep the images of the parts apart
 
@@ -117,7 +114,9 @@ def build(
         right,
         testset,
         parameters={
-            variant.name: _parameters(weights[name] for name in variant.networks)
+            variant.name: sum(
+                part.size for name in variant.networks for layer in weights[name] for part in layer
+            )
             for variant in VARIANTS
         },
         rounds=ROUNDS,
@@ -255,22 +254,10 @@ def ablation(
 ) -> tuple[Right, tuple[dict[str, Any], ...]]:
     """Estimate what the slowest variant loses when members or views are taken from it.
 
-    Parameters
-    ----------
-    votes
-        What each member says of each view, shape [N, members * views, 10], members first.
-    testset
-        The N images.
-    seed
-        Of the resampling.
-
-    Returns
-    -------
-    numpy.ndarray
-        Which images the whole answers right.
-    tuple
-        One entry per reduced ensemble: how many members and views are left, its accuracy, and
-        what the whole gains over it.
+    The votes are what each member says of each view, shape [N, members * views, 10], members first;
+    the seed is of the resampling. Gives which of the N images the whole answers right, and one
+    entry per reduced ensemble: how many members and views are left, its accuracy, and what the
+    whole gains over it.
     """
     whole = VARIANTS[-1]
     members, views = len(whole.networks), len(whole.views)
@@ -278,8 +265,7 @@ def ablation(
 
     def right(some_members: int, some_views: int) -> Right:
         mean = said[:, :some_members, :some_views].mean(axis=(1, 2))
-        answer: Right = mean.argmax(axis=1) == testset.labels
-        return answer
+        return np.asarray(mean.argmax(axis=1) == testset.labels)
 
     all_right = right(members, views)
     parts = [(members - 1, views), (members, views // 2), (members, 1), (1, views), (1, 1)]
@@ -305,7 +291,3 @@ def _work(network: Network) -> float:
         times = {"conv": into * channels, "residual": 2 * channels**2}.get(layer.kind, 0)
         cost += 9 * times * side * side
     return float(cost * network.images)
-
-
-def _parameters(members: Iterable[Weights]) -> int:
-    return sum(weight.size + bias.size for weights in members for weight, bias in weights)

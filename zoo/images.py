@@ -18,11 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 Image = NDArray[np.float32]
-SIDE: Final = 32
-"""Pixels along a side of the canvas."""
+SIDE: Final = 32  # Pixels along a side of the canvas
 
-LEVELS: Final = 16
-"""Gray levels, as the originals have 17: multiples of 17 in 0..255."""
+LEVELS: Final = 16  # Gray levels, as the originals have 17: multiples of 17 in 0..255
 
 _SPLIT: Final = 3  # a word of entropy that no drawing uses
 _FINE: Final = 64  # the originals are enlarged to this once; then the nearest point is exact enough
@@ -32,18 +30,10 @@ _CHUNK: Final = 1024  # images per pass: the working set stays in the cache
 
 @dataclass(frozen=True, slots=True)
 class Originals:
-    """The handwritten digits.
+    """The handwritten digits."""
 
-    Attributes
-    ----------
-    fine
-        float32 of shape [sources, 80, 80]: ink 0..1, enlarged to 64x64 with an empty edge.
-    labels
-        int64 of shape [sources].
-    """
-
-    fine: Image
-    labels: NDArray[np.int64]
+    fine: Image  # [sources, 80, 80] ink 0..1, enlarged to 64x64 with an empty edge
+    labels: NDArray[np.int64]  # [sources]
 
 
 class Split(NamedTuple):
@@ -66,8 +56,8 @@ def originals() -> Originals:
     unit = np.eye(8, dtype=np.float32)
     spline = [zoom(row, _FINE // 8, order=3, grid_mode=True, mode="grid-constant") for row in unit]
     enlarge = np.stack(spline, axis=1)
-    large = enlarge @ small @ enlarge.T
-    fine = np.pad(large.clip(0, 1), ((0, 0), (_EDGE, _EDGE), (_EDGE, _EDGE)))
+    large = (enlarge @ small @ enlarge.T).clip(0, 1)
+    fine = np.pad(large, ((0, 0), (_EDGE, _EDGE), (_EDGE, _EDGE)))
     return Originals(fine.astype(np.float32), np.asarray(digits.target, np.int64))
 
 
@@ -81,24 +71,11 @@ def split(sources: int, *, seed: int, validation: int = 150, test: int = 600) ->
 def draw(
     originals: Originals, source: NDArray[np.int64], pool: NDArray[np.int64], *, seed: list[int]
 ) -> NDArray[np.uint8]:
-    """Draw one hard image from each source.
+    """Draw one hard image from each source: uint8 of shape [N, 32, 32], multiples of 17.
 
-    Parameters
-    ----------
-    originals
-        From `originals`.
-    source
-        Indices of the digits to be recognized, shape [N]; repeat one for several images of it.
-    pool
-        Indices that clutter is taken from: the part of the split that `source` is from, so that
-        no test original is ever seen in training.
-    seed
-        Words of entropy for the random generator.
-
-    Returns
-    -------
-    numpy.ndarray
-        uint8 of shape [N, 32, 32], multiples of 17.
+    Sources are indices of the digits to be recognized, shape [N]; repeat one for several images of
+    it. Clutter is taken from the indices of the pool: the part of the split that the sources are
+    from, so that no test original is ever seen in training. The seed is words of entropy.
     """
     images = np.empty((len(source), SIDE, SIDE), np.uint8)
     for number, start in enumerate(range(0, len(source), _CHUNK)):
@@ -124,16 +101,13 @@ def _draw(
     size = uniform(0.58, 0.86)
     bend_x = uniform(0.0, 0.10) * np.sin(3 * y + uniform(0, 6.28))
     bend_y = uniform(0.0, 0.10) * np.sin(3 * x + uniform(0, 6.28))
-    ink = _warp(
-        fine,
-        source,
-        x - uniform(-0.21, 0.21) + bend_x.astype(np.float32),
-        y - uniform(-0.21, 0.21) + bend_y.astype(np.float32),
-        angle=uniform(-0.70, 0.70),
-        shear=uniform(-0.3, 0.3),
-        wide=size * uniform(0.75, 1.1),
-        high=size * uniform(0.9, 1.1),
-    )
+    dx = x - uniform(-0.21, 0.21) + bend_x.astype(np.float32)
+    dy = y - uniform(-0.21, 0.21) + bend_y.astype(np.float32)
+    angle, shear = uniform(-0.70, 0.70), uniform(-0.3, 0.3)
+    wide, high = size * uniform(0.75, 1.1), size * uniform(0.9, 1.1)
+    cosine, sine = np.cos(angle), np.sin(angle)
+    v = (dy * cosine - dx * sine) / high
+    ink = _look_up(fine, source[:, None, None], (dx * cosine + dy * sine) / wide + shear * v, v)
     ink *= uniform(0.7, 1.0)
 
     # Fragments of other digits, cut by a square window.
@@ -141,16 +115,14 @@ def _draw(
         left, top, half = uniform(-0.95, 0.95), uniform(-0.95, 0.95), uniform(0.15, 0.30)
         inside = (np.abs(x - left) < half) & (np.abs(y - top) < half)
         image, row, column = np.nonzero(inside)
-        part = _warp_points(
-            fine,
-            random.choice(pool, count),
-            image,
-            (x[0, 0, column] - left[image, 0, 0]),
-            (y[0, row, 0] - top[image, 0, 0]),
-            offset=random.uniform(-0.5, 0.5, (2, count)).astype(np.float32),
-            angle=random.uniform(-3.14, 3.14, count).astype(np.float32),
-            size=random.uniform(0.45, 0.75, count).astype(np.float32),
-        )
+        clutter = random.choice(pool, count)
+        right, down = random.uniform(-0.5, 0.5, (2, count)).astype(np.float32)
+        turned = random.uniform(-3.14, 3.14, count).astype(np.float32)
+        small = random.uniform(0.45, 0.75, count).astype(np.float32)
+        cosine, sine = (np.cos(turned) / small)[image], (np.sin(turned) / small)[image]
+        dx, dy = x[0, 0, column] - left[image, 0, 0], y[0, row, 0] - top[image, 0, 0]
+        u, v = dx * cosine + dy * sine + right[image], dy * cosine - dx * sine + down[image]
+        part = _look_up(fine, clutter[image], u, v)
         at = (image, row, column)
         ink[at] = np.maximum(ink[at], part * uniform(0.3, 0.9)[image, 0, 0])
 
@@ -181,42 +153,6 @@ def _draw(
     return levels.astype(np.uint8) * np.uint8(255 // (LEVELS - 1))
 
 
-def _warp(
-    fine: Image,
-    source: NDArray[np.int64],
-    x: Image,
-    y: Image,
-    *,
-    angle: Image,
-    shear: Image,
-    wide: Image,
-    high: Image,
-) -> Image:
-    """Look up originals on a whole canvas: [N, 32, 32] coordinates, [N, 1, 1] parameters."""
-    cosine, sine = np.cos(angle), np.sin(angle)
-    v = (y * cosine - x * sine) / high
-    u = (x * cosine + y * sine) / wide + shear * v
-    return _look_up(fine, source[:, None, None], u, v)
-
-
-def _warp_points(
-    fine: Image,
-    source: NDArray[np.int64],
-    image: NDArray[np.int64],
-    x: Image,
-    y: Image,
-    *,
-    offset: Image,
-    angle: Image,
-    size: Image,
-) -> Image:
-    """Look up originals at some points, each of the image that `image` tells."""
-    cosine, sine = (np.cos(angle) / size)[image], (np.sin(angle) / size)[image]
-    u = x * cosine + y * sine + offset[0, image]
-    v = y * cosine - x * sine + offset[1, image]
-    return _look_up(fine, source[image], u, v)
-
-
 def _look_up(fine: Image, source: NDArray[np.int64], u: Image, v: Image) -> Image:
     """Take the nearest point of the enlarged originals; -1..1 spans an original."""
     width = fine.shape[1]
@@ -224,5 +160,4 @@ def _look_up(fine: Image, source: NDArray[np.int64], u: Image, v: Image) -> Imag
     column = np.clip(u * half + half, -_EDGE, _FINE + _EDGE - 1).astype(np.int32) + _EDGE
     row = np.clip(v * half + half, -_EDGE, _FINE + _EDGE - 1).astype(np.int32) + _EDGE
     flat = source.astype(np.int32) * (width * width) + row * width + column
-    found: Image = fine.ravel().take(flat)
-    return found
+    return np.asarray(fine.ravel().take(flat))

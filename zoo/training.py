@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from zoo.graph import Weights
 from zoo.images import SIDE, Originals, draw
-from zoo.ladder import CLASSES, Layer, Network
+from zoo.ladder import CLASSES, Layer, Network, Weights
 
 if TYPE_CHECKING:
     import torch
@@ -56,25 +55,11 @@ def train(
     seed: list[int],
     progress: Callable[[int], None],
 ) -> Weights:
-    """Train a network on images that are drawn on the way, none of them twice.
+    """Train a module from `untrained`, in place, on images drawn on the way, none of them twice.
 
-    Parameters
-    ----------
-    module
-        From `untrained`; changed in place.
-    network
-        Its description.
-    originals, pool
-        What the images are drawn from: the training part of the split.
-    seed
-        Words of entropy for the images.
-    progress
-        Called now and then with the number of images seen since the last call.
-
-    Returns
-    -------
-    list
-        Weights with batch norms folded in.
+    They are drawn from the originals of the pool, the training part of the split; the seed is words
+    of entropy for them. `progress` is called now and then with the number of images seen since.
+    Gives the weights with batch norms folded in.
     """
     import torch
 
@@ -163,7 +148,6 @@ def _beside(inner: torch.nn.Module) -> torch.nn.Module:
             self.relu = nn.ReLU()
 
         def forward(self, x: Tensor) -> Tensor:
-            answer: Tensor = self.relu(x + self.inner(x))
-            return answer
+            return self.relu(x + self.inner(x))
 
     return Beside()

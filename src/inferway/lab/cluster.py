@@ -27,7 +27,6 @@ from inferway.lab.record import EmulationError
 from inferway.live.control.peers import check_extra
 from inferway.live.errors import ServeError
 from inferway.live.node.addresses import (
-    ADMIN_PORT,
     CONTROL_PORT,
     HTTP_PORT,
     PEER_PORT,
@@ -41,10 +40,9 @@ from inferway.network import entries_of, topology_of
 from inferway.protocol.address import split
 from inferway.unreadable import UNREADABLE, fault
 
-GRACE_S: Final = 15.0
-"""Longer than a node's drain delay and grace period together."""
+GRACE_S: Final = 15.0  # Longer than a node's drain delay and grace period together
+# A start that takes longer no longer holds up the next: it may wait for just that.
 _OWN_TIME_S: Final = 15.0
-"""A start that takes longer no longer holds up the next: it may wait for just that."""
 _LOOK_S: Final = 0.1
 _RATES: Final[tuple[str, ...]] = ("arrived", "forwarded", "served", "cpu_s")
 _PATIENCE_S: Final = 2.0
@@ -182,15 +180,10 @@ class LocalCluster:
             repository = dict(zip(self.topology.nodes, self.topology.repository, strict=True))
             for name in sorted(repository, key=lambda name: not repository[name]):
                 own_s = min(deadline_s, time.monotonic() + _OWN_TIME_S)
-                self._wait_until(
-                    lambda: sum(one.state is State.STARTING for one in started) < cores,
-                    started,
-                    own_s,
-                    ready,
-                )
+                self._wait(started, own_s, ready, most_busy=cores - 1)
                 started.append(self.nodes[name])
                 started[-1].start()
-            self._wait_ready(started, deadline_s, ready)
+            self._wait_all(started, deadline_s, ready)
             self._beginning = False
             self.settle(max(0.0, deadline_s - time.monotonic()))
         except BaseException:
@@ -265,7 +258,7 @@ class LocalCluster:
         process = self._process(node)
         process.start()
         if wait:
-            self._wait_ready([process], time.monotonic() + patience_s)
+            self._wait_all([process], time.monotonic() + patience_s)
 
     def stop(self, grace_s: float = GRACE_S) -> None:
         """Stop all nodes: each is asked, and killed if it has not ended after `grace_s`."""
@@ -325,24 +318,16 @@ class LocalCluster:
                 self._closing.callback(self.emulation.close)
             except EmulationError as error:
                 raise ClusterError(str(error)) from None
+            ports = {"http": HTTP_PORT, "peer": PEER_PORT, "control": CONTROL_PORT}
             self.addresses = {
-                name: Addresses(
-                    http=f"{host}:{HTTP_PORT}",
-                    peer=f"{host}:{PEER_PORT}",
-                    control=f"{host}:{CONTROL_PORT}",
-                    admin=f"{_HOST}:{ADMIN_PORT}",
-                )
+                name: Addresses(**{key: f"{host}:{port}" for key, port in ports.items()})
                 for name, host in self.emulation.addresses.items()
             }
         else:
             self.addresses = _on_loopback(names)
         write(self.addresses_file, self.addresses)
-        environment = {
-            "OMP_NUM_THREADS": "1",
-            "OMP_WAIT_POLICY": "PASSIVE",
-            **os.environ,
-            "PYTHONUNBUFFERED": "1",
-        }
+        threads = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+        environment = threads | os.environ | {"PYTHONUNBUFFERED": "1"}
         self.nodes = {
             name: NodeProcess(
                 name,
@@ -385,44 +370,39 @@ class LocalCluster:
         finally:
             connection.close()
 
-    def _wait_ready(
+    def _wait_all(
         self, processes: list[NodeProcess], deadline_s: float, ready: Ready | None = None
     ) -> None:
-        def done() -> bool:
-            return all(one.state is State.READY for one in processes)
-
-        if not self._wait_until(done, processes, deadline_s, ready):
-            late = next(one for one in processes if one.state is not State.READY)
+        for late in self._wait(processes, deadline_s, ready):
             raise ClusterError(f"node {late.name} is not ready after a long while{_words(late)}")
 
-    def _wait_until(
+    def _wait(
         self,
-        done: Callable[[], bool],
         processes: list[NodeProcess],
         deadline_s: float,
         ready: Ready | None,
-    ) -> bool:
-        """Wait until something is so, and tell whether it is; ClusterError when one has ended."""
+        most_busy: int = 0,
+    ) -> list[NodeProcess]:
+        """Wait until all but so many are ready; the others, ClusterError when one has ended."""
         names: list[str] = []
 
-        def in_state(state: State) -> list[NodeProcess]:
-            return [one for one in processes if one.state is state]
-
         def news() -> bool:
-            return done() or len(in_state(State.READY)) != len(names) or any(in_state(State.ENDED))
+            states = [one.state for one in processes]
+            known = states.count(State.READY)
+            return known != len(names) or len(states) - known <= most_busy or State.ENDED in states
 
         while True:
             with self._changed:
                 self._changed.wait_for(news, max(0.0, deadline_s - time.monotonic()))
-                before = len(names)
-                names = [one.name for one in in_state(State.READY)]
-                ended = in_state(State.ENDED)
-            for one in ended:
-                raise ClusterError(f"node {one.name} {one.ending()}{_words(one)}")
+                before, busy = len(names), [one for one in processes if one.state != State.READY]
+                names = [one.name for one in processes if one not in busy]
+            for one in busy:
+                if one.state is State.ENDED:
+                    raise ClusterError(f"node {one.name} {one.ending()}{_words(one)}")
             if ready is not None and len(names) > before:
                 ready(names)
-            if done() or time.monotonic() >= deadline_s:
-                return done()
+            if len(busy) <= most_busy or time.monotonic() >= deadline_s:
+                return busy
 
     def _ended(self, process: NodeProcess) -> None:
         if self._beginning and process.state is State.ENDED:  # `begin` says so
@@ -453,30 +433,27 @@ def _on_loopback(nodes: Sequence[str]) -> dict[str, Addresses]:
     They lie below those that the kernel gives to connections, so that a node which starts again
     finds its ports still free.
     """
-    listeners = ("http", "peer", "control", "admin")
-    count = len(nodes) * len(listeners)
+    count = 4 * len(nodes)
     try:
         end = int(_EPHEMERAL.read_text().split()[0])
     except (OSError, ValueError):
         end = 32_768
     # Any order but a fixed one: several networks may be looking for ports at once.
     candidates = range(_LOWEST, max(end, _LOWEST + 1_000))
-    ports: list[int] = []
+    free: list[str] = []
     with ExitStack() as held:
         for port in random.sample(candidates, len(candidates)):
-            if len(ports) == count:
+            if len(free) == count:
                 break
             one = held.enter_context(socket.socket())
             # As servers do: what is left of connections that have ended is no obstacle.
             one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             with suppress(OSError):
                 one.bind((_HOST, port))
-                ports.append(port)
-    if len(ports) < count:
-        raise ClusterError(f"{count} free ports are needed on {_HOST}, and {len(ports)} were found")
-    return {
-        name: Addresses(**{key: f"{_HOST}:{ports.pop()}" for key in listeners}) for name in nodes
-    }
+                free.append(f"{_HOST}:{port}")
+    if len(free) < count:
+        raise ClusterError(f"{count} free ports are needed on {_HOST}, and {len(free)} were found")
+    return {name: Addresses(*four) for name, *four in zip(nodes, *[iter(free)] * 4, strict=True)}
 
 
 def _key() -> dict[str, str]:

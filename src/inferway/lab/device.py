@@ -14,8 +14,8 @@ from typing import Final
 
 DEVICE: Final = Path("/dev/net/tun")
 NAME: Final = "node0"
+# Packets that wait for the relay while others have its core; the kernel's own 500 drop sooner.
 QUEUE: Final = 5000
-"""Packets that wait for the relay while others have its core; the kernel's own 500 drop sooner."""
 
 _TUNSETIFF: Final = 0x400454CA
 # A packet of up to 64 KB with a header that says how to cut it, instead of many: a tenth of the

@@ -159,8 +159,8 @@ class Controls:
 
 
 MTU: Final = 1500
+# Of the first node. Namespaces have no way out, so that these may be in use elsewhere.
 FIRST: Final = IPv4Address("10.77.0.1")
-"""Of the first node. Namespaces have no way out, so that these may be in use elsewhere."""
 MOST: Final = 4096
 _NAME: Final = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,62})")
 _PYTHON: Final = (sys.executable, "-I", "-S")

@@ -1,4 +1,11 @@
-"""One node's process: started, watched, and started again."""
+"""One node's process: started, watched, and started again.
+
+Run as a file, it becomes another program, which then ends when its parent does, however that ends::
+
+    python -I -S process.py PARENT_PID COMMAND...
+
+Nothing but the standard library is imported, so that this takes milliseconds.
+"""
 
 from __future__ import annotations
 
@@ -13,18 +20,16 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-from inferway.lab import tether
-
 FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 30.0
 _LAST_WORDS: Final = 8192
+_PR_SET_PDEATHSIG: Final = 1
 
 
 class State(StrEnum):
     """The stage of a node's process."""
 
-    WAITING = "waiting"
-    """To be started, for the first time or again."""
+    WAITING = "waiting"  # To be started, for the first time or again
     STARTING = "starting"
     READY = "ready"
     ENDED = "ended"
@@ -53,6 +58,13 @@ class NodeProcess:
         Held and notified with every change of state.
     told
         Called with this object, without the lock, when a process has ended unasked.
+
+    Attributes
+    ----------
+    state, starts
+        The stage it is in, and how many processes were started.
+    code
+        Exit status of the last process that ended; the signal, negative, that ended it.
     """
 
     def __init__(
@@ -71,13 +83,9 @@ class NodeProcess:
         self._changed, self._told = changed, told
         self._process: subprocess.Popen[bytes] | None = None
         self._asked = self._begun = False
-        self._said_from = 0
-        self.state = State.WAITING
+        self._said_from, self._fault = 0, ""
+        self.state, self.starts = State.WAITING, 0
         self.code: int | None = None
-        """Exit status of the last process that ended; the signal, negative, that ended it."""
-        self.starts = 0
-        """How many processes were started."""
-        self._fault = ""
 
     @property
     def pid(self) -> int | None:
@@ -166,7 +174,7 @@ class NodeProcess:
                 self._said_from, self._fault, self.code = log.tell(), "", None
                 self.starts += 1
                 self._process = process = subprocess.Popen(
-                    [sys.executable, "-I", "-S", tether.__file__, str(os.getpid()), *self.command],
+                    [sys.executable, "-I", "-S", __file__, str(os.getpid()), *self.command],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.PIPE,
                     stderr=log,
@@ -191,3 +199,21 @@ class NodeProcess:
     def _turn(self, state: State) -> None:
         self.state = state
         self._changed.notify_all()
+
+
+def main(parent: str, *command: str) -> None:
+    """Become the command, to be asked to end with the thread that started it."""
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+        if os.getppid() != int(parent):  # it ended before it could be noticed
+            sys.exit(1)
+    try:
+        os.execvp(command[0], command)
+    except OSError as error:
+        sys.exit(f"cannot run {command[0]}: {error.strerror}")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

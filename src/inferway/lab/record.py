@@ -22,8 +22,8 @@ from inferway.lab import namespace
 from inferway.live.store.cache import lock_folder
 
 STATE: Final = Path("/run/inferway")
+# Where `ip netns exec` looks for files of a namespace that stand for those in /etc.
 HOSTS: Final = Path("/etc/netns")
-"""Where `ip netns exec` looks for files of a namespace that stand for those in /etc."""
 PREFIX: Final = "inferway-"
 _MARK: Final = "# Made by inferway for the emulated network {}, and removed with it."
 _GRACE_S: Final = 2.0

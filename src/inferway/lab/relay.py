@@ -31,11 +31,9 @@ _TUNSETOFFLOAD: Final = 0x400454D0
 _WHOLE: Final = 0x01 | 0x02
 _CUT_UP: Final = 0x01
 _LARGEST: Final = 65535 + 10
-_BURST: Final = 64
-"""Packets read from one device before what is due is looked at again."""
+_BURST: Final = 64  # Packets read from one device before what is due is looked at again
 _DESTINATION: Final = slice(10 + 16, 10 + 20)
-_HELD: Final = 256 << 20
-"""Bytes on their way at most, in all pairs together."""
+_HELD: Final = 256 << 20  # Bytes on their way at most, in all pairs together
 
 
 @dataclass(slots=True, eq=False)
@@ -75,11 +73,6 @@ class Pair:
     def heal(self) -> None:
         """Make it as the file says."""
         self.delay_s, self.loss, self.bytes_per_s, self.cut = self.planned_s, 0.0, 0.0, False
-
-    @property
-    def plain(self) -> bool:
-        """Tell whether packets may pass as large as the sender makes them."""
-        return not (self.loss or self.bytes_per_s)
 
 
 class PacketRelay:
@@ -247,8 +240,8 @@ class PacketRelay:
             one, other = ends
             if (one, other) not in self.pairs:
                 raise ValueError(f"there is no link between {one} and {other}")
-            there = [self.pairs[one, other]]
-            return [*there, self.pairs[other, one]] if both else there
+            ways = [(one, other), (other, one)] if both else [(one, other)]
+            return [self.pairs[way] for way in ways]
         if len(ends) > 2 or not both:
             raise ValueError("name the two ends of a link, or one node for all of its links")
         return [pair for names, pair in self.pairs.items() if not ends or ends[0] in names]
@@ -256,7 +249,7 @@ class PacketRelay:
     def _fit(self) -> None:
         """Let devices give large packets whole where nothing depends on the size of one."""
         for device, routes in self._routes.items():
-            whole = all(pair.plain for pair in routes.values())
+            whole = not any(pair.loss or pair.bytes_per_s for pair in routes.values())
             if self._whole.get(device) != whole:
                 fcntl.ioctl(device, _TUNSETOFFLOAD, _WHOLE if whole else _CUT_UP)
                 self._whole[device] = whole
@@ -269,30 +262,21 @@ def main() -> None:
         os.set_inheritable(descriptor, False)
     owner = os.pidfd_open(given["owner"])
     if os.getppid() == given["owner"]:
-        _hurry()
-        relay = PacketRelay(
-            given["nodes"],
-            given["devices"],
-            [bytes.fromhex(address) for address in given["addresses"]],
-            given["links"],
-            seed=given["seed"],
-            queue_s=given["queue_s"],
-        )
+        # Before all that computes, where the machine allows it.
+        try:
+            os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+        except OSError:
+            with suppress(OSError):
+                os.setpriority(os.PRIO_PROCESS, 0, -20)
+        with suppress(OSError):
+            Path("/proc/self/timerslack_ns").write_text("1")
+        addresses = [bytes.fromhex(address) for address in given["addresses"]]
+        options = {name: given[name] for name in ("nodes", "devices", "links", "seed", "queue_s")}
+        relay = PacketRelay(addresses=addresses, **options)
         relay.run(socket.socket(fileno=given["control"]), owner)
     with suppress(OSError):
         os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
     os.execve(given["remove"][0], given["remove"], os.environ | given["environment"])
-
-
-def _hurry() -> None:
-    """Run before all that computes, where the machine allows it."""
-    try:
-        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
-    except OSError:
-        with suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, 0, -20)
-    with suppress(OSError):
-        Path("/proc/self/timerslack_ns").write_text("1")
 
 
 if __name__ == "__main__":

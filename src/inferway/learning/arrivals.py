@@ -23,8 +23,8 @@ from inferway.site.compiled import jit
 from inferway.site.draw import exponential, step, unit
 from inferway.site.view import Floats, Ints
 
+# Kinds of arrivals: Markovian, Poisson with rates that change at set times, and listed times.
 MAP, PHASES, TRACE = range(3)
-"""Kinds of arrivals: Markovian, Poisson with rates that change at set times, and listed times."""
 _INLINE = {"forceinline": True}
 _LONGEST_TRACE = 20_000_000
 _CHUNK = 65_536

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from inferway.deployment import Deployment
     from inferway.learning.training import Trained, TrainingProgress
 
+# Policies to train: fo sees the workload's phase, po does not; b sets batch sizes, too.
 POLICIES: Final = ("rl-po", "rl-fo", "rl-po-b", "rl-fo-b")
-"""Policies to train: fo sees the workload's phase, po does not; b sets batch sizes, too."""
+# Partial or full observability: with fo, the workload's state is seen.
 Observability = Literal["po", "fo"]
-"""Partial or full observability: with fo, the workload's state is seen."""
 
 
 def task_of(deployment: Deployment, task: str | None = None) -> str:

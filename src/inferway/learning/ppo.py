@@ -24,8 +24,8 @@ from inferway.learning.settings import Settings
 from inferway.learning.site import Control, Floats, Ints, PhaseTally, SlottedSites
 from inferway.scheduling.neural_policy import pairs_of
 
+# (B, n) f of eq. 8, and with batches, by class, (B, P) log chances of its pairs of sizes.
 Heads = tuple[Tensor, ...]
-"""(B, n) f of eq. 8, and with batches, by class, (B, P) log chances of its pairs of sizes."""
 
 
 class _Tanh(torch.autograd.Function):  # type: ignore[misc]
@@ -100,8 +100,8 @@ class Actor(nn.Module):  # type: ignore[misc]
         super().__init__()
         self.features = control.features
         offered = control.sizes if control.batches else ()
+        # By class: (P, 2) the pairs (smallest, largest) that its chances are of.
         self.rules = [np.array(pairs_of(sizes), np.int64) for sizes in offered]
-        """By class: (P, 2) the pairs (smallest, largest) that its chances are of."""
         self.sizes = [control.scenario.fleet.servers, *map(len, self.rules)]
         self.network = Perceptron(
             self.features, sum(self.sizes), settings, generator, gain=settings.actor_gain

@@ -5,8 +5,7 @@ from __future__ import annotations
 import gymnasium
 
 ID = "inferway/EdgeSite-v0"
-SLOTS = 1000
-"""Length of an episode that `gymnasium.make` and `gymnasium.make_vec` give by default."""
+SLOTS = 1000  # Length of an episode that `gymnasium.make` and `gymnasium.make_vec` give by default
 
 if ID not in gymnasium.registry:
     gymnasium.register(

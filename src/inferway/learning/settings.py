@@ -37,58 +37,41 @@ class Settings:
         Where a setting is out of range.
     """
 
-    slots: int = 250_000_000
-    """To train for, over all sites."""
-    slots_per_update: int = 50_000
-    """T: trajectories collected with one policy, over all sites."""
+    slots: int = 250_000_000  # To train for, over all sites
+    slots_per_update: int = 50_000  # T: trajectories collected with one policy, over all sites
+    # E sites in lockstep, T / E slots each per update. The paper has one of T slots; GAE's weights
+    # (gamma lambda)^k are below 1 % after 74.
     sites: int = 250
-    """E sites in lockstep, T / E slots each per update. The paper has one of T slots; GAE's weights
-    (gamma lambda)^k are below 1 % after 74."""
     epochs: int = 5
     minibatch: int = 10_000
-    learning_rate: float = 2.5e-4
-    """Adam's (doi 10.48550/arXiv.1412.6980), of actor and critic."""
-    discount: float = 0.99
-    """gamma"""
-    trace: float = 0.95
-    """lambda of GAE, eq. 11."""
-    clip: float = 0.2
-    """epsilon of eq. 7."""
-    sigma: float = 0.698
-    """Standard deviation of the noise, eq. 8."""
-    hidden: tuple[int, ...] = (90, 60)
-    """tanh units of actor and critic each."""
+    learning_rate: float = 2.5e-4  # Adam's (doi 10.48550/arXiv.1412.6980), of actor and critic
+    discount: float = 0.99  # gamma
+    trace: float = 0.95  # lambda of GAE, eq. 11.
+    clip: float = 0.2  # epsilon of eq. 7.
+    sigma: float = 0.698  # Standard deviation of the noise, eq. 8.
+    hidden: tuple[int, ...] = (90, 60)  # tanh units of actor and critic each
+    # Weights to begin with; the paper does not say.
     initial: Literal["orthogonal", "uniform"] = "orthogonal"
-    """Weights to begin with; the paper does not say."""
-    actor_gain: float = 0.01
-    """Of the actor's last layer: near 0, routing begins nearly even."""
+    actor_gain: float = 0.01  # Of the actor's last layer: near 0, routing begins nearly even
 
+    # Accuracy g in r - g x arrivals of the slot: arrivals are nobody's doing. -1 is the least
+    # accurate class's.
     baseline: float | None = None
-    """Accuracy g in r - g x arrivals of the slot: arrivals are nobody's doing. -1 is the least
-    accurate class's."""
+    # Shaping gamma P(o') - P(o), which changes no optimal policy (Ng, Harada and Russell, ICML
+    # 1999): P as `inferway.learning.ppo.Potential` has it.
     potential: Literal["none", "queues", "outcomes"] = "none"
-    """Shaping gamma P(o') - P(o), which changes no optimal policy
-    (Ng, Harada and Russell, ICML 1999): P as `inferway.learning.ppo.Potential` has it."""
-    scale: bool = False
-    """Divide rewards by the running standard deviation of their discounted sums."""
+    scale: bool = False  # Divide rewards by the running standard deviation of their discounted sums
+    # Advantages A become sign(A) log(1 + |A| / this), A in requests: bursts shout less.
     symlog: float | None = None
-    """Advantages A become sign(A) log(1 + |A| / this), A in requests: bursts shout less."""
-    standardize: bool = False
-    """Advantages of an update get mean 0 and standard deviation 1."""
+    standardize: bool = False  # Advantages of an update get mean 0 and standard deviation 1
+    # The critic is told the workload's phase in training; the actor is not, and alone is kept.
     critic_sees_phase: bool = False
-    """The critic is told the workload's phase in training; the actor is not, and alone is kept."""
-    critic_rate: float | None = None
-    """Learning rate of the critic, if not the actor's."""
-    final_rate: float = 1.0
-    """Learning rates at the end, as a share of the first, reached linearly."""
-    final_sigma: float | None = None
-    """sigma at the end, reached linearly."""
-    norm: float | None = None
-    """Greatest norm of a network's gradient."""
-    kl: float | None = None
-    """Epochs end where old and new policy differ by more, in nats."""
-    entropy: float = 0.0
-    """Bonus for the entropy of batch rules; that of routing follows from sigma."""
+    critic_rate: float | None = None  # Learning rate of the critic, if not the actor's
+    final_rate: float = 1.0  # Learning rates at the end, as a share of the first, reached linearly
+    final_sigma: float | None = None  # sigma at the end, reached linearly
+    norm: float | None = None  # Greatest norm of a network's gradient
+    kl: float | None = None  # Epochs end where old and new policy differ by more, in nats
+    entropy: float = 0.0  # Bonus for the entropy of batch rules; that of routing follows from sigma
 
     def __post_init__(self) -> None:
         for names, holds, limit in _LIMITS:
@@ -128,6 +111,10 @@ class Settings:
         return self.sigma + (final - self.sigma) * self.share(slots)
 
 
+# Settings of `inferway train` unless told to do as the paper does. The potential pays for a request
+# when it is accepted, so little is left for a discount near 1 to look ahead to but the noise of
+# bursts to come, which drowns the calm phase: with 0.99 and 0.95, 3 million slots taught it to send
+# 59 % of the calm requests to the accurate variant, with 0.9 and 0.8, 94 %.
 TUNED = Settings(
     slots=25_000_000,
     learning_rate=1e-3,
@@ -140,10 +127,3 @@ TUNED = Settings(
     symlog=1.0,
     standardize=True,
 )
-"""Settings of `inferway train` unless told to do as the paper does.
-
-The potential pays for a request when it is accepted, so little is left for a discount near 1 to
-look ahead to but the noise of bursts to come, which drowns the calm phase: with 0.99 and 0.95, 3
-million slots taught it to send 59 % of the calm requests to the accurate variant, with 0.9 and 0.8,
-94 %.
-"""

@@ -35,8 +35,8 @@ from inferway.twin.scenario import Scenario
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Observation = NDArray[np.float32]
+# (E, d) observations to (E, n) probabilities and (E, K, 2) batch rules, or None.
 Decide = Callable[[Observation], tuple[Floats, Ints | None]]
-"""(E, d) observations to (E, n) probabilities and (E, K, 2) batch rules, or None."""
 
 
 @dataclass(frozen=True)
@@ -259,8 +259,8 @@ class SlottedSites:
 
 
 _ADVANCE, _LOOK = entry(routed.advance), entry(routed.look)
+# Types of what `routed.advance` takes besides the sites.
 _DECISION = (numba.float64[:, ::1], numba.int64[:, :, ::1], numba.float64)
-"""Types of what `routed.advance` takes besides the sites."""
 
 
 def _sites(control: Control, count: int) -> routed.SiteArrays:

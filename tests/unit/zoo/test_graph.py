@@ -7,8 +7,7 @@ import pytest
 from scipy.ndimage import shift
 
 from inferway.runtime import OnnxRuntime
-from zoo.graph import Weights, model
-from zoo.ladder import NETWORKS, VARIANTS, View
+from zoo.ladder import NETWORKS, VARIANTS, View, Weights, model
 
 RANDOM = np.random.default_rng(1)
 

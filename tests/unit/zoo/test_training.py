@@ -9,9 +9,8 @@ import pytest
 from inferway.catalog import zoo
 from inferway.runtime import OnnxRuntime
 from zoo.build import build
-from zoo.graph import model
 from zoo.images import originals, split
-from zoo.ladder import NETWORKS, VARIANTS
+from zoo.ladder import NETWORKS, VARIANTS, model
 
 pytestmark = pytest.mark.slow
 

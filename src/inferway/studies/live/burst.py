@@ -34,12 +34,11 @@ from inferway.studies.live.comparison import (
     Row,
     Steps,
     ours,
-    serving,
     warnings_of,
     with_service,
     write,
 )
-from inferway.studies.live.servers import DemoError, as_measured, simulate
+from inferway.studies.live.servers import DemoError, as_measured, serving, simulate
 from inferway.workload.arrivals import times
 
 if TYPE_CHECKING:
@@ -76,23 +75,13 @@ WHAT: Final = ("goodput", "violation_ratio", "accuracy", "heavy")
 
 @dataclass(frozen=True)
 class BurstLoad:
-    """The load on the fleet: calm and burst in turn.
+    """The load on the fleet: calm and burst in turn."""
 
-    Attributes
-    ----------
-    heavy_per_s
-        What the heavy instances carry together on this machine's cores.
-    deadline_s
-        From arrival.
-    calm_s, burst_s
-        Lengths of the phases.
-    """
-
-    heavy_per_s: float
+    heavy_per_s: float  # what the heavy instances carry together on this machine's cores
     calm_per_s: float
     burst_per_s: float
-    deadline_s: float
-    calm_s: float
+    deadline_s: float  # from arrival
+    calm_s: float  # lengths of the phases
     burst_s: float
 
     @property
@@ -109,8 +98,8 @@ class BurstLoad:
 
     def arrivals(self, seed: int) -> NDArray[np.float64]:
         """Draw the arrival times of one stream, seconds from its start."""
-        stretches = ((self.calm_s, self.calm_per_s, None), (self.burst_s, self.burst_per_s, None))
-        return times(phased(stretches), horizon_s=CYCLES * (self.calm_s + self.burst_s), seed=seed)
+        phases = (self.calm_s, self.calm_per_s, None), (self.burst_s, self.burst_per_s, None)
+        return times(phased(phases), horizon_s=CYCLES * (self.calm_s + self.burst_s), seed=seed)
 
     def phase_of(self, times_s: NDArray[np.float64]) -> NDArray[np.int64]:
         """Number of the phase that each time is in, of `PHASES`."""
@@ -183,26 +172,28 @@ def phases_table(rows: Sequence[Row]) -> Table:
 
 def claims(rows: Sequence[Row]) -> list[Claim]:
     """Check what is to be shown; a claim about a scheduler that did not run is left out."""
-    overall = {row["scheduler"]: row["overall"] for row in rows}
+    by_name = {row["scheduler"]: row for row in rows}
     found = []
-    if mine := overall.get("deadline"):
-        late = mine["violation_ratio"]
+    if "deadline" in by_name:
+        mine = by_name["deadline"]["overall"]
+        late, good = mine["violation_ratio"], mine["goodput"]
         says = f"deadline keeps {1 - MOST_LATE:.0%} of the requests in time"
+        why = f"violation ratio {late:.2%}"
         found = [
-            ours(says=says, value=late, at_most=MOST_LATE, why=f"violation ratio {late:.2%}"),
+            ours(says=says, value=late, at_most=MOST_LATE, why=why),
             *(
                 ours(
                     says=f"deadline has a higher goodput than {name}",
-                    value=mine["goodput"] - other["goodput"],
+                    value=good - row["overall"]["goodput"],
                     at_least=ABOVE_ZERO,
-                    why=f"{mine['goodput']:.2%} against {other['goodput']:.2%}",
+                    why=f"{good:.2%} against {row['overall']['goodput']:.2%}",
                 )
-                for name, other in overall.items()
+                for name, row in by_name.items()
                 if name in ("lw", "hw", "hw-e")
             ),
         ]
-    for row in (row for row in rows if row["scheduler"] == "hw"):
-        late = row["phases"]["burst"]["violation_ratio"]
+    if "hw" in by_name:
+        late = by_name["hw"]["phases"]["burst"]["violation_ratio"]
         says, why = "hw fails most requests of a burst", f"violation ratio {late:.2%} there"
         found.append(ours(says=says, value=late - 0.5, at_least=ABOVE_ZERO, why=why))
     return found
@@ -263,18 +254,17 @@ def compare_schedulers(
         heavy = fleet.variants[int(np.argmax(fleet.accuracy))]
         steps.begin("simulating what is to come", len(names) * _TWIN_S)
         twins, lost = _predicted(files, heavy)
+
+        def row_of(name: str, record: Record, interval: Interval) -> Row:
+            return measured(name, record, heavy, load, interval, twins.get(name, {}))
+
         steps.begin("starting a server for each scheduler", len(names) * _START_S)
         with serving(files, ready_s=PATIENT_S) as urls:
-            rows = contest.drive(
-                *(urls, load.arrivals(seed), duration_s),
-                lambda name, record, interval: measured(
-                    *(name, record, heavy, load, interval, twins.get(name, {}))
-                ),
-            )
+            rows = contest.drive(urls, load.arrivals(seed), duration_s, row_of)
     figure = draw(out / "burst", rows)
     # With a scheduler that has slots: `inferway train` takes their length from the file.
     left = write(scheduled(served, "hand"), out / _FILE)
-    return LiveComparison(
+    return contest.result(
         rows=rows,
         found={
             "schedulers": rows,
@@ -291,8 +281,6 @@ def compare_schedulers(
             f"\nFigure: {figure[0]} and {figure[1].name}",
             f"Deployment, to serve or to train for: {left}",
         ],
-        seed=seed,
-        seconds=contest.seconds,
         warnings=[*warnings_of(rows, 5e-3, "and its own lateness counts"), *lost],
     )
 
@@ -373,10 +361,8 @@ def _predicted(files: Mapping[str, Path], heavy: str) -> tuple[dict[str, Row], l
     found, warnings = simulate({name: [str(file), *shown] for name, file in files.items()})
     return {
         name: {
-            phase: {
-                **{what: numbers[what] for what in WHAT[:3]},
-                "heavy": numbers["shares"].get(heavy, 0.0),
-            }
+            phase: {what: numbers[what] for what in WHAT[:3]}
+            | {"heavy": numbers["shares"].get(heavy, 0.0)}
             for phase, numbers in zip(PHASES, one["tasks"][TASK]["phases"], strict=True)
         }
         for name, one in found.items()

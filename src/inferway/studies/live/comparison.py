@@ -8,7 +8,7 @@ import math
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -25,7 +25,7 @@ from inferway.experiments.results import cluster_bootstrap
 from inferway.experiments.runner import Point, in_turn
 from inferway.loadgen import Record, drive
 from inferway.site.fleet import fleet_of
-from inferway.studies.live.servers import READY_S, calibrate, launch
+from inferway.studies.live.servers import calibrate, launch
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -47,39 +47,17 @@ ours = functools.partial(Claim, "ours", measure="")
 
 @dataclass(frozen=True, kw_only=True)
 class LiveComparison:
-    """Results of a comparison; `to_json` and `to_text` show them.
+    """Results of a comparison; `to_json` and `to_text` show them."""
 
-    Attributes
-    ----------
-    rows
-        One for each policy, in the order of the runs.
-    found
-        Whatever else was measured, and the rows, as `to_json` has them.
-    claims
-        What the comparison is to show, as far as it ran.
-    tables
-        The claims come after the second.
-    closing
-        Files, and what can be done with them.
-    seed
-        Of the requests.
-    seconds
-        How long it took.
-    warnings
-        What spoils the measurement.
-    interrupted
-        Whether Ctrl-C ended it.
-    """
-
-    rows: list[Row]
-    found: dict[str, Any]
-    claims: list[Claim]
-    tables: list[Table]
-    closing: list[str]
-    seed: int
-    seconds: float
-    warnings: list[str]
-    interrupted: bool = False
+    rows: list[Row]  # one for each policy, in the order of the runs
+    found: dict[str, Any]  # whatever else was measured, and the rows, as `to_json` has them
+    claims: list[Claim]  # what the comparison is to show, as far as it ran
+    tables: list[Table]  # the claims come after the second
+    closing: list[str]  # files, and what can be done with them
+    seed: int  # of the requests
+    seconds: float  # that it took
+    warnings: list[str]  # what spoils the measurement
+    interrupted: bool = False  # by Ctrl-C
 
     def to_json(self) -> dict[str, Any]:
         """Return the result as plain data."""
@@ -116,20 +94,13 @@ class LiveComparison:
 class Contest:
     """One comparison while it runs: its subjects take turns under the same requests.
 
-    Attributes
-    ----------
-    deployment, folder
-        What is served, and where this comparison's own files are, until it ends.
-    seed
-        Of the requests.
-    began, end_s
-        On the monotonic clock; the end is when it ought to be over.
+    Times are on the monotonic clock; the end is when it ought to be over.
     """
 
     deployment: Deployment
-    folder: Path
-    seed: int
-    began: float
+    folder: Path  # where its own files are, until it ends
+    seed: int  # of the requests
+    began_s: float
     end_s: float
     steps: Steps
 
@@ -137,16 +108,12 @@ class Contest:
     @contextmanager
     def of(cls, file: str, seed: int, within_s: float, steps: Steps) -> Iterator[Contest]:
         """Begin a comparison on a file beside this one; its folder goes when the block ends."""
-        began = time.monotonic()
+        began_s = time.monotonic()
         with tempfile.TemporaryDirectory(prefix="inferway-demo-") as name:
             plain = Path(name, file)
             plain.write_text(template(file), encoding="utf-8")
-            yield cls(inferway.load(plain), Path(name), seed, began, began + within_s, steps)
-
-    @property
-    def seconds(self) -> float:
-        """Time since it began."""
-        return time.monotonic() - self.began
+            end_s = began_s + within_s
+            yield cls(inferway.load(plain), Path(name), seed, began_s, end_s, steps)
 
     def alone(self, expected_s: float, each_s: float = 1.5) -> dict[str, float]:
         """Measure the variants' service times here, in seconds, on a site without a deadline.
@@ -196,6 +163,10 @@ class Contest:
             Point({"name": name}, send, {"name": name, "url": url}) for name, url in urls.items()
         )
 
+    def result(self, **parts: Any) -> LiveComparison:
+        """End the comparison with what was found: the other fields of the result."""
+        return LiveComparison(seed=self.seed, seconds=time.monotonic() - self.began_s, **parts)
+
 
 def template(file: str) -> str:
     """Read one of the deployment files beside this one."""
@@ -228,29 +199,11 @@ def write(deployment: Deployment | Mapping[str, Any], path: Path) -> Path:
     """Write a deployment, or the data of one, to a file."""
     from ruamel.yaml import YAML
 
-    data = deployment if isinstance(deployment, Mapping) else deployment.source.data
     written = io.StringIO()
+    data = deployment if isinstance(deployment, Mapping) else deployment.source.data
     YAML(typ="safe").dump(data, written)
     path.write_text(written.getvalue(), encoding="utf-8")
     return path
-
-
-@contextmanager
-def serving(
-    deployments: Mapping[str, Path],
-    recordings: Mapping[str, Path] | None = None,
-    ready_s: float = READY_S,
-) -> Iterator[dict[str, str]]:
-    """Serve each file in a process of its own while the block runs; yield addresses by name.
-
-    All start at once, and each waits idle for its turn.
-    """
-    with ExitStack() as servers:
-        launched = {
-            name: servers.enter_context(launch(path, (recordings or {}).get(name)))
-            for name, path in deployments.items()
-        }
-        yield {name: one.url(ready_s) for name, one in launched.items()}
 
 
 def late(row: Mapping[str, Any]) -> str:

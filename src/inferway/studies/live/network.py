@@ -37,8 +37,7 @@ from inferway.studies.live.comparison import (
     with_service,
     write,
 )
-from inferway.studies.live.nodes import NodesWatch, Reading, network
-from inferway.studies.live.servers import DemoError
+from inferway.studies.live.servers import DemoError, NodesWatch, Reading, network
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -105,24 +104,17 @@ def service_table(rows: Sequence[Row]) -> Table:
     def moved(row: Row | None) -> str:
         return "-" if row is None else f"{row['moved_bytes_per_slot'] / 2**20:.2f}"
 
-    cells = [
-        [
-            row["policy"],
-            percent(row["accuracy"]),
-            percent((row["twin"] or {}).get("accuracy")),
-            moved(row),
-            moved(row["twin"]),
-            str(row["lost"]),
-            str(row["errors"]),
-            percent(row["cpu_share"], 0),
-            percent(row["other_share"], 0),
-        ]
-        for row in rows
-    ]
+    def cells(row: Row) -> list[str]:
+        twin = row["twin"]
+        accuracies = percent(row["accuracy"]), percent((twin or {}).get("accuracy"))
+        counts = moved(row), moved(twin), str(row["lost"]), str(row["errors"])
+        shares = percent(row["cpu_share"], 0), percent(row["other_share"], 0)
+        return [row["policy"], *accuracies, *counts, *shares]
+
     return table(
         "What was answered, and what it took",
         ["policy", "accuracy", "twin", "MiB/slot", "twin", "lost", "errors", "CPU", "others'"],
-        cells,
+        [cells(row) for row in rows],
         caption=(
             f"Of {max(row['offered'] for row in rows)} requests each. Accuracy by true "
             "labels, the event twin's by profiles; bytes that nodes loaded; CPU of all nodes "
@@ -215,11 +207,11 @@ def compare_placements(
             if not driven.rows:
                 raise
             interrupted = True
-    rows = list(driven.rows.values())
+    rows, records = list(driven.rows.values()), driven.records
     rate_per_s = float(np.mean([row["offered"] / len(row["gain_ms"]) for row in rows])) / slot_s
-    frames = _written(out, rows, driven.records, slot_s)
+    frames = _written(out, rows, records, slot_s)
     written = [str(path) for path in (*draw(out / "network", rows, slot_s), *frames, left)]
-    return LiveComparison(
+    return contest.result(
         rows=rows,
         found={
             "policies": [{name: row[name] for name in PRINTED} for row in rows],
@@ -234,8 +226,6 @@ def compare_placements(
         claims=claims(rows),
         tables=[gain_table(rows, driven.slots, slot_s, rate_per_s), service_table(rows)],
         closing=["\n" + "\n".join(written)],
-        seed=seed,
-        seconds=contest.seconds,
         warnings=_warnings(rows),
         interrupted=interrupted,
     )

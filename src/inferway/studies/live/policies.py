@@ -11,6 +11,7 @@ import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -38,7 +39,6 @@ from inferway.studies.live.comparison import (
     Row,
     Steps,
     ours,
-    serving,
     template,
     warnings_of,
     with_service,
@@ -50,6 +50,7 @@ from inferway.studies.live.servers import (
     calibrate,
     feasible_rate,
     launch,
+    serving,
     simulate,
 )
 from inferway.workload.arrivals import times
@@ -83,18 +84,10 @@ _TWIN_S: Final = 1.5
 
 @dataclass(frozen=True)
 class TwoLevels:
-    """Rates per second of a stream that switches between two levels.
+    """Rates per second of a stream that switches between two levels."""
 
-    Attributes
-    ----------
-    feasible_per_s
-        Greatest rate at which the target can be kept.
-    most_accurate_per_s
-        What the most accurate variant carries alone.
-    """
-
-    feasible_per_s: float
-    most_accurate_per_s: float
+    feasible_per_s: float  # greatest rate at which the target can be kept
+    most_accurate_per_s: float  # what the most accurate variant carries alone
     quiet_per_s: float
     burst_per_s: float
 
@@ -303,21 +296,14 @@ def compare_policies(
             # Between two streams: encoding, the last answers.
             duration_s = contest.fitting(duration_s, len(policies), 1.5)
             times_s = load.arrivals(duration_s, seed)
-            rows = contest.drive(
-                *(urls, times_s, duration_s),
-                lambda policy, record, interval: _measured(policy, record, accuracies, interval),
-            )
+            rows = contest.drive(urls, times_s, duration_s, partial(_measured, accuracies))
         # With the servers gone: their recordings are complete, and the cores are free.
         steps.begin("simulating what was recorded", len(policies) * _TWIN_S)
         twins, lost = replayed(TASK, files, recordings)
     bound = _bound(as_measured(fleet, calibration.least_s), target, len(times_s) / duration_s)
+    marked = ("policy", "accuracy", "accuracy_interval", "mean_s", "p95_s")
     drawn = trade_off(
-        [
-            Mark(
-                *(row[of] for of in ("policy", "accuracy", "accuracy_interval", "mean_s", "p95_s"))
-            )
-            for row in rows
-        ],
+        [Mark(*(row[of] for of in marked)) for row in rows],
         bound=bound["line"],
         target=target,
         title="Latency against accuracy, one machine, the same requests",
@@ -334,7 +320,7 @@ def compare_policies(
         *warnings_of(rows, 2e-3, "so latencies are partly its own"),
         *lost,
     ]
-    return LiveComparison(
+    return contest.result(
         rows=rows,
         found={
             "task": TASK,
@@ -354,8 +340,6 @@ def compare_policies(
             *([twin_table(twins)] if twins else []),
         ],
         closing=[f"\nFigure: {figure[0]} and {figure[1].name}", _next_steps(out)],
-        seed=seed,
-        seconds=contest.seconds,
         warnings=warnings,
     )
 
@@ -364,16 +348,18 @@ def replayed(
     task: str, files: Mapping[str, Path], recordings: Mapping[str, Path]
 ) -> tuple[dict[str, Any], list[str]]:
     """Simulate recorded runs; by name what ``--trace`` says, and what could not be simulated."""
-    options = {
-        name: [str(file), "--trace", str(recordings[name]), "--replications", "4", "--workers", "1"]
-        for name, file in files.items()
-    }
-    found, warnings = simulate(options)
+    shown = ("--replications", "4", "--workers", "1")
+    found, warnings = simulate(
+        {
+            name: [str(file), "--trace", str(recordings[name]), *shown]
+            for name, file in files.items()
+        }
+    )
     return {name: one["tasks"][task]["trace"] for name, one in found.items()}, warnings
 
 
 def _measured(
-    policy: str, record: Record, accuracies: Mapping[str, float], interval: Interval
+    accuracies: Mapping[str, float], policy: str, record: Record, interval: Interval
 ) -> Row:
     found = summary(record, accuracies)
     answered = record.answered

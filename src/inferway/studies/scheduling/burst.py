@@ -21,19 +21,18 @@ VARIANTS = ("light", "heavy")
 # EfficientNet-B0 and PNASNet-5-Large: the calibration of the module's docstring.
 SERVICE_S = (0.0107, 0.0429)
 ACCURACY = (0.7769, 0.8278)  # on ImageNet's validation set, as printed (Sec. 5.1.1).
+# Accuracies that rewards count in training: other data than the evaluation's (Sec. 5.1.1). The
+# paper evaluates on ImageNet's validation set and lets the reward of eq. 2 count accuracies on
+# ImageNet-V2, "matched frequency" (Recht et al., ICML 2019), without printing them. These are top-1
+# of timm's ``results-imagenetv2-matched-frequency.csv``: of `efficientnet_b0.ra_in1k` (224 x 224,
+# crop 0.875; 0.77698 on ImageNet, the paper's 77.69 %) and `pnasnet5large.tf_in1k` (331 x 331, crop
+# 0.911; 0.82814; 0.82782 in timm's earlier tables, the paper's 82.78 %). No other EfficientNet-B0
+# there has the paper's accuracy.
 GAINS = (0.6615, 0.7256)
-"""Accuracies that rewards count in training: other data than the evaluation's (Sec. 5.1.1).
-
-The paper evaluates on ImageNet's validation set and lets the reward of eq. 2 count accuracies on
-ImageNet-V2, "matched frequency" (Recht et al., ICML 2019), without printing them. These are top-1
-of timm's ``results-imagenetv2-matched-frequency.csv``: of `efficientnet_b0.ra_in1k` (224 x 224,
-crop 0.875; 0.77698 on ImageNet, the paper's 77.69 %) and `pnasnet5large.tf_in1k` (331 x 331, crop
-0.911; 0.82814; 0.82782 in timm's earlier tables, the paper's 82.78 %). No other EfficientNet-B0
-there has the paper's accuracy."""
 SIZES = (1, 3, 5)  # of batches (Sec. 5.2.2).
+# Part of one request's time that a batch pays once: a small network hardly fills a GPU, so that
+# batches cost it little more.
 LIGHT_PHI = 0.7
-"""Part of one request's time that a batch pays once: a small network hardly fills a GPU, so that
-batches cost it little more."""
 HEAVY_PHI = 0.3  # a large network fills it already
 BUFFER = 15
 DEADLINE_S = 0.3

@@ -19,10 +19,9 @@ RULES = ("light", "coin", "pair")
 class Tied(NamedTuple):
     """One queue; light servers have the lower numbers."""
 
+    # Place in `RULES`: a light one first; a class by a fair coin, where both have idle servers;
+    # any, but the heavy one where exactly one of each is idle, as the paper's sentence can be read.
     rule: int
-    """Place in `RULES`: a light one first; a class by a fair coin, where both have idle servers;
-    any, but the heavy one where exactly one of each is idle, as the paper's sentence can be
-    read."""
 
     @classmethod
     def build(

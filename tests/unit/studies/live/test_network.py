@@ -32,8 +32,7 @@ from inferway.studies.live.network import (
     predict,
     service_table,
 )
-from inferway.studies.live.nodes import NodesWatch, Reading
-from inferway.studies.live.servers import DemoError
+from inferway.studies.live.servers import DemoError, NodesWatch, Reading
 from inferway.twin.slots import simulate_slots
 
 EXAMPLE = Path(__file__).parents[4] / "examples" / "delivery-network.yaml"
