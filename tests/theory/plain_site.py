@@ -565,6 +565,9 @@ class PlainSite:
             ),
             idle=np.array(self.idle),
             busy=np.array(busy),
+            in_system=np.array(
+                [sum(lengths[number] for number in self.standing[k]) for k in classes]
+            ),
             idle_server=np.array(standing),
             idle_place=np.argsort(standing),
             idle_classes=np.array([sum(1 << k for k in classes if self.idle[k])]),
