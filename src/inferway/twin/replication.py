@@ -422,4 +422,5 @@ def _series(accuracy: Floats, outcomes: Sequence[Replicated]) -> Series | None:
             in_system=present,
             accuracy=since @ accuracy / since.sum(axis=2),
             running_accuracy=sent @ accuracy / sent.sum(axis=2),
+            dispatched=sent.sum(axis=2),
         )
