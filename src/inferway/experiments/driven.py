@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,7 +12,16 @@ from numpy.typing import NDArray
 from rich.text import Text
 
 from inferway.experiments.curves import Curve, Panel, panels
-from inferway.experiments.text import accuracy, milliseconds, percent, seconds, shares, table, text
+from inferway.experiments.text import (
+    accuracy,
+    milliseconds,
+    percent,
+    promise,
+    seconds,
+    shares,
+    table,
+    text,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -127,15 +136,33 @@ def drive(
         addresses = loadgen.addresses_of(deployment, None) if url is None else dict(url)
         driven = loadgen.drive_network(deployment, addresses, **settings)
         found = loadgen.network_summary(driven, deployment)
-        return Driven(deployment.path.name, found.tasks, {driven.task: driven}, found)
+        tasks = {name: _judged(one, deployment, name) for name, one in found.tasks.items()}
+        found = replace(found, tasks=tasks)
+        return Driven(deployment.path.name, tasks, {driven.task: driven}, found)
     if not isinstance(url, str | None):
         raise loadgen.DriveError("one server is driven at one address; the file has no `network`")
     records = loadgen.run(deployment, url or loadgen.URL, **settings)
     summaries = {}
     for name, record in records.items():
         variants = deployment.tasks[name].variants.values()
-        summaries[name] = loadgen.summary(record, {one.name: one.accuracy for one in variants})
+        plain = loadgen.summary(record, {one.name: one.accuracy for one in variants})
+        summaries[name] = _judged(plain, deployment, name)
     return Driven(url or loadgen.URL, summaries, records)
+
+
+def _judged(one: Summary, deployment: Deployment, name: str) -> Summary:
+    """A task's summary with the verdict on its target.
+
+    Whether it was offered more than the bound allows is known of one site without batches.
+    """
+    from inferway.dispatch.promise import overloads
+    from inferway.site.fleet import fleet_of
+
+    task, overloaded = deployment.tasks[name], False
+    if len(deployment.nodes) == 1 and not any(each.batch for each in task.variants.values()):
+        fleet = fleet_of(deployment, name)
+        overloaded = overloads(one.rate_per_s, fleet, task.accuracy_target, task.energy_budget)
+    return one.judged(task.accuracy_target, overloaded=overloaded)
 
 
 def tables(driven: Driven) -> list[RenderableType]:
@@ -164,6 +191,7 @@ def _task_tables(url: str, summaries: Mapping[str, Summary]) -> list[RenderableT
         "latency, p50": lambda one: seconds(one.p50_s),
         "latency, p95": lambda one: seconds(one.p95_s),
         "latency, p99": lambda one: seconds(one.p99_s),
+        "promise": lambda one: promise(one.promise),
         "shares": lambda one: shares(one.shares).replace(", ", "\n"),
     }
     rows = [[label, *map(write, summaries.values())] for label, write in lines.items()]
