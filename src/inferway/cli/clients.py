@@ -52,7 +52,7 @@ def drive(
     json: terminal.Json = False,
 ) -> None:
     """Send the file's workload to a server or a network, open-loop; say what its requests met."""
-    from inferway.experiments.driven import tables, write
+    from inferway.experiments.driven import write
     from inferway.loadgen import Access, AddressError, DriveError, addresses_of
 
     deployment = options.opened(file)
@@ -90,7 +90,7 @@ def drive(
             "network": None if network is None else network.to_json(),
             **kept,
         },
-        lambda: [*tables(driven), *map(str, files)],
+        lambda: [*driven.tables(), *map(str, files)],
     )
     summaries = driven.tasks if network is None else {"": network.whole}
     for name, one in summaries.items():
