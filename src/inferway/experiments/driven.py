@@ -77,11 +77,11 @@ class Driven(Shown):
             "failed": lambda one: str(one.failed),
             "accuracy, by labels": lambda one: accuracy(one.accuracy),
             "accuracy, by profiles": lambda one: accuracy(one.profile_accuracy),
-            "promise": lambda one: promise(one.promise),
             "latency, mean": lambda one: seconds(one.mean_s),
             "latency, p50": lambda one: seconds(one.p50_s),
             "latency, p95": lambda one: seconds(one.p95_s),
             "latency, p99": lambda one: seconds(one.p99_s),
+            "promise": lambda one: promise(one.promise),
             "shares": lambda one: shares(one.shares).replace(", ", "\n"),
         }
         rows = [[label, *map(write, self.tasks.values())] for label, write in columns.items()]

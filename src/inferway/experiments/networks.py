@@ -37,9 +37,6 @@ Float = NDArray[np.float64]
 MOST_ROWS: Final = 40  # of tasks, whose JSON document has all, and of nodes in a heat map
 MOST_NODES: Final = 2000  # a map of more shows nothing
 _MIB, _GIB = 2**20, 2**30
-_POINTS: Final = 400
-_MOST_NAMES: Final = 60
-_CROWDED: Final = 12  # nodes of a tier beside each other that are still named
 _PROOF: Final = {
     True: "Proven to be the best; the gap is what sharing instances by arrival costs.",
     False: "The time limit came before the proof: a better placement may exist.",
@@ -199,7 +196,7 @@ def _mebibytes(value: float) -> str:
 
 def over_time(result: NetworkResult, *, title: str = "") -> Figure:
     """Gain per request and bytes fetched in each slot; means of several where there are many."""
-    edges = np.arange(0, result.slots, -(-result.slots // _POINTS))
+    edges = np.arange(0, result.slots, -(-result.slots // 400))
     length = np.diff(np.append(edges, result.slots))
     requests = np.add.reduceat(result.requests, edges)
     requests = np.where(requests > 0, requests, np.nan)
@@ -316,7 +313,7 @@ def network_map(topology: Topology, share: Float, *, title: str = "") -> Figure:
             below = tree and tier == len(topology.tiers) - 1
             # Beside each other: those of a tier, or all.
             beside = tiers[tier] if tree else count
-            if beside > (_CROWDED if tree and not below else _MOST_NAMES):
+            if beside > (12 if tree and not below else 60):  # no room for their names
                 continue
             # Names keep their distance from the largest marker, whatever the node's own.
             axes.annotate(

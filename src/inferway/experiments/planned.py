@@ -31,7 +31,6 @@ from inferway.twin.scenario import scenario_of
 from inferway.twin.simulation import run
 from inferway.workload import mean_rate
 
-_LOADS: Final = 7  # that are tried first
 LOST: Final = 1e-3  # part of the requests that may find no room, where buffers are finite
 # How far below its target a run's mean accuracy may end: what a policy's balance swings by.
 SLACK: Final = 1e-3
@@ -298,7 +297,7 @@ def _search(
         return known[key].holds
 
     full, spare = 1.0, 0.0  # loads that are too high, and that hold
-    for step in range(_LOADS):
+    for step in range(7):
         load = 0.8 if step == 0 else (full + spare) / 2
         counts = cheapest(need, load=load)
         if counts is not None and holds(counts):

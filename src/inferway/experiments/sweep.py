@@ -30,19 +30,13 @@ from inferway.version import __version__
 
 MOST_POINTS: Final = 10_000  # of a sweep, and so of an axis
 MOST_ROWS: Final = 60  # of the table; the sweep's files hold all
-_WRITE_S: Final = 1.0  # finished points are on the disk after so long at most
 _MEAN: Final = "response_time_s.mean"
 _P95: Final = "response_time_s.p95"
 _BOUND: Final = "bound.response_time_s"
 # What of a row a reader looks at first.
 _SHOWN: Final = ("task", _MEAN, _P95, "accuracy.mean", "rejected", _BOUND, "stable", "error")
-_LOOSE: Final = 0.5  # half the 95 % interval over the mean, above which a mean is none
 _DASHES: Final = ("-", "--", ":", "-.")
 _WIDE: Final = 20.0  # largest over smallest from which an axis is logarithmic
-_LEAST_SPAN: Final = 0.01  # of accuracies from the bottom of the figure to its top
-_MOST_TARGETS: Final = 4
-_MOST_MARKERS: Final = 40
-_NAMES: Final = {"load": "load", "rate": "arrival rate, 1/s", "accuracy_target": "accuracy target"}
 
 Rows = list[dict[str, Any]]
 
@@ -345,7 +339,7 @@ def run(
                     with suppress(OSError):  # writing the frame says why
                         if store is not None:
                             store.add(names[place], points[place], {"rows": rows})
-                    if time.monotonic() > written_s + _WRITE_S:
+                    if time.monotonic() > written_s + 1.0:  # s, for those who look at the frame
                         _, failure = _written(points, names, done, file)
                         written_s = time.monotonic()
                     tell(texts[place], 1)
@@ -412,7 +406,7 @@ def settled(rows: pd.DataFrame) -> pd.Series[bool]:
     """Tell which rows have a mean: stable, and not so near the edge that it drifts."""
     mean = rows[_MEAN].astype(float)
     spread = 1.96 * rows["response_time_s.stderr"].astype(float).fillna(0.0)
-    return rows["stable"].eq(other=True) & (spread <= _LOOSE * mean)
+    return rows["stable"].eq(other=True) & (spread <= 0.5 * mean)
 
 
 def draw(axes: Sequence[Axis], frame: pd.DataFrame, title: str = "") -> Drawing | None:
@@ -428,7 +422,8 @@ def draw(axes: Sequence[Axis], frame: pd.DataFrame, title: str = "") -> Drawing 
     others = [one for one in axes if one is not across]
     frame = frame[frame[_MEAN].notna()]
     name = f"{across.key}, {across.unit}" if across.unit.strip() else across.key
-    name = _NAMES.get(across.key, name)
+    texts = {"rate": "arrival rate, 1/s", "accuracy_target": "accuracy target"}
+    name = texts.get(across.key, name)
     x = sorted(value.number for value in across.values if value.number is not None)
     scale: Any = "linear"
     if min(x) > 0 and len(x) > 2 and max(x) > _WIDE * min(x):
@@ -440,7 +435,15 @@ def draw(axes: Sequence[Axis], frame: pd.DataFrame, title: str = "") -> Drawing 
         rows = frame[frame["task"] == task]
         head = f"task {task}" if len(tasks) > 1 else ""
         shown += [
-            Panel(head, name, up, curves, scale_across=scale, scale_up=scale_up, limits_up=ends)
+            Panel(
+                head,
+                name,
+                up,
+                curves,
+                scale_across=scale,
+                scale_up=scale_up,
+                limits_up=ends,
+            )
             for up, curves, scale_up, ends in (
                 _times(rows, across, others),
                 _accuracies(rows, across, others),
@@ -484,13 +487,13 @@ def _accuracies(rows: pd.DataFrame, across: Axis, others: Sequence[Axis]) -> Dra
     curves: list[Curve] = []
     if across.key == "accuracy_target":
         curves = [Curve("target", targets, targets, dash=":")]
-    elif len(targets) <= _MOST_TARGETS:
+    elif len(targets) <= 4:
         curves = [Curve("target", [min(x), max(x)], [one, one], dash=":") for one in targets]
     curves += _lines(rows, across, others, "accuracy", 1.0)
     every = [*rows["accuracy.mean"].dropna().astype(float), *targets]
     # Differences of a thousandth are noise to the eye of whoever promised an accuracy.
     middle, half = (min(every) + max(every)) / 2, (max(every) - min(every)) / 2
-    half = max(1.1 * half, _LEAST_SPAN / 2)
+    half = max(1.1 * half, 0.005)
     return "mean accuracy of the answers", curves, "linear", (middle - half, middle + half)
 
 
@@ -505,7 +508,7 @@ def _lines(
             (size * own[f"{what}.mean"].astype(float)).tolist(),
             error=(1.96 * size * own[f"{what}.stderr"].astype(float)).tolist(),
             hollow=(~settled(own)).tolist(),
-            markers=len(across.values) <= _MOST_MARKERS,
+            markers=len(across.values) <= 40,
         )
         for place, (label, group) in enumerate(_groups(rows, others))
         for own in (group.sort_values(across.key),)
