@@ -24,7 +24,7 @@ from inferway.live.node.placement_messages import PlacementMessages
 from inferway.live.security.tls import Credentials
 from inferway.network import network_of, topology_of
 from inferway.placement.agent import Agent
-from inferway.placement.crossing import data_of
+from inferway.placement.layout import data_of
 
 
 class Member:

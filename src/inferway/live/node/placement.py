@@ -26,7 +26,8 @@ from inferway.live.node.plan import NodePlan
 from inferway.live.node.state import DamagedStateError, NodeState, Saved, StateError
 from inferway.live.site import balances_of, take_up
 from inferway.live.threads import run_detached
-from inferway.placement.local import LocalPolicy, loads_of, local_policy, variants_of
+from inferway.placement.agent import Agent, LocalPolicy
+from inferway.placement.local import loads_of, local_policy
 from inferway.placement.table import expected_batches, policy_of
 
 if TYPE_CHECKING:
@@ -160,10 +161,8 @@ class NodePlacement:
         )
         _rehearse(spare, plan)
         self._post: PlacementMessages | None = None
-        if self.policy.agent is not None:
-            self._post = PlacementMessages(
-                self.policy.agent, peers, network.nodes, slot=self.clock.last
-            )
+        if isinstance(self.policy, Agent):
+            self._post = PlacementMessages(self.policy, peers, network.nodes, slot=self.clock.last)
         # As of the last slot's end, but for what is loaded.
         self._kept: Saved | None = None
         self._saving: asyncio.Future[None] | None = None
@@ -171,7 +170,7 @@ class NodePlacement:
         self._resumed = False
         # Number of the last slot that has ended, 0 before the first; and ended since the start.
         self.slot = self.ended = 0
-        self._names = variants_of(network, plan.number)
+        self._names = plan.data.variants
         own, models = slice(*network.pairs.first[plan.number : plan.number + 2]), network.models
         self._pairs: list[Pair] = [
             (network.tasks[models.task[model]], variant)
@@ -247,7 +246,7 @@ class NodePlacement:
 
     async def _end(self, number: int) -> None:
         arrived, reached, served = self._demand.cut()
-        load = loads_of(self._plan.data, self._names, served, self.policy.x)
+        load = loads_of(self._plan.data, served, self.policy.x)
         if self._post is not None:
             self._post.close_slot(number, arrived, load)
             await self.clock.letters()

@@ -18,7 +18,7 @@ from inferway.live.upstream.upstream import Upstream
 from inferway.network.layout import Deployed, deployed, members_of, topology_of
 from inferway.network.routes import shortest_paths
 from inferway.network.topology import Topology
-from inferway.placement.crossing import NodeData, data_of
+from inferway.placement.layout import NodeData, data_of
 from inferway.protocol.address import split
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ import msgspec
 import numpy as np
 
 from inferway.live.site import Balance
-from inferway.placement.counters import Counters
+from inferway.placement.agent import Counters
 from inferway.placement.infida import InfidaState
 
 if TYPE_CHECKING:

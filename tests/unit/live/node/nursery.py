@@ -30,9 +30,9 @@ from inferway.live.node.plan import plan_of
 from inferway.live.node.state import NodeState, Saved, fingerprint
 from inferway.live.site import Balance, TaskSite, balances_of, take_up
 from inferway.live.store import Allowed, ModelStore
-from inferway.placement.counters import Counters
+from inferway.placement.agent import Counters, LocalPolicy
 from inferway.placement.infida import InfidaState
-from inferway.placement.local import LocalPolicy, local_policy
+from inferway.placement.local import local_policy
 
 PAIRS = 3000
 SLOTS = 3000
