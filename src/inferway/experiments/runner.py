@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import fcntl
 import hashlib
 import itertools
 import json
@@ -25,6 +24,7 @@ from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from inferway.files import write_whole
 from inferway.unreadable import UNREADABLE
 
 
@@ -261,9 +261,7 @@ class ResultStore:
         wanted = set(names)
         lines = "".join(f"{line}\n" for name, _, line in self._lines() if name in wanted)
         if self.file.exists():
-            fresh = self.file.with_suffix(".new")
-            fresh.write_text(lines, encoding="utf-8")
-            fresh.replace(self.file)
+            write_whole(self.file, lines)
 
     def _lines(self) -> Iterator[tuple[str, dict[str, Any], str]]:
         """Key, result and text of each whole line."""
@@ -272,19 +270,6 @@ class ResultStore:
             with suppress(*UNREADABLE, KeyError, TypeError):
                 record = json.loads(line, object_hook=_number)
                 yield record["key"], dict(record["result"]), line
-
-    @contextmanager
-    def alone(self) -> Iterator[None]:
-        """Hold the folder; RuntimeError where another run does."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with (self.folder / "lock").open("w") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise RuntimeError(
-                    f"another run writes to {self.folder}: wait for it, or name another --out"
-                ) from None
-            yield
 
 
 def _json(value: Any) -> Any:

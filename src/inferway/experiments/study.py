@@ -15,6 +15,7 @@ from inferway.experiments.machine import cores
 from inferway.experiments.results import Results, with_intervals
 from inferway.experiments.runner import Computed, Point, ResultStore, in_processes, key, version
 from inferway.experiments.text import Drawing, Frame, frame
+from inferway.files import alone
 
 OUT = Path("out/studies")  # where results go unless said otherwise, below the current folder
 # From seconds, through the third digit, to the paper's own run lengths.
@@ -188,7 +189,7 @@ def run(
     """
     points, names, store = _planned(study, scale, out, seed)
     workers = cores() if workers is None else workers
-    with store.alone():
+    with alone(store.folder, "run"):
         known = store.read()
         # The longest first, so that no core is left alone with a long one at the end.
         missing = sorted(

@@ -24,6 +24,7 @@ from inferway.dispatch.deployed import bound
 from inferway.experiments.curves import Curve, Drawing, Look, Panel, panels
 from inferway.experiments.runner import Point, ResultStore, in_threads
 from inferway.experiments.text import Laid, Shown, table
+from inferway.files import alone, replacing
 from inferway.twin import simulate
 from inferway.twin.simulation import INTERRUPTED
 from inferway.version import __version__
@@ -318,7 +319,7 @@ def run(
     tell = progress or (lambda _, __: None)
     file = None if out is None else out / "sweep.parquet"
     store = None if out is None else ResultStore(out)
-    with nullcontext() if store is None else store.alone():
+    with nullcontext() if store is None else alone(store.folder, "run"):
         known = {} if store is None else store.read()
         done = {name: known[name]["rows"] for name in names if name in known}
         if kept := len(done):
@@ -367,9 +368,8 @@ def _written(
     frame = frame[[*keys, *(name for name in frame if name not in keys)]]
     try:
         if file is not None:
-            beside = file.with_suffix(".tmp")
-            frame.to_parquet(beside, index=False, compression="zstd")
-            beside.replace(file)
+            with replacing(file) as written:
+                frame.to_parquet(written, index=False, compression="zstd")
     except OSError as error:
         return frame, error
     return frame, None

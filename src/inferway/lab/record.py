@@ -7,7 +7,6 @@ so; /run is empty after the machine started anew, and then a file's first line s
 
 from __future__ import annotations
 
-import fcntl
 import os
 import secrets
 import select
@@ -18,8 +17,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
+from inferway.files import lock
 from inferway.lab import namespace
-from inferway.live.store.cache import lock_folder
 
 STATE: Final = Path("/run/inferway")
 # Where `ip netns exec` looks for files of a namespace that stand for those in /etc.
@@ -54,8 +53,7 @@ class EmulationRecord:
                 raise EmulationError(
                     f"a network called {name} is being emulated already; give this one another name"
                 ) from None
-            record = cls(name, os.open(folder / "record", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC))
-            fcntl.flock(record.descriptor, fcntl.LOCK_EX)
+            record = cls(name, lock(folder, name="record"))
         for node in nodes:
             for path in (record.namespace(node), record.hosts(node).parent):
                 if os.path.lexists(path):
@@ -126,11 +124,9 @@ def remove_leftovers(name: str | None = None) -> list[str]:
         for folder in sorted(STATE.iterdir()):
             if not folder.is_dir() or name not in (None, folder.name):
                 continue
-            descriptor = os.open(folder / "record", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
             try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                descriptor = lock(folder, name="record")
             except BlockingIOError:  # it runs
-                os.close(descriptor)
                 continue
             EmulationRecord(folder.name, descriptor).remove()
             removed.append(folder.name)
@@ -145,11 +141,11 @@ def remove_leftovers(name: str | None = None) -> list[str]:
 def _locked() -> Iterator[None]:
     """Let nobody else begin or remove a record meanwhile."""
     STATE.mkdir(mode=0o755, exist_ok=True)
-    lock = lock_folder(STATE, wait=True)
+    descriptor = lock(STATE, wait=True)
     try:
         yield
     finally:
-        os.close(lock)
+        os.close(descriptor)
 
 
 def _remove_hosts(folder: Path, owner: str) -> bool:

@@ -7,10 +7,8 @@ Its files, the checkpoint and the trained policy that schedulers read without Py
 from __future__ import annotations
 
 import dataclasses
-import fcntl
 import json
 import math
-import os
 import signal
 import threading
 import time
@@ -23,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from inferway.files import alone, replacing, write_whole
 from inferway.learning.settings import Settings
 from inferway.learning.site import Control, PhaseTally, evaluate
 from inferway.scheduling.neural_policy import About, read
@@ -125,7 +124,7 @@ def train(
     from inferway.learning.ppo import DivergenceError, Learner
 
     torch.set_num_threads(threads)
-    with alone(out):
+    with alone(out, "training"):
         identity = identity_of(control, settings, task, seed, start)
         saved = read_checkpoint(out)
         learner = Learner(control, settings, seed)
@@ -268,9 +267,7 @@ class LearningCurve:
 
     def __init__(self, folder: Path, slots: int, *, tensorboard: bool = True) -> None:
         path = folder / "curve.csv"
-        fresh = path.with_suffix(".new")
-        fresh.write_text("".join(_kept(path, slots)), encoding="utf-8")
-        fresh.replace(path)
+        write_whole(path, "".join(_kept(path, slots)))
         self._closing = ExitStack()
         self.close = self._closing.close
         self._file = self._closing.enter_context(path.open("a", encoding="utf-8", buffering=1))
@@ -319,24 +316,14 @@ def save(
 
 def _write(path: Path, arrays: Arrays) -> None:
     """Write arrays to a file that is either as it was before or whole, whatever happens."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_name(f".{path.name}.new")
-    with fresh.open("wb") as file:
+    with replacing(path, lasting=True) as file:
         np.savez(file, allow_pickle=False, **arrays)
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.replace(path)
 
 
 def write_checkpoint(folder: Path, about: Mapping[str, Any], state: Arrays) -> None:
     """Keep a state and what it is one of; on the disk when this returns."""
     text = json.dumps({"schema": SCHEMA, **about}, allow_nan=False)
     _write(folder / CHECKPOINT, {"about": np.array(text), **state})
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def read_checkpoint(folder: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]] | None:
@@ -361,20 +348,6 @@ def read_checkpoint(folder: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any
             f"schema {schema}, and {SCHEMA} is what is read. Name another --out, or remove it."
         )
     return about, arrays
-
-
-@contextmanager
-def alone(folder: Path) -> Iterator[None]:
-    """Hold a folder; RuntimeError where another training does."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise RuntimeError(
-                f"another training writes to {folder}: wait for it, or name another --out"
-            ) from None
-        yield
 
 
 def identity_of(

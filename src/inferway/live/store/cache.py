@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import io
 import json
@@ -17,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from inferway.files import sync_folder
 from inferway.live.errors import NoRoomError, StoreError
 from inferway.unreadable import UNREADABLE
 
@@ -295,30 +295,6 @@ class Partial:
         if self.received == 0:
             with suppress(OSError):
                 self.discard()
-
-
-def sync_folder(folder: Path) -> None:
-    """Have the disk keep what a folder holds, for good; OSError as the disk says."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def lock_folder(folder: Path, *, wait: bool = False) -> int:
-    """Hold a folder until the descriptor that is returned is closed, or the process ends.
-
-    Where another process holds it, wait for that or raise BlockingIOError; any other OSError if
-    nothing can be written there.
-    """
-    lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except OSError:
-        os.close(lock)
-        raise
-    return lock
 
 
 def _beside(file: Path, ending: str) -> Path:

@@ -19,9 +19,10 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
+from inferway.files import lock
 from inferway.live.errors import DamagedError, NoRoomError, StoreError
 from inferway.live.store.allowed import Allowed, ModelSource, shown
-from inferway.live.store.cache import Cache, Partial, lock_folder
+from inferway.live.store.cache import Cache, Partial
 from inferway.live.store.download import copy, download
 from inferway.live.threads import run_in_thread
 from inferway.runtime.artifact import MAX_BYTES
@@ -74,7 +75,7 @@ class ModelStore:
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             # Two processes would evict each other's files.
-            self._closing.callback(os.close, lock_folder(folder))
+            self._closing.callback(os.close, lock(folder))
             self._cache = Cache(folder, limit_bytes, now)
         except BlockingIOError:
             raise StoreError(
