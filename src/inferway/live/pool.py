@@ -25,8 +25,7 @@ from inferway.live.request import EXPIRED, InferRequest, Job, Outcome, RequestBa
 from inferway.live.servers import Health, ServerQueues
 from inferway.live.stats import Stats
 from inferway.live.threads import InlineRunner, Wakeup
-from inferway.live.upstream.remote import Forwarding
-from inferway.live.upstream.server import ServerInstance
+from inferway.live.upstream.remote import Forwarding, ServerInstance
 from inferway.protocol import RefusalError, Signature
 from inferway.runtime import RemoteRuntime, Served
 from inferway.site import HOLD, REJECT

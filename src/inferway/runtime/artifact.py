@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     import onnx
     from google.protobuf.descriptor import Descriptor
 
+# Size limit in bytes: a protobuf message cannot be larger.
 MAX_BYTES: Final = 2 * 1024**3
-"""Size limit in bytes: a protobuf message cannot be larger."""
 
+# ONNX Runtime guarantees operators from this opset on (its compatibility page).
 OLDEST_OPSET: Final = 7
-"""ONNX Runtime guarantees operators from this opset on (its compatibility page)."""
 
+# A file format old enough for every ONNX Runtime, so that only the opset is probed.
 OLDEST_IR: Final = 3
-"""A file format old enough for every ONNX Runtime, so that only the opset is probed."""
 
 # Metadata by which a model sets ONNX Runtime's options, its log and profile files among them, in a
 # process whose environment allows it.

@@ -25,9 +25,9 @@ from typing import Any, Final
 
 from inferway.runtime.runtime import zeros
 
+# Blocks from here on go back when they are freed. Smaller ones are as fast as ever; runs that are
+# large take up to a tenth longer (`docs/benchmarks/memory.md`).
 LARGE_BYTES: Final = 4 * 1024**2
-"""Blocks from here on go back when they are freed. Smaller ones are as fast as ever; runs that are
-large take up to a tenth longer (`docs/benchmarks/memory.md`)."""
 _TRIM_THRESHOLD: Final = -1
 _MMAP_THRESHOLD: Final = -3
 _LIBRARY: Final[Any] = ctypes.CDLL(None) if sys.platform == "linux" else None

@@ -20,12 +20,12 @@ from inferway.runtime.runtime import Arrays, Runtime
 from inferway.runtime.server import Fault, RemoteError, ServerConnections
 from inferway.unreadable import UNREADABLE, fault
 
+# Longest wait for one answer, unless told otherwise.
 TIMEOUT_S: Final = 10.0
-"""Longest wait for one answer, unless told otherwise."""
+# What a server calls the binary tensor extension in its metadata.
 BINARY: Final = "binary_tensor_data"
-"""What a server calls the binary tensor extension in its metadata."""
+# A server that gave no answer in time is asked for so long whether it lives.
 HEALTH_S: Final = 0.5
-"""A server that gave no answer in time is asked for so long whether it lives."""
 # Larger tensors and answers are written and read in a thread: the loop has others to serve.
 _LARGE_BYTES: Final = 128 * 1024
 
@@ -250,8 +250,8 @@ class RemoteRuntime:
             ) from None
 
 
+# What runs a variant: here, or at a server.
 Served = Runtime | RemoteRuntime
-"""What runs a variant: here, or at a server."""
 
 
 class BlockingRemote:

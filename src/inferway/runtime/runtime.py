@@ -18,8 +18,8 @@ Arrays = dict[str, NDArray[Any]]
 class Call(Protocol):
     """One run that can be stopped from another thread."""
 
+    # Set to True, it makes the run fail soon; after the run, nothing happens.
     terminate: bool
-    """Set to True, it makes the run fail soon; after the run, nothing happens."""
 
 
 class Stoppable(Protocol):
@@ -35,8 +35,8 @@ class Stoppable(Protocol):
 class Steady(Protocol):
     """Statement of a runtime that it computes in this process and does nothing else."""
 
+    # Whether a run waits for nothing, and takes as long as any other one of the same shapes.
     steady: bool
-    """Whether a run waits for nothing, and takes as long as any other one of the same shapes."""
 
 
 class Runtime(Protocol):

@@ -16,11 +16,11 @@ from inferway.protocol.http1 import ClientConnection, ConnectionPool, connect_fa
 from inferway.protocol.messages import ErrorMessage
 from inferway.unreadable import UNREADABLE
 
+# Longest wait for a connection: several round trips, even around the world.
 CONNECT_S: Final = 2.0
-"""Longest wait for a connection: several round trips, even around the world."""
+# Unused connections are closed after this, unless the server announces another time: servers close
+# theirs after 5 s (uvicorn) or more, and a request that meets that close may be lost.
 IDLE_S: Final = 3.0
-"""Unused connections are closed after this, unless the server announces another time: servers
-close theirs after 5 s (uvicorn) or more, and a request that meets that close may be lost."""
 _MARGIN_S: Final = 1.0
 _CONNECTIONS: Final = 4096
 _LONGEST_REASON: Final = 300

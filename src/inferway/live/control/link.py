@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+# Most that is held of what one neighbor says.
 STATE_BYTES: Final = 64 << 20
-"""Most that is held of what one neighbor says."""
 # A neighbor holds one token, and two for a moment when it restarts.
 _PROCESSES: Final = 4
 

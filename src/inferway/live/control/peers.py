@@ -31,16 +31,16 @@ from inferway.live.errors import ServeError
 from inferway.live.security.tls import Credentials
 from inferway.live.threads import Wakeup
 
+# The kind of what a node offers.
 MENU: Final = "menu"
-"""The kind of what a node offers."""
+# The kinds of placement's messages.
 PLACEMENT: Final = ("floor", "needed", "worst", "offers")
-"""The kinds of placement's messages."""
 KINDS: Final = frozenset((MENU, *PLACEMENT))
 
+# A neighbor from which nothing comes for so long is gone.
 LEASE_S: Final = 1.0
-"""A neighbor from which nothing comes for so long is gone."""
+# Most that one sample may have.
 LIMIT_BYTES: Final = 1 << 20
-"""Most that one sample may have."""
 # Of one neighbor, until the loop has looked; what comes beyond is dropped.
 _INBOX_BYTES: Final = 64 << 20
 # What a sample takes beside its content.

@@ -15,8 +15,8 @@ from inferway.live.security.tls import Credentials
 from inferway.network.topology import Topology
 from inferway.protocol.address import joined, split
 
+# Under which key a node tells a neighbor that it lives.
 ALIVE: Final = "alive"
-"""Under which key a node tells a neighbor that it lives."""
 
 _RETRY: Final = {"period_init_ms": 100, "period_max_ms": 1000, "period_increase_factor": 2.0}
 # A connection attempt into a partition hangs until then, and one that heals is not seen before.

@@ -175,7 +175,7 @@ class Fleets:
         def round_trips_s() -> dict[str, float | None]:
             """Those that servers were last told, by class; None if not known."""
             return {
-                name: self._upstreams[offer.path[0]].round_trip_s(offer.path)
+                name: self._upstreams[offer.path[0]].trips.round_trip_s(offer.path)
                 for name, offer in forwarded.items()
             }
 

@@ -19,8 +19,8 @@ from urllib.parse import unquote, urljoin, urlsplit
 
 from inferway.live.errors import ForbiddenSourceError, UnavailableError
 
+# A socket's family, and where it connects to.
 Address = tuple[int, tuple[Any, ...]]
-"""A socket's family, and where it connects to."""
 SCHEMES: Final = ("file", "https")
 
 
@@ -30,8 +30,8 @@ _METADATA: Final = tuple(
     map(ip_network, ("fd00:ec2::/32", "100.100.100.200", "168.63.129.16", "192.0.0.192"))
 )
 _NAT64: Final = ip_network("64:ff9b::/96")
+# Of IPv6, all that is for use between networks (RFC 4291).
 _GIVEN_OUT: Final = ip_network("2000::/3")
-"""Of IPv6, all that is for use between networks (RFC 4291)."""
 
 _HOST: Final = re.compile(r"[a-z0-9_]([a-z0-9_.-]*[a-z0-9_])?")
 _PRINTABLE: Final = re.compile(r"[!-~]+")
@@ -41,11 +41,11 @@ class ModelSource(NamedTuple):
     """A checked URI, in parts."""
 
     uri: str
+    # In lower case; empty for a file.
     host: str
-    """In lower case; empty for a file."""
     port: int
+    # Path and query; of a file, its path.
     target: str
-    """Path and query; of a file, its path."""
 
     @property
     def is_file(self) -> bool:

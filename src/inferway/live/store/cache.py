@@ -22,8 +22,8 @@ from inferway.unreadable import UNREADABLE
 
 _NAME: Final = re.compile(r"[0-9a-f]{64}")
 _PARTIAL: Final = ".part"
+# Beside a partial file: which file of which server it is the beginning of.
 _ORIGIN: Final = ".origin"
-"""Beside a partial file: which file of which server it is the beginning of."""
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _BLOCK: Final = 1 << 20
 
@@ -53,10 +53,10 @@ class Cache:
         self._lock = threading.Lock()
         self._uses: Counter[str] = Counter()
         self._coming: set[str] = set()
+        # Bytes of files that are not whole, with what is claimed for them.
         self._begun: dict[str, int] = {}
-        """Bytes of files that are not whole, with what is claimed for them."""
+        # Bytes of whole files, the one that was used longest ago first.
         self._whole: dict[str, int] = {}
-        """Bytes of whole files, the one that was used longest ago first."""
         self._last_ns = 0
         self._scan()
         with suppress(NoRoomError):  # the limit may be less than at the last start
@@ -201,8 +201,8 @@ class Partial:
         self._file, self._claim = file, claim
         self.path, self._origin = _beside(file, _PARTIAL), _beside(file, _ORIGIN)
         self._hash = hashlib.sha256()
+        # Bytes that are there.
         self.received = 0
-        """Bytes that are there."""
         self._total: int | None = None
         self._out: io.FileIO
 

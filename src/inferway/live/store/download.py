@@ -25,14 +25,14 @@ from inferway.live.store.allowed import Address, Allowed, ModelSource, shown
 from inferway.live.store.cache import Partial
 from inferway.live.threads import run_detached, run_in_thread
 
+# Redirections that are followed.
 HOPS: Final = 5
-"""Redirections that are followed."""
+# Requests for the rest, one right after the other, while each brings something.
 TRIES: Final = 5
-"""Requests for the rest, one right after the other, while each brings something."""
+# How long any single event of a connection is waited for.
 PATIENCE_S: Final = 30.0
-"""How long any single event of a connection is waited for."""
+# Bytes that have to come in that time, the first time with all that precedes them.
 LEAST_BYTES: Final = 64 * 1024
-"""Bytes that have to come in that time, the first time with all that precedes them."""
 
 _BLOCK: Final = 1 << 18
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
@@ -152,8 +152,8 @@ class _Get(http.client.HTTPSConnection):
         self._addresses, self._partial, self._tls = addresses, partial, context
         self._open: socket.socket | None = None
         self._stopped: str | None = None
+        # Bytes of the model that came.
         self.brought = 0
-        """Bytes of the model that came."""
 
     def connect(self) -> None:
         """Connect to the first address that answers."""

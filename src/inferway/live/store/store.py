@@ -27,8 +27,8 @@ from inferway.live.store.download import copy, download
 from inferway.live.threads import run_in_thread
 from inferway.runtime.artifact import MAX_BYTES
 
+# Called on the event loop with the bytes that are there and, if known, how many there will be.
 Progress = Callable[[int, int | None], None]
-"""Called on the event loop with the bytes that are there and, if known, how many there will be."""
 
 _DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
 _TELL_BYTES: Final = 1 << 20
@@ -83,10 +83,10 @@ class ModelStore:
             ) from None
         except OSError as error:
             raise StoreError(f"models cannot be kept in {folder}: {error.strerror}") from None
+        # All models that are there, the one that was used longest ago first.
         self.contents = self._cache.contents
-        """All models that are there, the one that was used longest ago first."""
+        # Files that have been hashed since this process began.
         self._checked: set[str] = set()
-        """Files that have been hashed since this process began."""
         self._one_at_a_time = asyncio.Lock()
 
     async def fetch(self, uri: str, digest: str, progress: Progress | None = None) -> Path:
