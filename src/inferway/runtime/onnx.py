@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from threading import Lock
 from typing import Any, Final
@@ -13,8 +14,6 @@ from inferway.runtime.runtime import Arrays
 
 # Nothing lies within a device.
 _NOWHERE: Final = "/dev/null/models"
-
-
 _LOCK: Final = Lock()
 
 
@@ -84,25 +83,23 @@ class _Loaded:
         self.session, self.signature = session, signature
 
 
+# What runtimes have now; with the last of them a session goes.
+_LOADED: Final[WeakValueDictionary[tuple[object, ...], _Loaded]] = WeakValueDictionary()
+
+
 def _found(path: Path, threads: int, digest: str | None) -> _Loaded:
     """Find the session of a file that some runtime has and that is as it was, or load it."""
-    key = _identity(path, threads, digest)
-    with _LOCK:
-        found = _LOADED.get(key)
-    if found is None:
-        found = _load(path, threads, digest)
-        with _LOCK:
-            found = _LOADED.setdefault(key, found)
-    return found
-
-
-def _identity(path: Path, threads: int, digest: str | None) -> tuple[object, ...]:
-    try:
+    key: tuple[object, ...] = path, threads, digest
+    with suppress(OSError):  # which reading it says
         stat = path.stat()
-    except OSError:  # which reading it says
-        return (path, threads, digest)
-    file = stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
-    return (path, threads, digest, *file)
+        key += stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
+    with _LOCK:
+        loaded = _LOADED.get(key)
+    if loaded is None:
+        loaded = _load(path, threads, digest)
+        with _LOCK:
+            loaded = _LOADED.setdefault(key, loaded)
+    return loaded
 
 
 def _load(path: Path, threads: int, digest: str | None) -> _Loaded:
@@ -129,7 +126,3 @@ def _load(path: Path, threads: int, digest: str | None) -> _Loaded:
         reason = " ".join(str(error).split())
         raise ArtifactError(f"{path}: ONNX Runtime cannot load the model: {reason}") from error
     return _Loaded(session, signature)
-
-
-# What runtimes have now; with the last of them a session goes.
-_LOADED: Final[WeakValueDictionary[tuple[object, ...], _Loaded]] = WeakValueDictionary()

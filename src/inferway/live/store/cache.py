@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from inferway.files import sync_folder
+from inferway.files import sync_folder, write_whole
 from inferway.live.errors import NoRoomError, StoreError
 from inferway.unreadable import UNREADABLE
 
@@ -85,7 +85,7 @@ class Cache:
             return digest in self._whole
 
     def hold(self, digest: str, more: int = 1) -> None:
-        """Count one more use, or one less."""
+        """Count so many more uses, or fewer, and note that the file was used."""
         with self._lock:
             self._uses[digest] += more
             self._uses = +self._uses  # without those that nobody uses
@@ -112,16 +112,9 @@ class Cache:
         with self._lock:
             self._coming.discard(digest)
             self._begun.pop(digest, None)
-            path = self.path(digest)
-            with suppress(FileNotFoundError):
-                self._begun[digest] = _beside(path, _PARTIAL).stat().st_size
-            with suppress(FileNotFoundError):
-                self._whole[digest] = path.stat().st_size
-                self._touch(digest)
-
-    def touch(self, digest: str) -> None:
-        """Note that a file was used."""
-        with self._lock:
+            for held, ending in ((self._begun, _PARTIAL), (self._whole, "")):
+                with suppress(FileNotFoundError):
+                    held[digest] = _beside(self.path(digest), ending).stat().st_size
             self._touch(digest)
 
     def discard(self, digest: str) -> None:
@@ -200,9 +193,7 @@ class Partial:
     def __init__(self, file: Path, claim: Callable[[int, int | None], None]) -> None:
         self._file, self._claim = file, claim
         self.path, self._origin = _beside(file, _PARTIAL), _beside(file, _ORIGIN)
-        self._hash = hashlib.sha256()
-        # Bytes that are there.
-        self.received = 0
+        self._hash, self.received = hashlib.sha256(), 0
         self._total: int | None = None
         self._out: io.FileIO
 
@@ -235,10 +226,8 @@ class Partial:
         self._hash, self.received = hashlib.sha256(), 0
         self._origin.unlink(missing_ok=True)
         if etag is not None:
-            try:
-                self._origin.write_text(json.dumps({"uri": _hash_of(uri), "etag": etag}))
-            except OSError:
-                self._origin.unlink(missing_ok=True)
+            with suppress(OSError):
+                write_whole(self._origin, json.dumps({"uri": _hash_of(uri), "etag": etag}))
 
     def expect(self, total_bytes: int) -> None:
         """Note how many bytes there will be, and make room; NoRoomError if there is none."""
@@ -251,18 +240,17 @@ class Partial:
         NoRoomError when the store or the disk is full. What is there is removed then, as a full
         disk keeps everything else on this machine from writing, and the node's own state too.
         """
-        try:
-            self._claim(self.received + len(data), self._total)
-        except NoRoomError:
-            self.discard()
-            raise
         view = memoryview(data)
         try:
+            self._claim(self.received + len(data), self._total)
             while view:
                 count = self._out.write(view)
                 self._hash.update(view[:count])
                 self.received += count
                 view = view[count:]
+        except NoRoomError:
+            self.discard()
+            raise
         except OSError as error:
             if error.errno not in _FULL:
                 raise StoreError(f"{self.path} cannot be written: {error.strerror}") from None

@@ -152,8 +152,7 @@ class _Get(http.client.HTTPSConnection):
         self._addresses, self._partial, self._tls = addresses, partial, context
         self._open: socket.socket | None = None
         self._stopped: str | None = None
-        # Bytes of the model that came.
-        self.brought = 0
+        self.brought = 0  # Bytes of the model
 
     def connect(self) -> None:
         """Connect to the first address that answers."""

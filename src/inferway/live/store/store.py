@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
-import re
 import ssl
 import time
 from collections.abc import Callable, Iterator
@@ -25,37 +24,20 @@ from inferway.live.store.allowed import Allowed, ModelSource, shown
 from inferway.live.store.cache import Cache, Partial
 from inferway.live.store.download import copy, download
 from inferway.live.threads import run_in_thread
-from inferway.runtime.artifact import MAX_BYTES
+from inferway.runtime.artifact import MAX_BYTES, canonical
 
 # Called on the event loop with the bytes that are there and, if known, how many there will be.
 Progress = Callable[[int, int | None], None]
 
-_DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
 _TELL_BYTES: Final = 1 << 20
 
 
 class ModelStore:
-    """A node's models on its disk.
+    """A node's models on its disk, for one event loop; what takes time runs in threads beside it.
 
-    For one event loop; all that takes time runs in threads beside it.
-
-    Parameters
-    ----------
-    folder
-        Made if it is missing; no other process may have it open.
-    limit_bytes
-        What all its files may take.
-    allowed
-        Where models may come from; by default any file, and any public host over HTTPS.
-    now
-        Wall clock, seconds: stamps files with their last use.
-    tls
-        Whom to trust; by default the system's authorities.
-
-    Raises
-    ------
-    StoreError
-        When the folder cannot be used.
+    The folder is made if it is missing, and no other process may have it open; StoreError where it
+    cannot be used. By default models come from any file, and any public host over HTTPS that the
+    system's authorities vouch for. `now` is the wall clock, s: it stamps files with their last use.
     """
 
     def __init__(
@@ -69,8 +51,7 @@ class ModelStore:
     ) -> None:
         if limit_bytes <= 0:
             raise ValueError(f"a store needs a limit above 0 bytes, not {limit_bytes}")
-        self._allowed = Allowed() if allowed is None else allowed
-        self._tls = tls
+        self._allowed, self._tls = allowed or Allowed(), tls
         self._closing = ExitStack()
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -92,7 +73,8 @@ class ModelStore:
     async def fetch(self, uri: str, digest: str, progress: Progress | None = None) -> Path:
         """Have a model in the store, fetching what is missing of it, one model at a time.
 
-        Canceled, it leaves what came for the next fetch.
+        Canceled, it leaves what came for the next fetch. The file that is returned stays while in
+        `use`, which may begin before.
 
         Parameters
         ----------
@@ -104,34 +86,23 @@ class ModelStore:
         progress
             Called now and then while bytes come.
 
-        Returns
-        -------
-        path
-            The model's file. It stays while in `use`, which may begin before the fetch.
-
         Raises
         ------
         ValueError
             For a digest of another form.
-        ForbiddenSourceError
-            If models must not come from there.
-        UnavailableError
-            If the source does not answer, breaks off, or is too slow.
-        DamagedError
-            If it has another file.
-        NoRoomError
-            If the model is too large for what is left.
         StoreError
-            When the store's folder fails.
+            Forbidden where models must not come from there, unavailable where the source does not
+            answer, breaks off or is too slow, damaged where it has another file, no room where the
+            model is too large for what is left; by itself where the store's folder fails.
         """
-        digest = _canonical(digest)
+        digest = canonical(digest)
         source = self._allowed.source(uri)
         path = self._cache.path(digest)
         async with self._one_at_a_time:
             if digest in self._cache:
                 if digest in self._checked or await run_in_thread(lambda: _hash(path)) == digest:
                     self._checked.add(digest)
-                    self._cache.touch(digest)
+                    self._cache.hold(digest, 0)
                     return path
                 self._cache.discard(digest)
             self._cache.begin(digest)
@@ -150,7 +121,7 @@ class ModelStore:
     @contextmanager
     def use(self, digest: str) -> Iterator[Path]:
         """Keep a model from being evicted, whether it is there already or yet to be fetched."""
-        digest = _canonical(digest)
+        digest = canonical(digest)
         self._cache.hold(digest)
         try:
             yield self._cache.path(digest)
@@ -164,7 +135,7 @@ class ModelStore:
 
     def discard(self, digest: str) -> None:
         """Remove a model that turned out to be damaged; the next fetch brings it anew."""
-        digest = _canonical(digest)
+        digest = canonical(digest)
         self._checked.discard(digest)
         self._cache.discard(digest)
 
@@ -211,14 +182,6 @@ class ModelStore:
         if resumed:
             return False
         raise DamagedError(f"{name} is not the model: its digest is {fetched}, expected {digest}")
-
-
-def _canonical(digest: str) -> str:
-    if not _DIGEST.fullmatch(digest.lower()):
-        raise ValueError(
-            f"the digest {digest!r} is not 'sha256:' followed by 64 hexadecimal digits"
-        )
-    return digest.lower()
 
 
 def _hash(path: Path) -> str:
