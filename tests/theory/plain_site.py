@@ -25,7 +25,7 @@ from inferway.site import ALL_CLASSES, HOLD, REJECT, Event, Request, draw
 from inferway.site.view import COMPLETED, DISPATCHED, RUN_ROWS, WITHDRAWN, Site
 from inferway.twin import Scenario
 from inferway.workload import phases_of, stream
-from inferway.workload.phases import spans
+from inferway.workload.arrivals import spans
 
 GOLDEN, WORD = 0x9E3779B97F4A7C15, 2**64 - 1
 ANSWERED, LATE, DROPPED, REJECTED = range(4)

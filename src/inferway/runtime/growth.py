@@ -123,7 +123,7 @@ def growth_of(path: Path, largest: int, limit_bytes: int, digest: str | None = N
 
 
 def _main(arguments: list[str]) -> None:
-    from inferway.runtime.onnx import OnnxRuntime
+    from inferway.runtime.runtime import OnnxRuntime
 
     give_back()
     path, largest, limit_bytes = Path(arguments[0]), int(arguments[1]), int(arguments[2])

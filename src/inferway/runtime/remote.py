@@ -187,7 +187,6 @@ class RemoteRuntime:
         self.binary = binary
 
     async def _failed(self, error: RemoteError) -> RemoteError:
-        """Count a failure, and remember what it tells of the server."""
         self.faults[error.fault] += 1
         if error.fault in (Fault.UNREACHABLE, Fault.UNAVAILABLE, Fault.UNFIT):
             self.binary = None
@@ -301,7 +300,6 @@ def _outside(work: Callable[[], T]) -> T:
 
 
 async def _apart(size: int, work: Callable[[], T]) -> T:
-    """Do something with so many bytes: in a thread where they are many."""
     return await asyncio.to_thread(work) if size > _LARGE_BYTES else work()
 
 

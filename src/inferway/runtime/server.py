@@ -172,8 +172,6 @@ class ServerConnection(ClientConnection):
 
 
 class _ServerCall:
-    """One request and the answer that is waited for."""
-
     connection: ServerConnection | None = None
     again = False
 
@@ -183,12 +181,10 @@ class _ServerCall:
         self.head, self.body, self.reply = head, body, reply
 
     def fail(self, error: RemoteError) -> None:
-        """Say why there is no answer, where that is waited for."""
         if not self.reply.done():
             self.reply.set_exception(error)
 
     def expire(self) -> None:
-        """Say why there is none in time."""
         if self.connection is None:
             self.fail(_unreached(TimeoutError()))
         elif self.connection.unsent:

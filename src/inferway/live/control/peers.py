@@ -75,8 +75,6 @@ class Traffic(NamedTuple):
 
 
 class _Token(NamedTuple):
-    """A process of a neighbor that comes or goes."""
-
     process: str
     there: bool
 
@@ -311,14 +309,12 @@ class Peers:
     # What is heard.
 
     def _see(self, neighbor: str, token: Any) -> None:
-        """Note a neighbor's token, in a thread of Zenoh's."""
         import zenoh
 
         process = str(token.key_expr).rpartition("/")[2]
         self._arrive(neighbor, _Token(process, token.kind == zenoh.SampleKind.PUT))
 
     def _hear(self, neighbor: str, heard: Any) -> None:
-        """Take a neighbor's sample, in a thread of Zenoh's."""
         sample = self._read(neighbor, heard)
         if sample is not None:
             self._arrive(neighbor, sample)
@@ -346,7 +342,6 @@ class Peers:
         return Sample(process.hex(), number, kind, name, data)
 
     def _arrive(self, neighbor: str, what: Sample | WholeState | _Token) -> None:
-        """Hand something to the loop."""
         size = _size(what)
         with self._lock:
             if isinstance(what, Sample) and self._pending[neighbor] + size > _INBOX_BYTES:
@@ -358,7 +353,6 @@ class Peers:
                 self._bell.ring()
 
     def _deliver(self) -> None:
-        """Hand over what has come, on the loop."""
         # Not more than is there now: a neighbor that never stops must not keep the loop.
         for _ in range(len(self._inbox)):
             with self._lock:
@@ -373,7 +367,6 @@ class Peers:
                     self._take(neighbor, what)
 
     def _turn(self, neighbor: str, token: _Token) -> None:
-        """Take note of a process that came or went."""
         link = self._links[neighbor]
         if link.see(token.process, token.there):
             self._tell_alive(neighbor, False)

@@ -25,29 +25,17 @@ T = TypeVar("T")
 class UpstreamCall:
     """One request on its way to a neighbor and back.
 
-    Attributes
-    ----------
-    done
-        Called once with the answer or the failure, unless it is canceled; never before the call
-        that made it has returned.
-    predicted_s, limit_s
-        How long it was predicted to take, 0 where nothing was, and the neighbor may have it, s.
-    asks
-        Whether it is a question about health: its answer says nothing of how requests fare.
-    timer
-        What goes on with it, where it waits for an emulated latency.
-    late
-        Whether its answer is to be late by half of an emulated latency, as it was.
-    ended
-        Whether it has been answered, has failed or has been canceled.
-    since_s
-        Since when it waits for a connection, on the monotonic clock, where it had to.
+    `done` is called once with the answer or the failure, unless it is canceled; never before the
+    call that made it has returned. The answer to one that `asks` for health says nothing of how
+    requests fare.
     """
 
     connection: ClientConnection | None = None
+    # What goes on with it, where it waits for an emulated latency.
     timer: asyncio.TimerHandle | None = None
-    ended = late = False
-    since_s = 0.0
+    ended = False
+    late = False  # Whether its answer is to be late by half of an emulated latency, as it was
+    since_s = 0.0  # Since when it waits for a connection, on the monotonic clock, where it had to
 
     def __init__(
         self,

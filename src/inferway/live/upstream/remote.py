@@ -100,29 +100,14 @@ class RemoteInstance(ABC):
 
 @dataclass(frozen=True, eq=False)
 class Forwarding:
-    """Forwarding by the servers of a class of what they are given; takes a runtime's place at a
-    pool.
+    """Forwarding by the servers of a class of what they are given; it is a runtime to a pool."""
 
-    Attributes
-    ----------
-    upstream
-        The neighbor that offered it. Whoever made it closes it.
-    node, variant
-        Who answers.
-    path
-        From that neighbor to that node, both included.
-    spans
-        Made of what is sent; None makes none.
-    rtt_s
-        Round trip of the path that predicted times count on, s; None where that is not known.
-    """
-
-    upstream: Upstream
-    node: str
+    upstream: Upstream  # The neighbor that offered it; whoever made it closes it
+    node: str  # Who answers, and by which variant
     variant: str
-    path: tuple[str, ...] = ()
-    spans: Spans | None = None
-    rtt_s: float | None = None
+    path: tuple[str, ...] = ()  # From that neighbor to that node, both included
+    spans: Spans | None = None  # Made of what is sent; None makes none
+    rtt_s: float | None = None  # Round trip that predicted times count on, s; None where not known
 
     def instance(self, name: str, terms: PoolTerms) -> NodeInstance:
         """Make one of these servers."""

@@ -162,7 +162,6 @@ class Relayed:
 
 
 def _say(span: RequestSpan, forward: Any, outcome: Outcome) -> None:
-    """Tell what came of a forward."""
     forward.set_attribute(_OUTCOME, outcome.name.lower())
     if outcome in _ERRORS:
         span.fail(forward)

@@ -58,33 +58,10 @@ class Upstream(ConnectionPool):
     Where somebody follows how long ways through it take, it is asked along those that no request
     has gone for a while.
 
-    Parameters
-    ----------
-    name
-        Of the neighbor.
-    host, port
-        Where it listens for other nodes.
-    tls
-        Context of encrypted connections, with this node's certificate; None for plain ones.
-    server_name
-        That the neighbor's certificate must hold; None for the host.
-    rtt_s
-        Round-trip time to be emulated: a half passes before a request is written, the other before
-        its answer is handed on.
-
-    Attributes
-    ----------
-    trips
-        Estimated round trips of what lies behind it.
-    reason
-        Why nothing is sent; empty while requests are.
-    at
-        The address, as Host lines have it.
-    sent, failures
-        Requests that were sent, and those that got no answer.
-    errors, hung
-        Answers that its HTTP, or itself, had failed, and how often it did not say that it lives
-        while requests were out, or answered none of them.
+    It is known by its `name` and listens at host and port; its certificate must hold `server_name`,
+    else the host. Of an emulated round trip, `rtt_s`, a half passes before a request is written,
+    the other before its answer is handed on. `reason` says why nothing is sent; it is empty while
+    requests are.
     """
 
     # Less than the neighbor's `Limits`: a request that meets a closing connection is lost.
@@ -111,7 +88,7 @@ class Upstream(ConnectionPool):
         )
         self.name, self.rtt_s, self.reason = name, rtt_s, ""
         self.breaker, self.trips, self._suspicion = CircuitBreaker(), RoundTrips(), Suspicion()
-        self.at = joined(host, port).encode()
+        self.at = joined(host, port).encode()  # As Host lines have it
         self._own, self._me = encoded(name), b""
         self._looks: set[tuple[str, ...]] = set()
         self._sent_before = 0
@@ -128,6 +105,9 @@ class Upstream(ConnectionPool):
         self._heard_s, self._errors = 0.0, 0
         # Of answers that have begun, how many bytes of theirs had come when enough last had.
         self._begun: dict[UpstreamCall, tuple[int, float]] = {}
+        # Requests that were sent, those that got no answer, answers that its HTTP, or itself, had
+        # failed, and how often it did not say that it lives while requests were out, or answered
+        # none of them.
         self.sent = self.failures = self.errors = self.hung = 0
 
     def send(
@@ -140,20 +120,12 @@ class Upstream(ConnectionPool):
         *,
         asks: bool = False,
     ) -> UpstreamCall:
-        """Send a request, which can be canceled.
+        """Send a request, which can be canceled; `head` is of `headers.forward_head`.
 
-        Parameters
-        ----------
-        head, body
-            Request line and headers, with the empty line (`headers.forward_head`); and the body, or
-            pieces of it.
-        done
-            Called once with what came of it, after this has returned, unless it is canceled.
-        predicted_s, limit_s
-            How long that is predicted to take, 0 where nothing is known; and how long the neighbor
-            may have it.
-        asks
-            It is a question about health, for somebody else; it shows nothing of requests.
+        `done` is called once with what came of it, after this has returned, unless it is canceled.
+        That is predicted to take so long, 0 where nothing is known, and the neighbor may have it
+        for so long. One that `asks` is a question about health, for somebody else; it shows nothing
+        of requests.
         """
         call = UpstreamCall(self, head, body, done, predicted_s, limit_s, asks=asks)
         if not self.breaker.closed and (asks or not self._tries(call)):
@@ -243,7 +215,6 @@ class Upstream(ConnectionPool):
         self.drop(f"the connections to node {self.name} have been closed")
 
     def _later(self, act: Callable[[], None], wait_s: float) -> None:
-        """Do something after a time, unless that is to be done already."""
         name = act.__name__
         if name in self._timers or self._closed:
             return
@@ -321,7 +292,6 @@ class Upstream(ConnectionPool):
             call.hand_on(answer)
 
     def _erred(self, call: UpstreamCall, answer: Response) -> bool:
-        """Take into account that an answer says that the neighbor failed, if it does."""
         strange = answer.is_strange_failure
         if call.asks or not (strange or (answer.status == 500 and answer.node == self._own)):
             return False
@@ -350,7 +320,6 @@ class Upstream(ConnectionPool):
         self._failed(call, failure, certain)
 
     def _refuse(self, reason: str) -> None:
-        """Fail what waits for a connection."""
         waiting, self._waiting = self._waiting, deque()
         for call in waiting:
             self._failed(call, ConnectError(reason, unserved=True), False)
@@ -431,7 +400,6 @@ class Upstream(ConnectionPool):
         self._tell(False)
 
     def _use_again(self) -> None:
-        """Take note that the breaker has closed."""
         self.reason, self._doubtful, self._tried = "", False, None
         self._stop_asking()
         self._tell(True)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from inferway.live.errors import NoRoomError
-from inferway.live.store.cache import Cache
+from inferway.live.store.store import Cache
 
 
 def digest(name: str) -> str:
