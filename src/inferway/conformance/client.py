@@ -14,7 +14,8 @@ from typing import Any, Final
 
 from inferway.protocol.address import ServerAddress
 
-LONGEST_BODY: Final = 256 * 1024**2  # Bytes of an answer after which the reading stops
+LONGEST_BODY: Final = 256 * 1024**2
+"""Bytes of an answer after which the reading stops."""
 
 Headers = Mapping[str, str]
 
@@ -35,13 +36,27 @@ def expect(holds: object, violation: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One response."""
+    """One response.
 
-    call: str  # Method and path, for messages
+    Attributes
+    ----------
+    call
+        Method and path, for messages.
+    status
+        HTTP status code.
+    headers
+        Names in lower case.
+    body
+        As it came, chunks joined.
+    closes
+        Whether the server ends the connection after it.
+    """
+
+    call: str
     status: int
-    headers: Headers  # Names in lower case
-    body: bytes  # As it came, chunks joined
-    closes: bool  # Whether the server ends the connection after it
+    headers: Headers
+    body: bytes
+    closes: bool
 
     @property
     def plain(self) -> bytes:
@@ -88,7 +103,17 @@ def document(text: bytes, call: str) -> Any:
 
 
 class RawConnection:
-    """One connection that may carry several calls; the key is sent with every one."""
+    """One connection that may carry several calls.
+
+    Parameters
+    ----------
+    address
+        The server's.
+    timeout_s
+        Longest wait of one call, in seconds.
+    key
+        Sent with every call, if the server asks for one.
+    """
 
     def __init__(self, address: ServerAddress, timeout_s: float, key: str | None = None) -> None:
         kind = http.client.HTTPSConnection if address.tls else http.client.HTTPConnection
@@ -115,8 +140,14 @@ class RawConnection:
     ) -> Answer:
         """Send one request and read its answer; a violation when none comes whole and in time.
 
-        The path begins with `/v2`. Bytes are sent with their Content-Length, pieces as chunks;
-        `headers` come besides Host and the key.
+        Parameters
+        ----------
+        method, path
+            The path begins with `/v2`.
+        body
+            Bytes are sent with their Content-Length, pieces as chunks.
+        headers
+            Besides Host and the key, which are sent unasked.
         """
         connection, call = self._connection, f"{method} {path}"
         deadline_s = time.monotonic() + self._timeout_s
@@ -161,6 +192,7 @@ def _whole(response: http.client.HTTPResponse, deadline_s: float) -> bytes:
 
 
 def _reason(error: Exception) -> str:
+    """Say in words why there was no answer."""
     if isinstance(error, OSError) and not isinstance(error, ssl.SSLError) and error.errno:
         return (os.strerror(error.errno) if error.errno > 0 else str(error.strerror)).lower()
     return str(error) or type(error).__name__

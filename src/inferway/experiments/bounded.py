@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Final
+
 import numpy as np
 
-from inferway.deployment import Deployment
 from inferway.dispatch import deployed
 from inferway.dispatch.bounds import Bound, solve
-from inferway.experiments.curves import Curve, Drawing, Panel, panels
-from inferway.experiments.text import Frame, Laid, Shown, frame, percent, seconds, table, text
+from inferway.experiments.curves import Curve, Panel, panels
+from inferway.experiments.text import percent, seconds, table, text
 from inferway.site.fleet import fleet_of
 
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+    from rich.table import Table
 
-class BoundResult(dict[str, Bound], Shown):
+    from inferway.deployment import Deployment
+
+_POINTS: Final = 60  # of a curve over the rate
+
+
+class BoundResult(dict[str, Bound]):
     """The bound of each task, by its name.
 
     Parameters
@@ -25,21 +35,24 @@ class BoundResult(dict[str, Bound], Shown):
         super().__init__(deployed.bound(deployment, node=node))
         self._fleets = {name: fleet_of(deployment, name, node) for name in self}
 
-    def to_frame(self) -> Frame:
+    def to_frame(self) -> pd.DataFrame:
         """One row per task; a column for each variant's share."""
+        import pandas as pd
+
         columns = ("max_rate_per_s", "rate_per_s", "least_response_time_s", "price_s")
-        return frame(
+        rows = [
             {"task": name, "accuracy_target": one.target}
             | {column: getattr(one, column) for column in columns}
             | {f"shares.{variant}": part for variant, part in (one.shares or {}).items()}
             for name, one in self.items()
-        )
+        ]
+        return pd.DataFrame(rows)
 
-    def plot(self) -> Drawing:
+    def plot(self) -> Figure:
         """Draw the least response time at every rate that keeps the target."""
         shown = []
         for name, one in self.items():
-            rates = one.max_rate_per_s * np.linspace(1e-3, 1.0, 60)
+            rates = one.max_rate_per_s * np.linspace(1e-3, 1.0, _POINTS)
             # The last is a rounding away from a rate that no mix carries.
             rates[-1] *= 1 - 1e-9
             times_s = [
@@ -83,7 +96,7 @@ def bound(deployment: Deployment, *, node: str | None = None) -> BoundResult:
     return BoundResult(deployment, node)
 
 
-def tables(name: str, one: Bound) -> list[Laid]:
+def tables(name: str, one: Bound) -> list[Table]:
     """The numbers of one task, and its routing tuples."""
     rate, budget = one.rate_per_s, one.energy_budget
     numbers = [
@@ -98,13 +111,13 @@ def tables(name: str, one: Bound) -> list[Laid]:
     too_high = "The rate is above the greatest that keeps the target."
     tuples = [
         [
-            " + ".join(row["variants"]),
-            " + ".join(percent(part, 2) for part in row["routing"]),
-            seconds(row["cost_s"]),
+            " + ".join(found["variants"]),
+            " + ".join(percent(part, 2) for part in found["routing"]),
+            seconds(found["cost_s"]),
         ]
-        for row in one.to_json()["tuples"]
+        for found in one.to_json()["tuples"]
     ]
-    shuffles = any(part < 0 for row in one.tuples for part in row.routing)
+    shuffles = any(part < 0 for found in one.tuples for part in found.routing)
     negative = "A negative share takes traffic off a variant that is busy."
     return [
         table(

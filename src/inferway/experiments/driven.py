@@ -3,35 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 from rich.text import Text
 
-from inferway import loadgen
-from inferway.deployment import Deployment
-from inferway.experiments.curves import Drawing, Look, Panel, panels
-from inferway.experiments.text import (
-    Frame,
-    Laid,
-    Shown,
-    accuracy,
-    frame,
-    milliseconds,
-    percent,
-    promise,
-    seconds,
-    shares,
-    table,
-)
-from inferway.loadgen import NetworkRecord, NetworkSummary, Record, Summary
+from inferway.experiments.curves import Curve, Panel, panels
+from inferway.experiments.text import accuracy, milliseconds, percent, seconds, shares, table, text
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+    from rich.console import RenderableType
+
+    from inferway.deployment import Deployment
+    from inferway.loadgen import NetworkRecord, NetworkSummary, Record, Summary
+
+Float = NDArray[np.float64]
+
+_POINTS: Final = 400  # of a curve of latencies
 
 
 @dataclass(frozen=True)
-class Driven(Shown):
+class Driven:
     """The answers that a deployment's own workload had from a server or a network that runs.
 
     Attributes
@@ -51,12 +48,14 @@ class Driven(Shown):
     records: Mapping[str, Record]
     network: NetworkSummary | None = None
 
-    def to_frame(self) -> Frame:
+    def to_frame(self) -> pd.DataFrame:
         """One row per task."""
-        rows = frame({"task": name} | one.to_dict() for name, one in self.tasks.items())
-        return rows.drop(columns=["warnings", "failures"], errors="ignore")
+        import pandas as pd
 
-    def plot(self) -> Drawing:
+        rows = [{"task": name} | one.to_dict() for name, one in self.tasks.items()]
+        return pd.DataFrame(rows).drop(columns=["warnings", "failures"], errors="ignore")
+
+    def plot(self) -> Figure:
         """Draw what share of answers came within which latency; of a network, its course."""
         if self.network is not None:
             (record,) = self.records.values()
@@ -64,32 +63,11 @@ class Driven(Shown):
         parts = {name: record.latency_s for name, record in self.records.items()}
         return panels([_distribution(parts)], columns=1, title=self.title)
 
-    def tables(self) -> list[Laid]:
-        """Numbers of a server's tasks, or of a network as a whole, by task and by entry."""
-        if self.network is not None:
-            return _network_tables(self.network)
-        # A column per task, as there are few tasks and many numbers.
-        columns: dict[str, Callable[[Summary], str]] = {
-            "requests": lambda one: str(one.offered),
-            "per second": lambda one: f"{one.rate_per_s:.1f}",
-            "answered": lambda one: str(one.answered),
-            "rejected": lambda one: str(one.rejected),
-            "failed": lambda one: str(one.failed),
-            "accuracy, by labels": lambda one: accuracy(one.accuracy),
-            "accuracy, by profiles": lambda one: accuracy(one.profile_accuracy),
-            "latency, mean": lambda one: seconds(one.mean_s),
-            "latency, p50": lambda one: seconds(one.p50_s),
-            "latency, p95": lambda one: seconds(one.p95_s),
-            "latency, p99": lambda one: seconds(one.p99_s),
-            "promise": lambda one: promise(one.promise),
-            "shares": lambda one: shares(one.shares).replace(", ", "\n"),
-        }
-        rows = [[label, *map(write, self.tasks.values())] for label, write in columns.items()]
-        laid = table(f"Answers of {self.title}", ["task", *self.tasks], rows)
-        return [laid, *_failures(self.tasks)]
-
     def _repr_html_(self) -> str:
         return str(self.to_frame().T.to_html(header=False))
+
+    def __str__(self) -> str:
+        return text(*tables(self))
 
 
 def drive(
@@ -131,6 +109,8 @@ def drive(
     DriveError
         When the file has no workload, or nobody can be driven.
     """
+    from inferway import loadgen
+
     settings: dict[str, Any] = {
         "access": loadgen.Access(key, authority),
         "duration_s": duration,
@@ -146,57 +126,70 @@ def drive(
             url = dict.fromkeys(topology_of(deployment).nodes, url)
         addresses = loadgen.addresses_of(deployment, None) if url is None else dict(url)
         driven = loadgen.drive_network(deployment, addresses, **settings)
-        whole = loadgen.network_summary(driven, deployment)
-        tasks = {name: _judged(one, deployment, name) for name, one in whole.tasks.items()}
-        whole = replace(whole, tasks=tasks)
-        return Driven(deployment.path.name, tasks, {driven.task: driven}, whole)
+        found = loadgen.network_summary(driven, deployment)
+        return Driven(deployment.path.name, found.tasks, {driven.task: driven}, found)
     if not isinstance(url, str | None):
         raise loadgen.DriveError("one server is driven at one address; the file has no `network`")
     records = loadgen.run(deployment, url or loadgen.URL, **settings)
     summaries = {}
     for name, record in records.items():
         variants = deployment.tasks[name].variants.values()
-        plain = loadgen.summary(record, {one.name: one.accuracy for one in variants})
-        summaries[name] = _judged(plain, deployment, name)
+        summaries[name] = loadgen.summary(record, {one.name: one.accuracy for one in variants})
     return Driven(url or loadgen.URL, summaries, records)
 
 
-def _judged(one: Summary, deployment: Deployment, name: str) -> Summary:
-    """A task's summary with the verdict on its target.
-
-    Whether it was offered more than the bound allows is known of one site without batches.
-    """
-    from inferway.dispatch.promise import overloads
-    from inferway.site.fleet import fleet_of
-
-    task, overloaded = deployment.tasks[name], False
-    if len(deployment.nodes) == 1 and not any(each.batch for each in task.variants.values()):
-        fleet = fleet_of(deployment, name)
-        overloaded = overloads(one.rate_per_s, fleet, task.accuracy_target, task.energy_budget)
-    return one.judged(task.accuracy_target, overloaded=overloaded)
+def tables(driven: Driven) -> list[RenderableType]:
+    """Numbers of a server's tasks, or of a network as a whole, by task and by entry."""
+    if driven.network is not None:
+        return _network_tables(driven.network)
+    return _task_tables(driven.title, driven.tasks)
 
 
-def _network_tables(whole: NetworkSummary) -> list[Laid]:
+_COUNTS: Final = ("offered", "answered", "rejected", "failed")
+_ACCURACIES: Final = ("accuracy", "profile_accuracy")
+_TIMES: Final = {"mean": "mean_s", "p50": "p50_s", "p95": "p95_s", "p99": "p99_s"}
+
+
+def _task_tables(url: str, summaries: Mapping[str, Summary]) -> list[RenderableType]:
+    """One server's answers: a column per task, as there are few tasks and many numbers."""
+    lines: dict[str, Callable[[Summary], str]] = {
+        "requests": lambda one: str(one.offered),
+        "per second": lambda one: f"{one.rate_per_s:.1f}",
+        "answered": lambda one: str(one.answered),
+        "rejected": lambda one: str(one.rejected),
+        "failed": lambda one: str(one.failed),
+        "accuracy, by labels": lambda one: accuracy(one.accuracy),
+        "accuracy, by profiles": lambda one: accuracy(one.profile_accuracy),
+        "latency, mean": lambda one: seconds(one.mean_s),
+        "latency, p50": lambda one: seconds(one.p50_s),
+        "latency, p95": lambda one: seconds(one.p95_s),
+        "latency, p99": lambda one: seconds(one.p99_s),
+        "shares": lambda one: shares(one.shares).replace(", ", "\n"),
+    }
+    rows = [[label, *map(write, summaries.values())] for label, write in lines.items()]
+    laid: list[RenderableType] = [table(f"Answers of {url}", ["task", *summaries], rows)]
+    return laid + _failures(summaries)
+
+
+def _network_tables(found: NetworkSummary) -> list[RenderableType]:
     """A network's answers: percentiles by task and entry, and who answered."""
-    gain = whole.gain
-    parts = {"all": whole.whole, **whole.tasks}
-    parts |= {f"from {name}": one for name, one in whole.entries.items()}
+    gain = found.gain
+    parts = {"all": found.whole, **found.tasks}
+    parts |= {f"from {name}": one for name, one in found.entries.items()}
     counts = [
-        [
-            *(name, *map(str, (one.offered, one.answered, one.rejected, one.failed))),
-            *map(accuracy, (one.accuracy, one.profile_accuracy)),
-        ]
+        [name, *(str(getattr(one, what)) for what in _COUNTS)]
+        + [accuracy(getattr(one, what)) for what in _ACCURACIES]
         for name, one in parts.items()
     ]
     times = [
-        [name, *map(milliseconds, (one.mean_s, one.p50_s, one.p95_s, one.p99_s))]
+        [name, *(milliseconds(getattr(one, what)) for what in _TIMES.values())]
         for name, one in parts.items()
     ]
     served = [
         [node, percent(sum(parts.values())), shares(parts)]
-        for node, parts in sorted(whole.served.items(), key=lambda one: -sum(one[1].values()))
+        for node, parts in sorted(found.served.items(), key=lambda one: -sum(one[1].values()))
     ]
-    laid: list[Laid] = [
+    laid: list[RenderableType] = [
         table(
             "Network, driven",
             ["", "requests", "answered", "rejected", "failed", "by labels", "by profiles"],
@@ -208,68 +201,70 @@ def _network_tables(whole: NetworkSummary) -> list[Laid]:
         ),
         Text(),
         table(
-            *("Latency", ["", "mean", "p50", "p95", "p99"], times),
+            *("Latency", ["", *_TIMES], times),
             caption="In ms, from when a request was due to its answer.",
         ),
         Text(),
         table("Answered at", ["node", "answers", "by"], served, left=(0, 2)),
     ]
-    if whole.hops:
-        hops = ", ".join(f"{number} over {hop}" for hop, number in whole.hops.items())
+    if found.hops:
+        hops = ", ".join(f"{number} over {hop}" for hop, number in found.hops.items())
         laid.append(Text(f"Answers by links between entry and answering node: {hops}."))
     laid += [
         Text(f"{number} answers were degraded: {sentence}", style="yellow")
-        for sentence, number in whole.degraded.items()
+        for sentence, number in found.degraded.items()
     ]
-    return laid + _failures({"": whole.whole})
+    return laid + _failures({"": found.whole})
 
 
-def _failures(summaries: Mapping[str, Summary]) -> list[Laid]:
-    title, why, left = "Without an answer", ["why"], (0, 2)
+def _failures(summaries: Mapping[str, Summary]) -> list[RenderableType]:
     rows = [
         [name, str(count), reason]
         for name, one in summaries.items()
         for reason, count in one.failures.items()
     ]
-    if len(summaries) > 1:
-        laid = table(title, ["task", "requests", *why], rows, left=left)
+    title, columns = "Without an answer", ["task", "requests", "why"]
+    if len(summaries) == 1:
+        laid = table(title, ["why", "requests"], [[reason, count] for _, count, reason in rows])
     else:
-        laid = table(title, [*why, "requests"], [[reason, count] for _, count, reason in rows])
+        laid = table(title, columns, rows, left=(0, 2))
     return [Text(), laid] if rows else []
 
 
-def _distribution(parts: Mapping[str, NDArray[np.float64]]) -> Panel:
+def _distribution(parts: Mapping[str, Float]) -> Panel:
     curves = []
     for color, (name, latency_s) in enumerate(parts.items()):
         finite_s = latency_s[np.isfinite(latency_s)]
         if finite_s.size:
-            share = np.linspace(0.0, 1.0, min(400, finite_s.size))
-            at = (np.quantile(finite_s, share) * 1e3).tolist()
-            curves.append(Look(name, color).curve(at, share.tolist(), markers=False))
+            share = np.linspace(0.0, 1.0, min(_POINTS, finite_s.size))
+            at = np.quantile(finite_s, share) * 1e3
+            curves.append(Curve(name, at.tolist(), share.tolist(), color=color, markers=False))
     return Panel("latency", "latency, ms", "share of answers", curves, scale_across="log")
 
 
-def _course(record: NetworkRecord, whole: NetworkSummary, title: str) -> Drawing:
+def _course(record: NetworkRecord, found: NetworkSummary, title: str) -> Figure:
     """Draw a network's latencies by task and entry, and its gain, latency and losses by slot."""
-    gain, latency_s = whole.gain, record.latency_s
+    gain, latency_s = found.gain, record.latency_s
     middle = (gain.time_s + gain.slot_s / 2).tolist()
     parts = {"all": latency_s}
-    if len(whole.tasks) > 1:
-        parts |= {name: latency_s[record.kind == record.kinds.index(name)] for name in whole.tasks}
-    for name in whole.entries:
+    if len(found.tasks) > 1:
+        parts |= {name: latency_s[record.kind == record.kinds.index(name)] for name in found.tasks}
+    for name in found.entries:
         parts[f"from {name}"] = latency_s[record.entry == record.nodes.index(name)]
-    requests = {
-        "answered": gain.answered / gain.slot_s,
-        "without an answer": (gain.rejected + gain.failed) / gain.slot_s,
-    }
     shown = [_distribution(parts)]
     for panel, up, lines in (
         ("gain", "gain per request, ms", {"all": gain.gain_ms}),
         ("latency", "mean, ms", {"all": gain.latency_s * 1e3}),
-        ("requests", "per second", requests),
+        (
+            *("requests", "per second"),
+            {
+                "answered": gain.answered / gain.slot_s,
+                "without an answer": (gain.rejected + gain.failed) / gain.slot_s,
+            },
+        ),
     ):
         curves = [
-            Look(label, color).curve(middle, values.tolist())
+            Curve(label, middle, values.tolist(), color=color)
             for color, (label, values) in enumerate(lines.items(), len(lines) - 1)
         ]
         shown.append(Panel(panel, "time, s", up, curves))
@@ -290,9 +285,10 @@ def write(driven: Driven, folder: Path) -> list[Path]:
         {"task": np.full(len(record), name)} | record.to_frame()
         for name, record in driven.records.items()
     ]
-    rows = pd.concat(map(pd.DataFrame, columns), ignore_index=True)
+    frame = pd.concat(map(pd.DataFrame, columns), ignore_index=True)
     # Names repeat on every row; as categories they are small.
     names = [name for name, column in columns[0].items() if column.dtype.kind == "U"]
+    frame = frame.astype(dict.fromkeys(names, "category"))
     file = folder / "requests.parquet"
-    rows.astype(dict.fromkeys(names, "category")).to_parquet(file, index=False)
+    frame.to_parquet(file, index=False)
     return [file, save(driven.plot(), folder / "latency")[0]]

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from inferway.deployment import Deployment
 from inferway.deployment import check as check_file
 from inferway.deployment.warnings import Caution, check_remotes
-from inferway.experiments.text import Drawing, Frame, Shown, frame
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+    from inferway.deployment import Deployment
 
 
 @dataclass(frozen=True)
-class CheckResult(Shown):
+class CheckResult:
     """Warnings in the order of the file; a sequence of them.
 
     Attributes
@@ -37,28 +42,27 @@ class CheckResult(Shown):
     refused: tuple[Caution, ...] = ()
     unserved: tuple[str, ...] = ()
     size: dict[str, int] | None = None
-    notes: Sequence[str] = ()
+    notes: tuple[str, ...] = field(default=())
     deployment: Deployment | None = field(default=None, repr=False, compare=False)
 
-    @property
-    def _all(self) -> tuple[Caution, ...]:
-        return (*self.refused, *self.warnings)
-
     def __iter__(self) -> Iterator[Caution]:
-        return iter(self._all)
+        return iter((*self.refused, *self.warnings))
 
     def __len__(self) -> int:
-        return len(self._all)
+        return len(self.refused) + len(self.warnings)
 
     def __getitem__(self, place: int) -> Caution:
-        return self._all[place]
+        return (*self.refused, *self.warnings)[place]
 
-    def to_frame(self) -> Frame:
+    def to_frame(self) -> pd.DataFrame:
         """One row per finding."""
-        columns = ["kind", "line", "field", "message"]
-        return frame(([getattr(one, column) for column in columns] for one in self), columns)
+        import pandas as pd
 
-    def plot(self) -> Drawing:
+        columns = ["kind", "line", "field", "message"]
+        rows = [[getattr(one, column) for column in columns] for one in self]
+        return pd.DataFrame(rows, columns=columns)
+
+    def plot(self) -> Figure:
         """Draw each task's load, of the greatest that keeps its promises, and count the findings.
 
         Tasks without a workload, or whose fleet is not known, as those of a network, have no bar.
@@ -78,6 +82,9 @@ class CheckResult(Shown):
             if of
         ]
         return bars(shown)
+
+    def _repr_html_(self) -> str:
+        return str(self.to_frame().to_html(index=False))
 
     def __str__(self) -> str:
         lines = [f"line {one.line}: {one}" if one.line else str(one) for one in self]
@@ -131,21 +138,23 @@ def check(deployment: Deployment) -> CheckResult:
     DeploymentError
         Where a network cannot be built.
     """
-    found, built = cautions(deployment), None
-    if deployment.network is None:
-        refused, unserved = tuple(_refused(deployment)), deployment.unserved()
-    else:
+    found = cautions(deployment)
+    size: dict[str, int] | None = None
+    notes: tuple[str, ...] = ()
+    if deployment.network is not None:
         from inferway.network.layout import findings_of
 
-        refused, unserved = (), deployment.unserved_at_node()
-        if (built := findings_of(deployment)) is not None:
+        built = findings_of(deployment)
+        if built is not None:
             found += built.cautions
+            size, notes = built.size, tuple(built.notes)
+    alone = deployment.network is None
     return CheckResult(
         tuple(sorted(found, key=lambda one: one.line)),
-        refused,
-        tuple(unserved),
-        None if built is None else built.size,
-        () if built is None else tuple(built.notes),
+        tuple(_refused(deployment)) if alone else (),
+        tuple(deployment.unserved() if alone else deployment.unserved_at_node()),
+        size,
+        notes,
         deployment,
     )
 

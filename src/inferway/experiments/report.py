@@ -8,7 +8,7 @@ import base64
 import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import date
 from html import escape
 from pathlib import Path
@@ -20,6 +20,7 @@ from inferway.experiments.results import EXPLAINED, Results
 from inferway.experiments.study import OUT, Study, claims_of, options
 from inferway.version import __version__
 
+_DPI: Final = 110
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1c1e21; --quiet: #5b6167; --line: #d8dce0;
   --paper: #ffffff; --card: #f6f7f9; --good: #0a7a55; --bad: #b3400a; }
@@ -66,7 +67,7 @@ def report(
         *([f"Without results: {', '.join(absent)}."] if absent else []),
     ]
     links = "".join(
-        f'<li><a href="#{escape(study.name)}">{escape(f"{study.name}: {study.source}")}</a></li>'
+        f'<li><a href="#{escape(study.name)}">{escape(_title(study))}</a></li>'
         for study, *_ in shown
     )
     paragraphs = "".join(f'<p class="quiet">{escape(one)}</p>' for one in lead)
@@ -80,18 +81,22 @@ def report(
     )
 
 
+def _title(study: Study[Any]) -> str:
+    return f"{study.name}: {study.source}"
+
+
 def _section(
     scale: str, study: Study[Any], results: Results, missing: int, claims: Sequence[Claim]
 ) -> str:
     settings, read = _watched(study.scales[scale])
     drawn = io.BytesIO()
     study.points(settings)
-    study.figure(settings, results).savefig(drawn, format="png", dpi=110)
+    study.figure(settings, results).savefig(drawn, format="png", dpi=_DPI)
     said = [f"{name} = {value!r}" for name, value in vars(settings).items() if name in read]
     notes = [*study.departures, f"Settings: {'; '.join(said)}."]
     if missing:
         notes.insert(0, f"Not finished: {missing} of {missing + len(results)} points are missing.")
-    title = escape(f"{study.name}: {study.source}")
+    title = escape(_title(study))
     data = base64.b64encode(drawn.getvalue()).decode()
     return (
         f'<h2 id="{escape(study.name)}">{title}</h2>\n<p>{escape(study.shows)}</p>\n'
@@ -111,8 +116,9 @@ def _watched(settings: Any) -> tuple[Any, set[str]]:
         read.add(name)
         return object.__getattribute__(self, name)
 
-    kind, values = type(settings), dict(vars(settings))
-    copy = type(kind.__name__, (kind,), {"__getattribute__": noted})(**values)
+    kind = type(settings)
+    watching = type(kind.__name__, (kind,), {"__getattribute__": noted})
+    copy = watching(**{one.name: getattr(settings, one.name) for one in fields(kind)})
     read.clear()
     return copy, read
 
@@ -183,9 +189,12 @@ def write(
 
 def table(study: Study[Any], claims: Sequence[Claim], *, missing: int = 0, total: int = 0) -> str:
     """A study's claims as a Markdown table, with what it did otherwise than the paper."""
-    unfinished = f"Not finished: {missing} of {total} points are missing." if missing else ""
-    departures = f"Departures: {' '.join(study.departures)}" if study.departures else ""
-    return "\n\n".join(filter(None, (as_markdown(claims), unfinished, departures)))
+    lines = [as_markdown(claims)]
+    if missing:
+        lines += ["", f"Not finished: {missing} of {total} points are missing."]
+    if study.departures:
+        lines += ["", f"Departures: {' '.join(study.departures)}"]
+    return "\n".join(lines)
 
 
 def verdicts(text: str) -> Iterator[tuple[str, str]]:

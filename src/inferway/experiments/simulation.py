@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from inferway import twin
 from inferway.experiments.text import (
-    Drawing,
-    Laid,
-    Shown,
     noted,
     percent,
     points,
@@ -19,20 +16,38 @@ from inferway.experiments.text import (
     table,
     text,
 )
-from inferway.twin.result import Comparison, TaskResult, TwinResult
+from inferway.twin.result import TwinResult
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+    from rich.console import RenderableType
+
+    from inferway.twin import TaskResult
+    from inferway.twin.result import Comparison
 
 _SHOWN: Final = (
-    *("task", *(f"response_time_s.{name}" for name in ("mean", "p50", "p95", "p99"))),
-    *("accuracy.mean", "accuracy_target", "rejected", "dropped", "late", "rate_per_s", "queries"),
+    "task",
+    "response_time_s.mean",
+    "response_time_s.p50",
+    "response_time_s.p95",
+    "response_time_s.p99",
+    "accuracy.mean",
+    "accuracy_target",
+    "rejected",
+    "dropped",
+    "late",
+    "rate_per_s",
+    "queries",
     "stable",
 )
 
 
 @dataclass(frozen=True)
-class SimulationResult(TwinResult, Shown):
+class SimulationResult(TwinResult):
     """The simulation that `inferway.simulate` gives."""
 
-    def plot(self) -> Drawing:
+    def plot(self) -> Figure:
         """Draw who answered and how quickly, by variant; of a network, its gain over time."""
         if self.network is not None:
             from inferway.experiments.networks import over_time
@@ -41,15 +56,15 @@ class SimulationResult(TwinResult, Shown):
         from inferway.experiments.figure import Bars, bars
 
         shown = []
-        for name, one in self.tasks.items():
-            names, of = list(one.classes), one.classes.values()
+        for name, task in self.tasks.items():
+            names, of = list(task.classes), task.classes.values()
             busy = {
-                "of the answers": [part.share for part in of],
-                "of its time busy": [part.utilization for part in of],
+                "of the answers": [one.share for one in of],
+                "of its time busy": [one.utilization for one in of],
             }
             times_s = {
-                "mean": [part.response_time_s for part in of],
-                "p95": [part.p95_s for part in of],
+                "mean": [one.response_time_s for one in of],
+                "p95": [one.p95_s for one in of],
             }
             shown += [
                 Bars(f"task {name}", "share", names, busy),
@@ -58,7 +73,7 @@ class SimulationResult(TwinResult, Shown):
         return bars(shown)
 
     def _repr_html_(self) -> str:
-        frame = self.to_frame()
+        frame: pd.DataFrame = self.to_frame()
         if self.network is not None:
             return str(frame.describe().to_html())
         return str(frame[[one for one in _SHOWN if one in frame]].T.to_html(header=False))
@@ -71,20 +86,23 @@ class SimulationResult(TwinResult, Shown):
         return "\n\n".join(text(*task(name, one)) for name, one in self.tasks.items())
 
 
-simulate = shown_as(lambda result: SimulationResult(**vars(result)))(twin.simulate)
+simulate = shown_as(lambda found: SimulationResult(**vars(found)))(twin.simulate)
 
 
-def task(name: str, result: TaskResult) -> list[Laid]:
+def task(name: str, result: TaskResult) -> list[RenderableType]:
     """Tables of one task's simulation."""
     from rich.text import Text
 
     if result.trace is not None:
         return [_trace(name, result.trace), *noted(result.trace.notes), *noted(result.notes)]
-    phases = [Text(), _phases(result)] if len(result.phases) > 1 else []
-    return [_whole(name, result), *noted(result.notes), Text(), _variants(result), *phases]
+    shown: list[RenderableType] = [_whole(name, result), *noted(result.notes)]
+    shown += [Text(), _variants(result)]
+    if len(result.phases) > 1:
+        shown += [Text(), _phases(result)]
+    return shown
 
 
-def _trace(name: str, found: Comparison) -> Laid:
+def _trace(name: str, found: Comparison) -> RenderableType:
     """A recording: live against twin."""
     live, twin, profiled = found.live, found.twin, found.profiled
     error, other = found.error, found.profiled_error
@@ -122,7 +140,7 @@ def _trace(name: str, found: Comparison) -> Laid:
     )
 
 
-def _whole(name: str, result: TaskResult) -> Laid:
+def _whole(name: str, result: TaskResult) -> RenderableType:
     accuracy, response = result.accuracy, result.response_time_s
     lost = {"rejected": result.rejected, "dropped": result.dropped, "late": result.late}
     target = result.accuracy_target
@@ -145,7 +163,7 @@ def _whole(name: str, result: TaskResult) -> Laid:
     return table(f"Task {name}, simulated", ["", "twin"], rows, caption=nothing)
 
 
-def _variants(result: TaskResult) -> Laid:
+def _variants(result: TaskResult) -> RenderableType:
     rows = [
         [
             name,
@@ -166,7 +184,7 @@ def _variants(result: TaskResult) -> Laid:
     )
 
 
-def _phases(result: TaskResult) -> Laid:
+def _phases(result: TaskResult) -> RenderableType:
     columns = ["phase", "rate", "target", "accuracy", "mean", "p95", "lost or late"]
     rows = [
         [

@@ -17,21 +17,23 @@ from inferway.live.tracing import Attempt, RequestSpan, Tracer, attempts_of
 from inferway.live.upstream.connections import UpstreamCall
 from inferway.live.upstream.headers import ConnectError, ForwardHeaders, Response, decoded
 
+_SAMPLED: Final = b"01"
 _OUTCOME: Final = "inferway.outcome"
-# Of a forward: the other node, or the way to it, is at fault.
 _ERRORS: Final = (Outcome.FAILED, Outcome.UNAVAILABLE)
+"""Of a forward: the other node, or the way to it, is at fault."""
 
 
 @dataclass(slots=True, eq=False)
 class _Forwarded:
     """A sampled request that has been forwarded, and may be so again."""
 
-    identity: TraceContext
     span: RequestSpan
     attempts: list[Attempt] = field(default_factory=list)
-    before: Any = None  # What the policy saw when it last decided to forward
+    before: Any = None
+    """What the policy saw when it last decided to forward."""
     started_s: float = 0.0
-    forward: Any = None  # The span of the forward that is on its way; None while none is
+    forward: Any = None
+    """The span of the forward that is on its way; None while none is."""
 
 
 class Spans:
@@ -49,13 +51,16 @@ class Spans:
         `to` names the neighbor that it is sent to, and the node and the variant that shall answer.
         Returns header lines that say who the request is.
         """
-        way = self._forwards.get(request) or self._begin(task, request)
+        identity = request.identity or TraceContext(None, None)
+        way = self._forwards.get(request)
         if way is None:
-            return (request.identity or TraceContext(None, None)).onward()
-        self._forwards[request] = way
+            span = self.tracer.begin(f"infer {task}", identity, request.received_s)
+            if span is None:
+                return identity.onward()
+            way = self._forwards[request] = _Forwarded(span)
         way.before, way.started_s = request.before, started_s
         way.forward = way.span.forward(started_s, *to)
-        return _onward(way.identity, way.forward)
+        return _onward(identity, way.forward)
 
     def forwarded(self, request: InferRequest, outcome: Outcome | None) -> None:
         """End a forward: an answer has come, or none will."""
@@ -65,7 +70,9 @@ class Spans:
         if request.abandoned:
             outcome = Outcome.CANCELED
         assert outcome is not None
-        _say(way.span, way.forward, outcome)
+        way.forward.set_attribute(_OUTCOME, outcome.name.lower())
+        if outcome in _ERRORS:
+            way.span.fail(way.forward)
         decided_s, ended_s = way.before.now_s, self.tracer.now()
         way.attempts.append(
             Attempt(decided_s, request.dispatched_s, True, way.started_s, ended_s, way.forward)
@@ -74,9 +81,13 @@ class Spans:
 
     def ended(self, task: str, request: InferRequest) -> None:
         """Make the spans of a request that a site has ended just now."""
-        way = self._forwards.pop(request, None) or self._begin(task, request)
+        way = self._forwards.pop(request, None)
         if way is None:
-            return
+            identity = request.identity or TraceContext(None, None)
+            span = self.tracer.begin(f"infer {task}", identity, request.received_s)
+            if span is None:
+                return
+            way = _Forwarded(span)
         if way.before is None or request.before is not way.before:  # decided on again since
             way.attempts += attempts_of(request, self.tracer.now())
         came = b"" if request.raw is None else request.raw.path
@@ -89,7 +100,9 @@ class Spans:
         """Begin the spans of a request between other nodes; None where it is not sampled."""
         identity = TraceContext(*map(exchange.headers.get, NAMES))
         span = self.tracer.begin(f"relay {task}", identity, received_s)
-        return None if span is None else Relayed(self, span, identity, task, forward, received_s)
+        if span is None:
+            return None
+        return Relayed(self, span, identity, task, forward, received_s)
 
     def whereabouts(self, answer: Response | None, came: bytes) -> dict[str, Any]:
         """Tell who answered and by which nodes, as the headers of the answer say it."""
@@ -100,19 +113,16 @@ class Spans:
         else:
             node, names = self.node.name, (*_names(came), self.node.name)
         told: dict[str, Any] = {"inferway.node": node, "inferway.path": names}
-        return told | ({"inferway.degraded": degraded} if degraded else {})
-
-    def _begin(self, task: str, request: InferRequest) -> _Forwarded | None:
-        identity = request.identity or TraceContext(None, None)
-        span = self.tracer.begin(f"infer {task}", identity, request.received_s)
-        return None if span is None else _Forwarded(identity, span)
+        if degraded:
+            told["inferway.degraded"] = degraded
+        return told
 
 
 @dataclass(slots=True, eq=False)
 class Relayed:
     """A request between other nodes that this one passes on: receive, forward, reply.
 
-    It was whole at `received_s`; `sent` begins the forward, `attempt`.
+    It was whole at `received_s`; `sent` begins the forward.
     """
 
     spans: Spans
@@ -123,6 +133,7 @@ class Relayed:
     received_s: float
     sent_s: float = 0.0
     attempt: Any = None
+    """The span of the forward; None before it."""
 
     def sent(self, neighbor: str) -> bytes:
         """It goes to the next node now; returns header lines that say who it is."""
@@ -155,20 +166,17 @@ class Relayed:
         }
         span.finish(now_s, attributes, failed=outcome is Outcome.FAILED)
         span.part("receive", self.received_s, self.sent_s or now_s)
-        if self.attempt is not None:
-            _say(span, self.attempt, outcome)
-            span.end(self.attempt, answered_s)
-            span.part("reply", answered_s, now_s)
-
-
-def _say(span: RequestSpan, forward: Any, outcome: Outcome) -> None:
-    forward.set_attribute(_OUTCOME, outcome.name.lower())
-    if outcome in _ERRORS:
-        span.fail(forward)
+        if self.attempt is None:
+            return
+        self.attempt.set_attribute(_OUTCOME, outcome.name.lower())
+        if outcome in _ERRORS:
+            span.fail(self.attempt)
+        span.end(self.attempt, answered_s)
+        span.part("reply", answered_s, now_s)
 
 
 def _onward(identity: TraceContext, forward: Any) -> bytes:
-    return identity.onward(b"%016x" % forward.get_span_context().span_id, b"01")
+    return identity.onward(b"%016x" % forward.get_span_context().span_id, _SAMPLED)
 
 
 def _names(path: bytes) -> tuple[str, ...]:

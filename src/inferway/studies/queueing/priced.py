@@ -239,10 +239,21 @@ def kept(
     precision: float | None = None,
     most: int = 200_000_000,
 ) -> dict[str, Any]:
-    """Simulate a site with an accuracy target and an energy budget; the bounds have both.
+    """Simulate a site with an accuracy target and an energy budget.
 
-    Energies are of a request by class, the budget is its greatest mean, J; `rate` is arrivals per
-    server, 1/s.
+    Parameters
+    ----------
+    energy
+        Of a request by class, J.
+    rate
+        Arrivals per server, 1/s.
+    budget
+        Greatest mean energy of a request, J; None for none.
+
+    Returns
+    -------
+    dict
+        Response time, accuracy and mean energy, and the LP's with both constraints.
     """
     fleet = replace(System.of(system).fleet(servers), energy=np.array(energy, float))
     rate_per_s = rate * servers
