@@ -147,7 +147,9 @@ def forwarded() -> bytes:
 
     lines = TraceContext(None, None).headers() + b"Content-Type: application/json\r\n"
     target = target_of(TASK, "127.0.0.1", 8003)
-    return forward_head(target, b"cloud", b"tiny", b"edge", math.inf, lines, len(BODY)) + BODY
+    return (
+        forward_head(target, (b"cloud", b"tiny"), b"edge", math.inf, 0.0, lines, len(BODY)) + BODY
+    )
 
 
 @contextmanager

@@ -46,7 +46,12 @@ PATHS = (
     *("live/departures.py", "live/reassignment.py", "live/shedding.py", "live/rejection.py"),
     *("live/instance.py", "live/local.py", "live/batch*.py", "live/stats.py", "live/counters.py"),
     *("network/offers.py", "placement/moves.py", "live/node/slots.py", "live/node/offer_table.py"),
-    *("live/node/offers.py", "live/node/reconciler.py", "network/node.py", "live/node/fleets.py"),
+    *(
+        "live/node/placement.py",
+        "live/node/reconciler.py",
+        "network/node.py",
+        "live/node/fleets.py",
+    ),
     *("live/node/demand.py", "live/node/heard.py", "live/hops/breaker.py"),
     *("live/upstream/breaker.py", "network/offers.py"),
 )

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from inferway.experiments.bounded import bound
     from inferway.experiments.driven import drive
     from inferway.experiments.findings import check
-    from inferway.experiments.placed import place
+    from inferway.experiments.networks import place
     from inferway.experiments.planned import plan
     from inferway.experiments.simulation import simulate
     from inferway.experiments.sweep import sweep
@@ -42,7 +42,7 @@ _FROM = {
     "check": "inferway.experiments.findings",
     "drive": "inferway.experiments.driven",
     "load": "inferway.deployment",
-    "place": "inferway.experiments.placed",
+    "place": "inferway.experiments.networks",
     "plan": "inferway.experiments.planned",
     "replay": "inferway.dispatch.replay",
     "schema": "inferway.deployment",

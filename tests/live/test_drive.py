@@ -100,3 +100,25 @@ def test_the_command_prints_one_document(digits, deployment, capsys):
     assert code == 0
     assert document["schema"] == 1
     assert document["tasks"]["digits"]["answered"] > 100
+
+
+def test_a_missed_target_ends_with_1_where_it_is_required(digits, tmp_path, capsys):
+    path = tmp_path / "digits.yaml"
+    path.write_text(_FILE.replace("400/s", "1500/s"))
+    command = ["drive", str(path), "--url", f"http://{digits.url}", "--duration", "2", "--json"]
+    assert main(command) == 0
+    printed = capsys.readouterr()
+    promise = json.loads(printed.out)["tasks"]["digits"]["promise"]
+    assert promise["state"] == "missed"
+    assert promise["mean"] == pytest.approx(0.7)
+    assert promise["answers"] > 2_000
+    assert promise["balance"] == pytest.approx(-0.1 * promise["answers"])
+    assert main([*command, "--require-target"]) == 1
+    assert "is 0.7000, below its target 0.8" in capsys.readouterr().err
+
+
+def test_a_target_is_not_required_of_a_file_without_one(digits, tmp_path, capsys):
+    path = tmp_path / "digits.yaml"
+    path.write_text(_FILE.replace("    accuracy_target: 0.8\n", ""))
+    assert main(["drive", str(path), "--url", f"http://{digits.url}", "--require-target"]) == 2
+    assert "has no `accuracy_target` that could be missed" in capsys.readouterr().err

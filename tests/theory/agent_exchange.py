@@ -8,10 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from inferway.network.delivery import DeliveryNetwork
-from inferway.placement.agent import Agent
+from inferway.placement.agent import Agent, Letter
 from inferway.placement.contract import Allocation, Float, Observation, batch_of, load_of
-from inferway.placement.crossing import data_of
-from inferway.placement.messages import Letter
+from inferway.placement.layout import data_of
 from inferway.site.draw import uniform
 
 
@@ -73,7 +72,7 @@ class Exchange:
     @property
     def allocation(self) -> Allocation:
         """(P,) the integral allocations of all nodes."""
-        return np.concatenate([agent.allocation for agent in self.agents])
+        return np.concatenate([agent.x for agent in self.agents])
 
     @property
     def fractional(self) -> Float:
@@ -100,7 +99,7 @@ class Exchange:
                 if crossing.downstream is None
             }
             measured = {rho: load[crossing.option] for rho, crossing in crossings.items()}
-            letters += agent.close_slot(arrived, measured)
+            letters += agent.close_slot(arrived, {}, measured)
         self._deliver(letters)
         self.asked = self.traffic
         self._deliver([letter for agent in self.agents for letter in agent.step()])

@@ -25,7 +25,7 @@ from inferway.site import ALL_CLASSES, HOLD, REJECT, Event, Request, draw
 from inferway.site.view import COMPLETED, DISPATCHED, RUN_ROWS, WITHDRAWN, Site
 from inferway.twin import Scenario
 from inferway.workload import phases_of, stream
-from inferway.workload.phases import spans
+from inferway.workload.arrivals import spans
 
 GOLDEN, WORD = 0x9E3779B97F4A7C15, 2**64 - 1
 ANSWERED, LATE, DROPPED, REJECTED = range(4)
@@ -565,6 +565,9 @@ class PlainSite:
             ),
             idle=np.array(self.idle),
             busy=np.array(busy),
+            in_system=np.array(
+                [sum(lengths[number] for number in self.standing[k]) for k in classes]
+            ),
             idle_server=np.array(standing),
             idle_place=np.argsort(standing),
             idle_classes=np.array([sum(1 << k for k in classes if self.idle[k])]),

@@ -8,10 +8,9 @@ import pytest
 from agent_exchange import Exchange
 
 from inferway.placement import Observation, minimal, serve
-from inferway.placement.agent import Agent
-from inferway.placement.crossing import data_of
+from inferway.placement.agent import Agent, Floor, Needed, Offers, Worst, decode, encode
 from inferway.placement.infida import Infida
-from inferway.placement.messages import Floor, Needed, Offers, Worst, decode, encode
+from inferway.placement.layout import data_of
 
 VARIANTS = [
     {},
@@ -121,7 +120,7 @@ def test_a_message_that_comes_before_the_slot_has_ended_waits() -> None:
     top = agents[route[-1]]
     early = top.receive(encode(Needed(0, 1, 5.0, 0.0, ())))
     assert early == []
-    answers = top.close_slot({}, {})
+    answers = top.close_slot({}, {}, {})
     assert [type(decode(letter.data)) for letter in answers] == [Worst]
     assert top.receive(encode(Needed(0, 0, 5.0, 0.0, ()))) == []  # of a slot that is over
 

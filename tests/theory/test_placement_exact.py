@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from inferway.placement import best_static, build_policy, gain, minimal, potential, relaxation
-from inferway.placement.hindsight import average_gain, horizon_of
+from inferway.placement.static import average_gain, horizon_of
 
 PSI = 1 - 1 / np.e
 

@@ -17,8 +17,7 @@ from inferway.placement import (
     serve,
     subgradient,
 )
-from inferway.placement.ascent import FLOOR, RATE
-from inferway.placement.infida import Infida
+from inferway.placement.infida import FLOOR, RATE, Infida
 from inferway.placement.objective import potential
 
 

@@ -92,7 +92,7 @@ def test_rounding_keeps_its_share_of_the_fractional_gain(seed: int) -> None:
 
 def coupled(network, y: np.ndarray, seed: int) -> np.ndarray:
     x = np.zeros(len(y), np.uint8)
-    couple_all(layout_of(network), y, seed, x)
+    couple_all(layout_of(network), 0, y, seed, x)
     return x
 
 

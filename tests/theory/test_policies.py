@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import naive
 import numpy as np
@@ -152,9 +153,12 @@ def test_tad_op_beyond_eight_classes_scans() -> None:
 @given(states(), st.floats(0, 50))
 def test_priced(state: tuple[Fleet, float, Site], price: float) -> None:
     of, target, site = state
-    policy = build_policy("priced", of, target=target, rate_per_s=None, price=price)
+    policy: Any = build_policy("priced", of, target=target, rate_per_s=None, price=price)
     k = site.server_class
-    cost = (1 + 3 * site.queue) / of.rate[k] - price * of.accuracy[k]
+    n = of.count[k]
+    others = np.maximum(0, np.bincount(k, site.queue)[k] - n + 1 - site.queue)
+    crowd = np.where(site.queue > 0, 0.5 * (n * site.queue + others) / np.sqrt(n), 0.0)
+    cost = (1 + 2.3 * site.queue + crowd) / of.rate[k] - policy.price[0] * of.accuracy[k]
     server = choose(policy, site, request_for(site), 0)
     assert cost[server] == pytest.approx(cost.min(), rel=1e-12, abs=1e-12)
 

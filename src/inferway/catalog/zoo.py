@@ -8,7 +8,6 @@ takes precedence, as service times hold for the machine that they were measured 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
@@ -18,6 +17,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from inferway.files import home_folder, write_whole
 from inferway.unreadable import UNREADABLE, fault
 
 
@@ -208,8 +208,7 @@ def names() -> tuple[str, ...]:
 
 def user_folder(zoo: str = "digits") -> Path:
     """Tell where profiles measured and zoos built on this machine go."""
-    data = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
-    return Path(data) / "inferway" / "zoo" / zoo
+    return home_folder("data") / "zoo" / zoo
 
 
 def load(zoo: str = "digits") -> Zoo:
@@ -296,10 +295,7 @@ def testset(zoo: str = "digits") -> TestSet:  # noqa: PT028 - not a test
 
 def save(zoo: Zoo, folder: Path) -> None:
     """Write a zoo's profiles to a folder, whole or not at all."""
-    folder.mkdir(parents=True, exist_ok=True)
-    part = folder / f"{PROFILES}.part"
-    part.write_text(json.dumps(zoo.to_json(), indent=1) + "\n", encoding="utf-8")
-    part.replace(folder / PROFILES)
+    write_whole(folder / PROFILES, json.dumps(zoo.to_json(), indent=1) + "\n")
 
 
 def read(zoo: str, folders: tuple[Path, ...], origin: str) -> Zoo:

@@ -42,13 +42,17 @@ def drive(
     binary: Annotated[
         bool, says("Tensors as raw bytes, or as JSON.", "--binary/--no-binary")
     ] = True,
+    require_target: Annotated[
+        bool,
+        says("Exit with 1 where the mean accuracy misses its target.", "--require-target"),
+    ] = False,
     out: Annotated[
         Path | None, options.folder("Write every request (Parquet) and a figure.")
     ] = None,
     json: terminal.Json = False,
 ) -> None:
     """Send the file's workload to a server or a network, open-loop; say what its requests met."""
-    from inferway.experiments.driven import tables, write
+    from inferway.experiments.driven import write
     from inferway.loadgen import Access, AddressError, DriveError, addresses_of
 
     deployment = options.opened(file)
@@ -57,6 +61,8 @@ def drive(
     with failing(DriveError):
         Access(key, ca)
     options.writable(out)  # now, rather than fail with what was measured
+    if require_target and not any(task.accuracy_target for task in deployment.tasks.values()):
+        raise CommandError(f"{file} has no `accuracy_target` that could be missed")
     if addresses is not None and deployment.network is None:
         raise CommandError(f"{file} has no `network`: name its one server with --url")
     if addresses is not None and where is not None:
@@ -84,7 +90,7 @@ def drive(
             "network": None if network is None else network.to_json(),
             **kept,
         },
-        lambda: [*tables(driven), *map(str, files)],
+        lambda: [*driven.tables(), *map(str, files)],
     )
     summaries = driven.tasks if network is None else {"": network.whole}
     for name, one in summaries.items():
@@ -96,6 +102,14 @@ def drive(
         raise typer.Exit(INTERRUPTED)
     if not any(one.answered for one in summaries.values()):
         raise CommandError("no request was answered", FAILED)
+    for name, one in driven.tasks.items() if require_target else ():
+        promise = one.promise
+        if promise is not None and promise.state == "missed":
+            raise CommandError(
+                f"the mean accuracy of {promise.answers:,} answers of task {name} is "
+                f"{promise.mean:.4f}, below its target {promise.target:g}",
+                FAILED,
+            )
 
 
 def apply(

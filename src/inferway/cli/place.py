@@ -40,7 +40,6 @@ def place(
     json: terminal.Json = False,
 ) -> None:
     """Compute which variants live on which node, for the file's mean requests."""
-    from inferway.experiments.placed import figures, tables
     from inferway.network import topology_of
 
     deployment = options.opened(file)
@@ -60,13 +59,13 @@ def place(
         assert out is not None
         section, title = out / "nodes.yaml", f"{deployment.path.name}, {placed.policy}"
         section.write_text(placed.yaml, encoding="utf-8")
-        return [*figures(placed, topology_of(deployment), out, title=title), section]
+        return [*placed.figures(topology_of(deployment), out, title=title), section]
 
     files, failure = options.saved(out, write)
     names, number = list(map(str, files)), len(placed.network.nodes)
     content = {"schema": 1, "tasks": {}, "network": placed.to_json()}
     terminal.present(
-        json, lambda: {**content, **({"files": names} if names else {})}, lambda: tables(placed)
+        json, lambda: {**content, **({"files": names} if names else {})}, placed.tables
     )
     if not json:
         if number <= _MOST_NODES:
@@ -105,8 +104,6 @@ def plan(
     json: terminal.Json = False,
 ) -> None:
     """Find the cheapest instances that keep accuracy, energy and latency, tried in the twin."""
-    from inferway.experiments.planned import tables
-
     deployment = options.opened(file)
     with failing(ValueError, code=FAILED), terminal.progress() as told:
         found = inferway.plan(
@@ -119,6 +116,6 @@ def plan(
             tries=tries,
             progress=told,
         )
-    terminal.present(json, found.to_json, lambda: tables(found))
+    terminal.present(json, found.to_json, found.tables)
     if not json:
         print(found.yaml, end="")

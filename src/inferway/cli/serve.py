@@ -17,6 +17,7 @@ from inferway.cli import options, terminal
 from inferway.cli.failure import FAILED, CommandError
 from inferway.cli.options import says
 from inferway.extras import installing
+from inferway.files import home_folder
 
 if TYPE_CHECKING:
     from inferway.live import Certificate, LiveNode, Server
@@ -275,7 +276,6 @@ def node(
         if bind is not None:
             check_bind(name, bind)
     deployment = options.opened(file, policy)
-    home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     try:
         topology = topology_of(deployment)
         at = addresses_of(deployment, topology, addresses)
@@ -302,7 +302,7 @@ def node(
                 grace_s=grace,
                 log_level=log_level,
             ),
-            folder=state or Path(home) / "inferway" / "nodes" / name,
+            folder=state or home_folder("state") / "nodes" / name,
             bind=bind,
             credentials=certs,
             emulate_rtt=emulate_rtt,

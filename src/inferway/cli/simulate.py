@@ -249,8 +249,6 @@ def _sweep(
 
 
 def _say(found: Sweep, png: str | None, json: bool) -> None:
-    from inferway.experiments.sweep import tables
-
     numbers = None if found.failure is not None else str(found.file)
     if json:
         told = {
@@ -266,7 +264,7 @@ def _say(found: Sweep, png: str | None, json: bool) -> None:
         }
         terminal.document({"schema": 1, "sweep": told, "tasks": tasks, "network": None})
         return
-    terminal.show(*tables(found))
+    terminal.show(*found.tables())
     if found.kept:
         terminal.show(f"{found.kept} of {found.points} points are from an earlier run.")
     for said, rows in found.frame[found.frame["error"].notna()].groupby("error"):

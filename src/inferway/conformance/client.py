@@ -14,8 +14,7 @@ from typing import Any, Final
 
 from inferway.protocol.address import ServerAddress
 
-LONGEST_BODY: Final = 256 * 1024**2
-"""Bytes of an answer after which the reading stops."""
+LONGEST_BODY: Final = 256 * 1024**2  # Bytes of an answer after which the reading stops
 
 Headers = Mapping[str, str]
 
@@ -36,27 +35,13 @@ def expect(holds: object, violation: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One response.
+    """One response."""
 
-    Attributes
-    ----------
-    call
-        Method and path, for messages.
-    status
-        HTTP status code.
-    headers
-        Names in lower case.
-    body
-        As it came, chunks joined.
-    closes
-        Whether the server ends the connection after it.
-    """
-
-    call: str
+    call: str  # Method and path, for messages
     status: int
-    headers: Headers
-    body: bytes
-    closes: bool
+    headers: Headers  # Names in lower case
+    body: bytes  # As it came, chunks joined
+    closes: bool  # Whether the server ends the connection after it
 
     @property
     def plain(self) -> bytes:
@@ -103,17 +88,7 @@ def document(text: bytes, call: str) -> Any:
 
 
 class RawConnection:
-    """One connection that may carry several calls.
-
-    Parameters
-    ----------
-    address
-        The server's.
-    timeout_s
-        Longest wait of one call, in seconds.
-    key
-        Sent with every call, if the server asks for one.
-    """
+    """One connection that may carry several calls; the key is sent with every one."""
 
     def __init__(self, address: ServerAddress, timeout_s: float, key: str | None = None) -> None:
         kind = http.client.HTTPSConnection if address.tls else http.client.HTTPConnection
@@ -140,14 +115,8 @@ class RawConnection:
     ) -> Answer:
         """Send one request and read its answer; a violation when none comes whole and in time.
 
-        Parameters
-        ----------
-        method, path
-            The path begins with `/v2`.
-        body
-            Bytes are sent with their Content-Length, pieces as chunks.
-        headers
-            Besides Host and the key, which are sent unasked.
+        The path begins with `/v2`. Bytes are sent with their Content-Length, pieces as chunks;
+        `headers` come besides Host and the key.
         """
         connection, call = self._connection, f"{method} {path}"
         deadline_s = time.monotonic() + self._timeout_s
@@ -192,7 +161,6 @@ def _whole(response: http.client.HTTPResponse, deadline_s: float) -> bytes:
 
 
 def _reason(error: Exception) -> str:
-    """Say in words why there was no answer."""
     if isinstance(error, OSError) and not isinstance(error, ssl.SSLError) and error.errno:
         return (os.strerror(error.errno) if error.errno > 0 else str(error.strerror)).lower()
     return str(error) or type(error).__name__

@@ -5,19 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from inferway.conformance.checks import binary, connection, infer, metadata, refusals
+from inferway.conformance.checks import infer, metadata
 from inferway.conformance.client import NotOfferedError, ViolationError
 from inferway.conformance.report import Check, CheckOutcome, Finding, Report
 from inferway.conformance.target import ConformanceError, Target, find
 from inferway.protocol.address import parse_server
 
-CHECKS: Final[tuple[Check, ...]] = (
-    *metadata.CHECKS,
-    *infer.CHECKS,
-    *binary.CHECKS,
-    *connection.CHECKS,
-    *refusals.CHECKS,
-)
+CHECKS: Final[tuple[Check, ...]] = (*metadata.CHECKS, *infer.CHECKS)
 
 
 def run(

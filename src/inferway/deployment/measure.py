@@ -52,8 +52,8 @@ def measured(deployment: Deployment, *, seconds: float = 0.3) -> Deployment:
 
 
 def _mean_s(variant: Variant, seconds: float) -> float:
-    from inferway.runtime.onnx import OnnxRuntime
     from inferway.runtime.remote import BlockingRemote
+    from inferway.runtime.runtime import OnnxRuntime
     from inferway.runtime.server import RemoteError
 
     if variant.model is not None:

@@ -140,15 +140,13 @@ SCHEDULING: Final[Mapping[str, Row]] = {
 
 PLACEMENT: Final[Mapping[str, Row]] = {
     "infida": Row("placement.infida:Infida", "InfidaPlacement"),
-    "infida-offline": Row(
-        "placement.infida_offline:InfidaOffline", "PlainPlacement", hindsight=True
-    ),
-    "static-greedy": Row("placement.static_greedy:StaticGreedy", "PlainPlacement", hindsight=True),
+    "infida-offline": Row("placement.static:InfidaOffline", "PlainPlacement", hindsight=True),
+    "static-greedy": Row("placement.static:StaticGreedy", "PlainPlacement", hindsight=True),
     "olag": Row("placement.counters:Olag", "PlainPlacement"),
     "olag-literal": Row("placement.counters:OlagLiteral", "PlainPlacement"),
     "greedy": Row("placement.counters:Greedy", "PlainPlacement"),
     "exact": Row("placement.exact:Exact", "PlainPlacement", hindsight=True),
-    "repository-only": Row("placement.repository_only:RepositoryOnly", "PlainPlacement"),
+    "repository-only": Row("placement.static:RepositoryOnly", "PlainPlacement"),
 }
 
 HINDSIGHT: Final = frozenset(name for name, row in PLACEMENT.items() if row.hindsight)

@@ -12,12 +12,13 @@ import builtins
 import hashlib
 import inspect
 import linecache
-import os
 import sys
 import textwrap
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
+
+from inferway.files import home_folder, write_whole
 
 _CALLS = ("choose", "act", "step")
 _PLAIN = (bool, int, float, str, bytes, type(None))
@@ -57,14 +58,10 @@ def policy_name(policy: str | type) -> str:
     if file and spec is not None and module is not None and at_top and file.endswith(".py"):
         return f"{Path(file).resolve()}:{policy.__qualname__}"
     text = _Writing(policy).text
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     mark = hashlib.sha256(text.encode()).hexdigest()[:16]
-    path = home / "inferway" / "policies" / mark / f"{policy.__name__}.py"
+    path = home_folder("cache") / "policies" / mark / f"{policy.__name__}.py"
     if not path.is_file():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        beside = path.with_suffix(f".{os.getpid()}.tmp")
-        beside.write_text(text, encoding="utf-8")
-        beside.replace(path)
+        write_whole(path, text)
     return f"{path}:{policy.__name__}"
 
 

@@ -1,21 +1,34 @@
-"""Priced idle queue: accuracy has a price in seconds, and the price follows the target.
+"""Priced: accuracy has a price in seconds, and the price follows what the task owes its target.
 
 Not in the papers. [Anonymous]'s LP has a dual price for accuracy: at the optimum a request goes
-where 1/mu_k - price * a_k is least. Here the same rule runs on the queues as they are,
+where 1/mu_k - price * a_k is least. Here the same rule runs on the queues as they are. With n_k
+servers of class k, and q requests at a server, the one in service included, a request goes where
 
-    least (1 + wait * queue) / mu_k - price * a_k,
+    (1 + wait * q + crowd) / mu_k - price * a_k,    crowd = (n_k q + others) / (2 sqrt(n_k)),
 
-and the price is learned by dual ascent, one small step per answer. Idle servers (queue 0) come
-first as long as the price is moderate; a fleet too small to find an accurate server idle often
-enough pays a higher price, and waits for one. (Taking idle servers always before busy ones is the
-same on large fleets and cannot hold the target on small ones.) Since
+is least, over the idle servers (q = 0, without a crowd) and the shortest busy ones; others are the
+requests at the class beyond one at each other server. Who waits makes those wait that come later,
+the more so in a small class: this is what `wait` above 1 and the crowd stand for.
 
-    price_end - price_start = step * (target - mean accuracy) * N,
+The price is learned from each dispatch, and what is taken back is unlearned. The bank is what the
+task has earned over its target, in answers that exceed it by the whole span of accuracies,
 
-a run of N answers misses the target by what the price has moved over step * N: the price starts
-above the LP's, and the step is sized for runs of a few thousand.
+    bank = min(2000, bank + rows (a_k - target) / span),
 
-Where the task has an energy budget, a joule has a price too, learned in the same way: [Anonymous]'s
+and never more than the accuracy balance says. The base of the price moves by factors, since the
+right price spans decades: against each answer's gain by a gate that anneals from a fifth to a
+150th, and up by a push as long as the bank is short of 20. The shortage also multiplies the price
+at once, up to 150 times. So the running mean is pressed to its target from above, and not around
+it.
+
+It is argued, not proven, that this keeps the target wherever the bound allows it: a short bank
+raises the price without end, and at a price high enough each request goes to the most accurate
+class with a place, waiting there if need be. Where the target is out of reach of the rate, the
+same pressure lets queues grow up to their buffers. The constants were tuned in simulation on four
+classes of servers; `span` is taken over the classes that the LP mixes, since a class that is never
+worth a request says nothing of what an answer can win back.
+
+Where the task has an energy budget, a joule has a price too, learned by dual ascent: [Anonymous]'s
 Sec. 8.1 asks how several constraints might be kept at once, and prices simply add up.
 """
 
@@ -29,21 +42,32 @@ from pydantic import Field
 from inferway.deployment.units import Number, PositiveNumber
 from inferway.dispatch.bounds import Optimum, max_rate, relaxed, solve
 from inferway.site import COMPLETED, WITHDRAWN, Event, Fleet, Request, Site, idle_in
-from inferway.site.view import Floats
+from inferway.site.view import Flags, Floats
 
-# Of the price's scale, for an answer that misses the target by the whole span of accuracies.
-STEP = 0.5
 # Service times that a place in a queue counts; above 1, since who waits makes others wait too.
-WAIT = 3.0
+WAIT = 2.3
+CROWD = 0.5  # Of the square root of a class, for the requests that stand there beyond one each
 HEADROOM = 1.25  # The start over the LP's price
+ENOUGH, MOST = 20.0, 2000.0  # Bank that is not short, and the most that is counted; in spans
+SHORTAGE = 5.0  # Spans that double the price
+STEEPEST = 150.0  # Times that a shortage multiplies the price at most
+LEAST = 0.02  # The base never falls below this part of the price's scale
+_NONE = 1e-9  # Shares below are rounding
+# Of the energy price's scale, for an answer that exceeds the budget by the whole span of energies.
+ENERGY_STEP = 0.5
+
+_BASE, _BANK, _ANSWERS = 0, 1, 2  # Places in `Priced.memory`
 
 
 class Priced(NamedTuple):
     """To the server with the least expected response time less the price of its accuracy."""
 
-    price: Floats  # (2,) s per unit of accuracy and s per J, at least 0: the policy's memory
-    # The price moves by step * (target - accuracy) with each answer; s per unit squared.
-    step: float
+    price: Floats  # (2,) s per unit of accuracy and s per J, at least 0
+    # (3,) base of the price, s per unit of accuracy; bank, spans; answers so far.
+    memory: Floats
+    least: float  # Least base, s per unit of accuracy
+    span: float  # Range of the accuracies that the LP mixes, 1 where there is but one
+    step: float  # How fast the price moves, of what is set for it
     wait: float
     classes: int
     energy: Floats  # (K,) mean energy of a request, J; zeros where the task has no energy budget
@@ -66,18 +90,15 @@ class Priced(NamedTuple):
             ),
         ] = None,
         step: Annotated[
-            PositiveNumber | None,
-            Field(
-                description="How fast the price moves, relative to its scale; if not given, set "
-                "for the fleet."
-            ),
-        ] = None,
+            PositiveNumber,
+            Field(description="How fast the price moves, relative to what is set for it."),
+        ] = 1.0,
         wait: Annotated[
             Number, Field(description="Service times that each request at a server counts.")
         ] = WAIT,
         energy_budget: float | None = None,
     ) -> Priced:
-        """Scale the steps to the fleet.
+        """Start the prices from the bound.
 
         ValueError without a target, or with a target out of reach, by itself or within the budget.
         """
@@ -85,18 +106,24 @@ class Priced(NamedTuple):
             raise ValueError(
                 "policy priced tracks an accuracy target: give the task accuracy_target"
             )
-        step = STEP if step is None else step
         low = relaxed(fleet, target, energy_budget)
-        start = HEADROOM * _duals(fleet, target, rate_per_s, energy_budget, low)
+        start, mixed = _from_bound(fleet, target, rate_per_s, energy_budget, low)
+        start *= HEADROOM
         if price is not None:
             start[0] = price
+        least = LEAST * _scale(low.price_s, fleet.accuracy, fleet)
+        start[0] = max(least, start[0])
         energy, energy_step = np.zeros(len(fleet.rate)), 0.0
         if energy_budget is not None:
             energy = fleet.energy.copy()
-            energy_step = step * _scale(low.energy_price_s, fleet.energy, fleet) / _span(energy)
+            scale = _scale(low.energy_price_s, fleet.energy, fleet)
+            energy_step = ENERGY_STEP * step * scale / _span(energy)
         return cls(
             start,
-            step * _scale(low.price_s, fleet.accuracy, fleet) / _span(fleet.accuracy),
+            np.array([start[0], 0.0, 0.0]),
+            least,
+            float(np.ptp(fleet.accuracy[mixed])) or _span(fleet.accuracy),
+            step,
             wait,
             len(fleet.rate),
             energy,
@@ -118,42 +145,61 @@ class Priced(NamedTuple):
             worth = self.price[0] * site.accuracy[k] - self.price[1] * self.energy[k]
             if (1.0 + self.wait) / site.rate[k] - worth >= least:
                 continue  # no queue of this class can be the cheapest
+            servers = site.first[k + 1] - site.first[k]
+            part = CROWD / np.sqrt(servers)
+            beyond = site.in_system[k] - servers + 1
             for server in range(site.first[k], site.first[k + 1]):
-                cost = (1.0 + self.wait * site.queue[server]) / site.rate[k] - worth
-                if cost < least and request.allowed[server]:
+                queue = site.queue[server]
+                if queue == 0 or not request.allowed[server]:
+                    continue
+                crowd = part * (servers * queue + max(0, beyond - queue))
+                cost = (1.0 + self.wait * queue + crowd) / site.rate[k] - worth
+                if cost < least:
                     best, least = server, cost
-                    if site.queue[server] == 1:
-                        break  # among the busy, no queue is shorter
+                if queue == 1:
+                    break  # among the busy, no queue is shorter
         return best
 
     def learn(self, site: Site, event: Event) -> None:
-        """Dual ascent on the prices, taken back where no answer is sent."""
+        """Move the prices with each dispatch, and back where no answer is sent."""
         if event.kind == COMPLETED or not event.counted:
             return
         k = site.server_class[event.server]
         rows = -event.rows if event.kind == WITHDRAWN else event.rows
-        miss = rows * (site.target[0] - site.accuracy[k])
-        self.price[0] = max(0.0, self.price[0] + self.step * miss)
+        gain = rows * (site.accuracy[k] - site.target[0]) / self.span
+        answers = max(0.0, self.memory[_ANSWERS] + rows)
+        bank = min(MOST, self.memory[_BANK] + gain, site.balance[0] / self.span)
+        short = max(0.0, ENOUGH - bank) / SHORTAGE
+        gate = max(1.0 / 150.0, 1.0 / (5.0 + answers / 20.0))
+        push = min(np.log(1.0 + short), 1.0) / min(5000.0, 300.0 + answers / 2.0)
+        base = max(self.least, self.memory[_BASE] * np.exp(self.step * (push - gate * gain)))
+        self.memory[_BASE], self.memory[_BANK], self.memory[_ANSWERS] = base, bank, answers
+        self.price[0] = base * min(1.0 + short, STEEPEST)
         if self.energy_step > 0.0:
             excess = rows * (self.energy[k] - self.energy_budget)
             self.price[1] = max(0.0, self.price[1] + self.energy_step * excess)
 
 
-def _duals(
+def _from_bound(
     fleet: Fleet,
     target: float,
     rate_per_s: float | None,
     energy_budget: float | None,
     low: Optimum,
-) -> Floats:
-    """The LP's prices of accuracy and energy, at low load where no rate is known."""
-    found = np.array([low.price_s, low.energy_price_s])
+) -> tuple[Floats, Flags]:
+    """The LP's prices of accuracy and energy, and the classes that it mixes.
+
+    At low load where no rate is known.
+    """
+    prices, mixed = np.array([low.price_s, low.energy_price_s]), low.shares > _NONE
     if rate_per_s is None:
-        return found
+        return prices, mixed
     greatest = max_rate(fleet, target, energy_budget)
+    at_rate = solve(fleet, target, min(0.99 * greatest, rate_per_s), energy_budget)
     between = min(0.99 * greatest, (rate_per_s + greatest) / 2)
     fuller = solve(fleet, target, between, energy_budget)
-    return np.maximum(found, [fuller.price_s, fuller.energy_price_s])
+    prices = np.maximum(prices, [fuller.price_s, fuller.energy_price_s])
+    return prices, mixed | (at_rate.shares > _NONE)
 
 
 def _scale(price_s: float, values: Floats, fleet: Fleet) -> float:

@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
-
 import numpy as np
 
+from inferway.deployment import Deployment
 from inferway.dispatch import deployed
 from inferway.dispatch.bounds import Bound, solve
-from inferway.experiments.curves import Curve, Panel, panels
-from inferway.experiments.text import percent, seconds, table, text
+from inferway.experiments.curves import Curve, Drawing, Panel, panels
+from inferway.experiments.text import Frame, Laid, Shown, frame, percent, seconds, table, text
 from inferway.site.fleet import fleet_of
 
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.figure import Figure
-    from rich.table import Table
 
-    from inferway.deployment import Deployment
-
-_POINTS: Final = 60  # of a curve over the rate
-
-
-class BoundResult(dict[str, Bound]):
+class BoundResult(dict[str, Bound], Shown):
     """The bound of each task, by its name.
 
     Parameters
@@ -35,24 +25,21 @@ class BoundResult(dict[str, Bound]):
         super().__init__(deployed.bound(deployment, node=node))
         self._fleets = {name: fleet_of(deployment, name, node) for name in self}
 
-    def to_frame(self) -> pd.DataFrame:
+    def to_frame(self) -> Frame:
         """One row per task; a column for each variant's share."""
-        import pandas as pd
-
         columns = ("max_rate_per_s", "rate_per_s", "least_response_time_s", "price_s")
-        rows = [
+        return frame(
             {"task": name, "accuracy_target": one.target}
             | {column: getattr(one, column) for column in columns}
             | {f"shares.{variant}": part for variant, part in (one.shares or {}).items()}
             for name, one in self.items()
-        ]
-        return pd.DataFrame(rows)
+        )
 
-    def plot(self) -> Figure:
+    def plot(self) -> Drawing:
         """Draw the least response time at every rate that keeps the target."""
         shown = []
         for name, one in self.items():
-            rates = one.max_rate_per_s * np.linspace(1e-3, 1.0, _POINTS)
+            rates = one.max_rate_per_s * np.linspace(1e-3, 1.0, 60)
             # The last is a rounding away from a rate that no mix carries.
             rates[-1] *= 1 - 1e-9
             times_s = [
@@ -96,7 +83,7 @@ def bound(deployment: Deployment, *, node: str | None = None) -> BoundResult:
     return BoundResult(deployment, node)
 
 
-def tables(name: str, one: Bound) -> list[Table]:
+def tables(name: str, one: Bound) -> list[Laid]:
     """The numbers of one task, and its routing tuples."""
     rate, budget = one.rate_per_s, one.energy_budget
     numbers = [
@@ -111,13 +98,13 @@ def tables(name: str, one: Bound) -> list[Table]:
     too_high = "The rate is above the greatest that keeps the target."
     tuples = [
         [
-            " + ".join(found["variants"]),
-            " + ".join(percent(part, 2) for part in found["routing"]),
-            seconds(found["cost_s"]),
+            " + ".join(row["variants"]),
+            " + ".join(percent(part, 2) for part in row["routing"]),
+            seconds(row["cost_s"]),
         ]
-        for found in one.to_json()["tuples"]
+        for row in one.to_json()["tuples"]
     ]
-    shuffles = any(part < 0 for found in one.tuples for part in found.routing)
+    shuffles = any(part < 0 for row in one.tuples for part in row.routing)
     negative = "A negative share takes traffic off a variant that is busy."
     return [
         table(

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from inferway.experiments.text import Frame, frame
+
 if TYPE_CHECKING:
-    import pandas as pd
     from rich.text import Text
 
 # Of a table of claims.
@@ -19,8 +20,6 @@ HEADINGS: Final = ("where", "claim", "measured", "value", "reproduces", "reprodu
 # The same in Markdown, where a value stands beside its measure.
 MARKDOWN: Final = ("where", "claim", "measured", "reproduces", "", "beside it")
 _COLORS: Final = {"yes": "green", "no": "red", "not settled": "yellow", "-": "dim"}
-# Classes of HTML cells by heading: these are never broken into lines.
-_KINDS: Final = {"where": "number", "value": "number", "reproduces": "number"}
 
 Verdict = Literal["yes", "no", "not settled", "-"]
 
@@ -208,39 +207,35 @@ def as_text(claims: Iterable[Claim], *, short: bool = False) -> list[Text]:
 
     if short:
         return [Text(f"{'yes' if c.reproduced else 'NO '}  {c.says} ({c.why})") for c in claims]
-    lines = []
-    for one in claims:
-        verdict = (f"{one.verdict:<3}", _COLORS[one.verdict])
-        line = Text.assemble(
-            *(verdict, f" {one.says} ", (f"[{one.where}]", "dim"), f"\n    {one.measure}: "),
-            *((one.measured, "bold"), f" (reproduces {one.tolerance})"),
+    return [
+        Text.assemble(
+            *((f"{one.verdict:<3}", _COLORS[one.verdict]), f" {one.says} "),
+            *((f"[{one.where}]", "dim"), f"\n    {one.measure}: ", (one.measured, "bold")),
+            *(f" (reproduces {one.tolerance})", (f"\n    {one.why}" if one.why else "", "dim")),
         )
-        lines.append(line.append(f"\n    {one.why}", style="dim") if one.why else line)
-    return lines
+        for one in claims
+    ]
 
 
-def as_frame(claims: Iterable[Claim]) -> pd.DataFrame:
+def as_frame(claims: Iterable[Claim]) -> Frame:
     """Write claims for a notebook: sentence, value, tolerance and verdict."""
-    import pandas as pd
-
-    shown = pd.DataFrame([one.cells() for one in claims])
-    shown = shown[["claim", "value", "reproduces", "reproduced"]]
+    shown = frame(one.cells() for one in claims)[["claim", "value", "reproduces", "reproduced"]]
     return shown.rename(columns={"value": "measured", "reproduced": ""})
 
 
 def as_html(claims: Iterable[Claim]) -> str:
     """Write claims as an HTML table; the class of a verdict's cell is its color."""
-    head = "".join(f"<th>{heading}</th>" for heading in HEADINGS)
     rows = ""
     for one in claims:
         verdict = {"not settled": "open", "-": ""}.get(one.verdict, one.verdict)
-        kinds = _KINDS | {"reproduced": verdict}
+        # Cells of the class "number" are never broken into lines.
+        kinds = {**dict.fromkeys(("where", "value", "reproduces"), "number"), "reproduced": verdict}
         cells = (
             f'<td class="{kind}">{escape(cell)}</td>' if kind else f"<td>{escape(cell)}</td>"
-            for heading, cell in one.cells().items()
-            for kind in (kinds.get(heading),)
+            for kind, cell in ((kinds.get(name), cell) for name, cell in one.cells().items())
         )
         rows += f"<tr>{''.join(cells)}</tr>\n"
+    head = "".join(f"<th>{heading}</th>" for heading in HEADINGS)
     return (
         f'<div class="wide"><table><thead><tr>{head}</tr></thead>\n'
         f"<tbody>{rows}</tbody></table></div>\n"
@@ -249,20 +244,17 @@ def as_html(claims: Iterable[Claim]) -> str:
 
 def as_markdown(claims: Iterable[Claim]) -> str:
     """Write claims as a Markdown table."""
-    lines = [_row(MARKDOWN), "|" + "---|" * len(MARKDOWN)]
+    rows: list[Iterable[str]] = [MARKDOWN]
     for one in claims:
         cells, value = one.cells(), one.write(one.value)
         interval = cells.pop("value").removeprefix(value)
         cells["measured"] += f": **{value}**{interval}"
         if one.verdict not in ("yes", "-"):
             cells["reproduced"] = f"**{one.verdict}**"
-        lines.append(_row(list(cells.values())))
-    return "\n".join(lines)
-
-
-def _row(cells: Sequence[str]) -> str:
-    said = (" ".join(cell.split()).replace("|", "\\|") for cell in cells)
-    return f"| {' | '.join(said)} |"
+        rows.append(cells.values())
+    clean = ([" ".join(cell.split()).replace("|", "\\|") for cell in row] for row in rows)
+    head, *lines = (f"| {' | '.join(row)} |" for row in clean)
+    return "\n".join([head, "|" + "---|" * len(MARKDOWN), *lines])
 
 
 def counted(of: Iterable[tuple[str, str]]) -> str:

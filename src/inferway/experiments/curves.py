@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import numpy as np
 
 from inferway.experiments.results import Results
+from inferway.experiments.text import Drawing as Drawing  # for all that draw
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
 Axis = Literal["linear", "log"]
-# A figure of matplotlib, which is imported where something is drawn.
-Drawing: TypeAlias = "Figure"
 _QUIET: Final = "#555555"
 _THEORY: Final = "#000000"
 
@@ -37,67 +35,36 @@ class Look(NamedTuple):
 
 @dataclass(frozen=True)
 class Curve:
-    """Points of one thing, joined in the order given.
+    """Points of one thing, joined in the order given."""
 
-    Attributes
-    ----------
-    label
-        In the legend, once for all panels.
-    x, y
-        Of equal length.
-    error
-        Half the whisker of each point; empty for none.
-    hollow
-        Which points are only marked, with a hollow marker and unjoined: an unstable system has no
-        mean. Empty for none.
-    color
-        Number of the color and marker; -1 is the black line of theory, without markers.
-    dash
-        matplotlib's line style.
-    markers
-        Whether points are marked; dense curves are not. A point alone always is, as it has no line.
-    """
-
-    label: str
+    label: str  # in the legend, once for all panels
     x: Sequence[float]
     y: Sequence[float]
-    error: Sequence[float] = ()
+    error: Sequence[float] = ()  # half the whisker of each point; empty for none
+    # Which points are only marked, with a hollow marker and unjoined: an unstable system has no
+    # mean. Empty for none.
     hollow: Sequence[bool] = ()
-    color: int = -1
+    color: int = -1  # number of the color and marker; -1 is the black line of theory
     dash: str = "-"
+    # Dense curves are not marked. A point alone always is, as it has no line.
     markers: bool = True
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One pair of axes.
-
-    Attributes
-    ----------
-    title, across, up
-        Above it, below it, beside it.
-    curves
-        What it shows.
-    levels
-        Horizontal lines by name, such as a target.
-    scale_across, scale_up
-        Linear or logarithmic.
-    limits_up, limits_across
-        Ends of the vertical and the horizontal axis, where the data should not choose them.
-    ticks_across
-        Where to write numbers on the horizontal axis; empty for matplotlib's choice.
-    """
+    """One pair of axes."""
 
     title: str
-    across: str
+    across: str  # what is written below it
     up: str
     curves: Sequence[Curve]
-    levels: Sequence[tuple[str, float]] = ()
+    levels: Sequence[tuple[str, float]] = ()  # horizontal lines by name, such as a target
     scale_across: Axis = "linear"
     scale_up: Axis = "linear"
+    # Ends of the axes, where the data should not choose them.
     limits_up: tuple[float, float] | None = None
     limits_across: tuple[float, float] | None = None
-    ticks_across: Sequence[float] = field(default=())
+    ticks_across: Sequence[float] = ()  # where to write numbers; empty for matplotlib's choice
 
 
 def line(
@@ -112,33 +79,17 @@ def line(
 ) -> Curve:
     """Draw a column's means over the trials against one axis, with twice their standard errors.
 
-    Parameters
-    ----------
-    results
-        Rows of one thing.
-    column
-        What goes up, times `scale`.
-    look
-        Of the curve; theory's has neither errors nor points that are only marked.
-    stretch
-        Of the axis, as 1000 where a label's seconds are drawn in milliseconds.
-    errors
-        Whether errors are drawn and unstable points are hollow.
-    axis
-        A part of the labels, and its values.
+    The column is multiplied by `scale`, the axis by `stretch`. Theory, and a curve without errors,
+    has no points that are only marked.
     """
     ((across, values),) = axis.items()
     measured = [results.measure(column, **{across: value}) for value in values]
-    plain = look.color < 0 or not errors
-    return Curve(
-        look.label,
-        values if stretch == 1.0 else [stretch * value for value in values],
-        [scale * one.mean for one in measured],
-        () if plain else [2 * scale * one.stderr for one in measured],
-        () if plain else [not one.stable for one in measured],
-        look.color,
-        look.dash,
-    )
+    x = values if stretch == 1.0 else [stretch * value for value in values]
+    y = [scale * one.mean for one in measured]
+    if look.color < 0 or not errors:
+        return look.curve(x, y)
+    unstable = [not one.stable for one in measured]
+    return look.curve(x, y, error=[2 * scale * one.stderr for one in measured], hollow=unstable)
 
 
 def lines(
@@ -156,7 +107,7 @@ def lines(
 
 def series(look: Look, x: Sequence[float], y: Any) -> Curve:
     """Draw a dense curve, without markers."""
-    return Curve(look.label, x, list(y), (), (), look.color, look.dash, markers=False)
+    return look.curve(x, list(y), markers=False)
 
 
 def flat(look: Look, x: Sequence[float], level: float) -> Curve:
@@ -180,23 +131,8 @@ def frame(low: float, high: float, values: Sequence[float]) -> tuple[float, floa
     return low * min(known), high * max(known)
 
 
-def panels(shown: Sequence[Panel], *, columns: int = 3, title: str = "") -> Figure:
-    """Draw panels in rows, with one legend below them.
-
-    Parameters
-    ----------
-    shown
-        Panels, row by row.
-    columns
-        How many in a row.
-    title
-        Above them all.
-
-    Returns
-    -------
-    figure
-        For `inferway.experiments.figure.save`.
-    """
+def panels(shown: Sequence[Panel], *, columns: int = 3, title: str = "") -> Drawing:
+    """Draw panels in rows of so many columns, with one legend below them, and a title above."""
     from inferway.experiments.figure import canvas
 
     columns = min(columns, max(len(shown), 1))
@@ -208,18 +144,17 @@ def panels(shown: Sequence[Panel], *, columns: int = 3, title: str = "") -> Figu
             _draw(figure.add_subplot(rows, columns, place), panel, keys)
         if keys:
             letters = max(map(len, keys)) + 8  # the line and the gap before it
+            # Theory first, what is only marked last.
             figure.legend(
-                handles=sorted(keys.values(), key=_rank),
+                handles=sorted(
+                    keys.values(),
+                    key=lambda key: (key.get_linestyle() == "None", key.get_color() != _THEORY),
+                ),
                 loc="outside lower center",
                 ncols=max(1, min(len(keys), int(13.5 * width / letters))),
                 frameon=False,
             )
         return figure
-
-
-def _rank(key: Line2D) -> int:
-    """Theory first, what is only marked last."""
-    return 2 if key.get_linestyle() == "None" else int(key.get_color() != _THEORY)
 
 
 def _draw(axes: Axes, panel: Panel, keys: dict[str, Line2D]) -> None:

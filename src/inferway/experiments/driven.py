@@ -3,32 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from rich.text import Text
 
-from inferway.experiments.curves import Curve, Panel, panels
-from inferway.experiments.text import accuracy, milliseconds, percent, seconds, shares, table, text
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.figure import Figure
-    from rich.console import RenderableType
-
-    from inferway.deployment import Deployment
-    from inferway.loadgen import NetworkRecord, NetworkSummary, Record, Summary
-
-Float = NDArray[np.float64]
-
-_POINTS: Final = 400  # of a curve of latencies
+from inferway import loadgen
+from inferway.deployment import Deployment
+from inferway.experiments.curves import Drawing, Look, Panel, panels
+from inferway.experiments.text import (
+    Frame,
+    Laid,
+    Shown,
+    accuracy,
+    frame,
+    milliseconds,
+    percent,
+    promise,
+    seconds,
+    shares,
+    table,
+)
+from inferway.loadgen import NetworkRecord, NetworkSummary, Record, Summary
 
 
 @dataclass(frozen=True)
-class Driven:
+class Driven(Shown):
     """The answers that a deployment's own workload had from a server or a network that runs.
 
     Attributes
@@ -48,14 +51,12 @@ class Driven:
     records: Mapping[str, Record]
     network: NetworkSummary | None = None
 
-    def to_frame(self) -> pd.DataFrame:
+    def to_frame(self) -> Frame:
         """One row per task."""
-        import pandas as pd
+        rows = frame({"task": name} | one.to_dict() for name, one in self.tasks.items())
+        return rows.drop(columns=["warnings", "failures"], errors="ignore")
 
-        rows = [{"task": name} | one.to_dict() for name, one in self.tasks.items()]
-        return pd.DataFrame(rows).drop(columns=["warnings", "failures"], errors="ignore")
-
-    def plot(self) -> Figure:
+    def plot(self) -> Drawing:
         """Draw what share of answers came within which latency; of a network, its course."""
         if self.network is not None:
             (record,) = self.records.values()
@@ -63,11 +64,32 @@ class Driven:
         parts = {name: record.latency_s for name, record in self.records.items()}
         return panels([_distribution(parts)], columns=1, title=self.title)
 
+    def tables(self) -> list[Laid]:
+        """Numbers of a server's tasks, or of a network as a whole, by task and by entry."""
+        if self.network is not None:
+            return _network_tables(self.network)
+        # A column per task, as there are few tasks and many numbers.
+        columns: dict[str, Callable[[Summary], str]] = {
+            "requests": lambda one: str(one.offered),
+            "per second": lambda one: f"{one.rate_per_s:.1f}",
+            "answered": lambda one: str(one.answered),
+            "rejected": lambda one: str(one.rejected),
+            "failed": lambda one: str(one.failed),
+            "accuracy, by labels": lambda one: accuracy(one.accuracy),
+            "accuracy, by profiles": lambda one: accuracy(one.profile_accuracy),
+            "latency, mean": lambda one: seconds(one.mean_s),
+            "latency, p50": lambda one: seconds(one.p50_s),
+            "latency, p95": lambda one: seconds(one.p95_s),
+            "latency, p99": lambda one: seconds(one.p99_s),
+            "promise": lambda one: promise(one.promise),
+            "shares": lambda one: shares(one.shares).replace(", ", "\n"),
+        }
+        rows = [[label, *map(write, self.tasks.values())] for label, write in columns.items()]
+        laid = table(f"Answers of {self.title}", ["task", *self.tasks], rows)
+        return [laid, *_failures(self.tasks)]
+
     def _repr_html_(self) -> str:
         return str(self.to_frame().T.to_html(header=False))
-
-    def __str__(self) -> str:
-        return text(*tables(self))
 
 
 def drive(
@@ -109,8 +131,6 @@ def drive(
     DriveError
         When the file has no workload, or nobody can be driven.
     """
-    from inferway import loadgen
-
     settings: dict[str, Any] = {
         "access": loadgen.Access(key, authority),
         "duration_s": duration,
@@ -126,70 +146,57 @@ def drive(
             url = dict.fromkeys(topology_of(deployment).nodes, url)
         addresses = loadgen.addresses_of(deployment, None) if url is None else dict(url)
         driven = loadgen.drive_network(deployment, addresses, **settings)
-        found = loadgen.network_summary(driven, deployment)
-        return Driven(deployment.path.name, found.tasks, {driven.task: driven}, found)
+        whole = loadgen.network_summary(driven, deployment)
+        tasks = {name: _judged(one, deployment, name) for name, one in whole.tasks.items()}
+        whole = replace(whole, tasks=tasks)
+        return Driven(deployment.path.name, tasks, {driven.task: driven}, whole)
     if not isinstance(url, str | None):
         raise loadgen.DriveError("one server is driven at one address; the file has no `network`")
     records = loadgen.run(deployment, url or loadgen.URL, **settings)
     summaries = {}
     for name, record in records.items():
         variants = deployment.tasks[name].variants.values()
-        summaries[name] = loadgen.summary(record, {one.name: one.accuracy for one in variants})
+        plain = loadgen.summary(record, {one.name: one.accuracy for one in variants})
+        summaries[name] = _judged(plain, deployment, name)
     return Driven(url or loadgen.URL, summaries, records)
 
 
-def tables(driven: Driven) -> list[RenderableType]:
-    """Numbers of a server's tasks, or of a network as a whole, by task and by entry."""
-    if driven.network is not None:
-        return _network_tables(driven.network)
-    return _task_tables(driven.title, driven.tasks)
+def _judged(one: Summary, deployment: Deployment, name: str) -> Summary:
+    """A task's summary with the verdict on its target.
+
+    Whether it was offered more than the bound allows is known of one site without batches.
+    """
+    from inferway.dispatch.promise import overloads
+    from inferway.site.fleet import fleet_of
+
+    task, overloaded = deployment.tasks[name], False
+    if len(deployment.nodes) == 1 and not any(each.batch for each in task.variants.values()):
+        fleet = fleet_of(deployment, name)
+        overloaded = overloads(one.rate_per_s, fleet, task.accuracy_target, task.energy_budget)
+    return one.judged(task.accuracy_target, overloaded=overloaded)
 
 
-_COUNTS: Final = ("offered", "answered", "rejected", "failed")
-_ACCURACIES: Final = ("accuracy", "profile_accuracy")
-_TIMES: Final = {"mean": "mean_s", "p50": "p50_s", "p95": "p95_s", "p99": "p99_s"}
-
-
-def _task_tables(url: str, summaries: Mapping[str, Summary]) -> list[RenderableType]:
-    """One server's answers: a column per task, as there are few tasks and many numbers."""
-    lines: dict[str, Callable[[Summary], str]] = {
-        "requests": lambda one: str(one.offered),
-        "per second": lambda one: f"{one.rate_per_s:.1f}",
-        "answered": lambda one: str(one.answered),
-        "rejected": lambda one: str(one.rejected),
-        "failed": lambda one: str(one.failed),
-        "accuracy, by labels": lambda one: accuracy(one.accuracy),
-        "accuracy, by profiles": lambda one: accuracy(one.profile_accuracy),
-        "latency, mean": lambda one: seconds(one.mean_s),
-        "latency, p50": lambda one: seconds(one.p50_s),
-        "latency, p95": lambda one: seconds(one.p95_s),
-        "latency, p99": lambda one: seconds(one.p99_s),
-        "shares": lambda one: shares(one.shares).replace(", ", "\n"),
-    }
-    rows = [[label, *map(write, summaries.values())] for label, write in lines.items()]
-    laid: list[RenderableType] = [table(f"Answers of {url}", ["task", *summaries], rows)]
-    return laid + _failures(summaries)
-
-
-def _network_tables(found: NetworkSummary) -> list[RenderableType]:
+def _network_tables(whole: NetworkSummary) -> list[Laid]:
     """A network's answers: percentiles by task and entry, and who answered."""
-    gain = found.gain
-    parts = {"all": found.whole, **found.tasks}
-    parts |= {f"from {name}": one for name, one in found.entries.items()}
+    gain = whole.gain
+    parts = {"all": whole.whole, **whole.tasks}
+    parts |= {f"from {name}": one for name, one in whole.entries.items()}
     counts = [
-        [name, *(str(getattr(one, what)) for what in _COUNTS)]
-        + [accuracy(getattr(one, what)) for what in _ACCURACIES]
+        [
+            *(name, *map(str, (one.offered, one.answered, one.rejected, one.failed))),
+            *map(accuracy, (one.accuracy, one.profile_accuracy)),
+        ]
         for name, one in parts.items()
     ]
     times = [
-        [name, *(milliseconds(getattr(one, what)) for what in _TIMES.values())]
+        [name, *map(milliseconds, (one.mean_s, one.p50_s, one.p95_s, one.p99_s))]
         for name, one in parts.items()
     ]
     served = [
         [node, percent(sum(parts.values())), shares(parts)]
-        for node, parts in sorted(found.served.items(), key=lambda one: -sum(one[1].values()))
+        for node, parts in sorted(whole.served.items(), key=lambda one: -sum(one[1].values()))
     ]
-    laid: list[RenderableType] = [
+    laid: list[Laid] = [
         table(
             "Network, driven",
             ["", "requests", "answered", "rejected", "failed", "by labels", "by profiles"],
@@ -201,70 +208,68 @@ def _network_tables(found: NetworkSummary) -> list[RenderableType]:
         ),
         Text(),
         table(
-            *("Latency", ["", *_TIMES], times),
+            *("Latency", ["", "mean", "p50", "p95", "p99"], times),
             caption="In ms, from when a request was due to its answer.",
         ),
         Text(),
         table("Answered at", ["node", "answers", "by"], served, left=(0, 2)),
     ]
-    if found.hops:
-        hops = ", ".join(f"{number} over {hop}" for hop, number in found.hops.items())
+    if whole.hops:
+        hops = ", ".join(f"{number} over {hop}" for hop, number in whole.hops.items())
         laid.append(Text(f"Answers by links between entry and answering node: {hops}."))
     laid += [
         Text(f"{number} answers were degraded: {sentence}", style="yellow")
-        for sentence, number in found.degraded.items()
+        for sentence, number in whole.degraded.items()
     ]
-    return laid + _failures({"": found.whole})
+    return laid + _failures({"": whole.whole})
 
 
-def _failures(summaries: Mapping[str, Summary]) -> list[RenderableType]:
+def _failures(summaries: Mapping[str, Summary]) -> list[Laid]:
+    title, why, left = "Without an answer", ["why"], (0, 2)
     rows = [
         [name, str(count), reason]
         for name, one in summaries.items()
         for reason, count in one.failures.items()
     ]
-    title, columns = "Without an answer", ["task", "requests", "why"]
-    if len(summaries) == 1:
-        laid = table(title, ["why", "requests"], [[reason, count] for _, count, reason in rows])
+    if len(summaries) > 1:
+        laid = table(title, ["task", "requests", *why], rows, left=left)
     else:
-        laid = table(title, columns, rows, left=(0, 2))
+        laid = table(title, [*why, "requests"], [[reason, count] for _, count, reason in rows])
     return [Text(), laid] if rows else []
 
 
-def _distribution(parts: Mapping[str, Float]) -> Panel:
+def _distribution(parts: Mapping[str, NDArray[np.float64]]) -> Panel:
     curves = []
     for color, (name, latency_s) in enumerate(parts.items()):
         finite_s = latency_s[np.isfinite(latency_s)]
         if finite_s.size:
-            share = np.linspace(0.0, 1.0, min(_POINTS, finite_s.size))
-            at = np.quantile(finite_s, share) * 1e3
-            curves.append(Curve(name, at.tolist(), share.tolist(), color=color, markers=False))
+            share = np.linspace(0.0, 1.0, min(400, finite_s.size))
+            at = (np.quantile(finite_s, share) * 1e3).tolist()
+            curves.append(Look(name, color).curve(at, share.tolist(), markers=False))
     return Panel("latency", "latency, ms", "share of answers", curves, scale_across="log")
 
 
-def _course(record: NetworkRecord, found: NetworkSummary, title: str) -> Figure:
+def _course(record: NetworkRecord, whole: NetworkSummary, title: str) -> Drawing:
     """Draw a network's latencies by task and entry, and its gain, latency and losses by slot."""
-    gain, latency_s = found.gain, record.latency_s
+    gain, latency_s = whole.gain, record.latency_s
     middle = (gain.time_s + gain.slot_s / 2).tolist()
     parts = {"all": latency_s}
-    if len(found.tasks) > 1:
-        parts |= {name: latency_s[record.kind == record.kinds.index(name)] for name in found.tasks}
-    for name in found.entries:
+    if len(whole.tasks) > 1:
+        parts |= {name: latency_s[record.kind == record.kinds.index(name)] for name in whole.tasks}
+    for name in whole.entries:
         parts[f"from {name}"] = latency_s[record.entry == record.nodes.index(name)]
+    requests = {
+        "answered": gain.answered / gain.slot_s,
+        "without an answer": (gain.rejected + gain.failed) / gain.slot_s,
+    }
     shown = [_distribution(parts)]
     for panel, up, lines in (
         ("gain", "gain per request, ms", {"all": gain.gain_ms}),
         ("latency", "mean, ms", {"all": gain.latency_s * 1e3}),
-        (
-            *("requests", "per second"),
-            {
-                "answered": gain.answered / gain.slot_s,
-                "without an answer": (gain.rejected + gain.failed) / gain.slot_s,
-            },
-        ),
+        ("requests", "per second", requests),
     ):
         curves = [
-            Curve(label, middle, values.tolist(), color=color)
+            Look(label, color).curve(middle, values.tolist())
             for color, (label, values) in enumerate(lines.items(), len(lines) - 1)
         ]
         shown.append(Panel(panel, "time, s", up, curves))
@@ -285,10 +290,9 @@ def write(driven: Driven, folder: Path) -> list[Path]:
         {"task": np.full(len(record), name)} | record.to_frame()
         for name, record in driven.records.items()
     ]
-    frame = pd.concat(map(pd.DataFrame, columns), ignore_index=True)
+    rows = pd.concat(map(pd.DataFrame, columns), ignore_index=True)
     # Names repeat on every row; as categories they are small.
     names = [name for name, column in columns[0].items() if column.dtype.kind == "U"]
-    frame = frame.astype(dict.fromkeys(names, "category"))
     file = folder / "requests.parquet"
-    frame.to_parquet(file, index=False)
+    rows.astype(dict.fromkeys(names, "category")).to_parquet(file, index=False)
     return [file, save(driven.plot(), folder / "latency")[0]]

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import matplotlib as mpl
 import numpy as np
@@ -31,17 +30,6 @@ STYLE: Final[Any] = {
     "svg.hashsalt": "inferway",
 }
 _QUIET: Final = "#555555"
-_LABEL_HEIGHT: Final = 15.0
-_LABEL_WIDTH: Final = 130.0
-_BARS_WIDTH: Final = 0.8  # of all bars of a name, where the next name is 1 away
-_MOST_LEVEL: Final = 6  # so many names stand beside each other without being turned
-_MARKED: Final[Any] = {
-    "linestyle": "none",
-    "marker": "D",
-    "markersize": 6,
-    "markerfacecolor": "white",
-    "markeredgecolor": "black",
-}
 
 
 @contextmanager
@@ -66,27 +54,14 @@ def save(figure: Figure, path: Path) -> tuple[Path, Path]:
     return png, svg
 
 
-@dataclass(frozen=True)
-class Mark:
-    """One policy.
-
-    Attributes
-    ----------
-    label
-        Written beside it.
-    accuracy, interval
-        Measured accuracy and its interval, 0..1.
-    latency_s
-        Latency, seconds.
-    tail_s
-        A higher percentile, drawn as a whisker upwards; None for none.
-    """
+class Mark(NamedTuple):
+    """One policy: measured accuracy with its interval, 0..1, and latency."""
 
     label: str
     accuracy: float
     interval: tuple[float, float]
     latency_s: float
-    tail_s: float | None = None
+    tail_s: float | None = None  # a higher percentile, drawn as a whisker upwards
 
 
 def trade_off(
@@ -169,8 +144,8 @@ def _label(figure: Figure, axes: Axes, points: Sequence[Mark]) -> None:
     at = [axes.transData.transform((p.interval[0], p.latency_s)) * scale for p in points]
     height: dict[int, float] = {}
     for i in sorted(range(len(points)), key=lambda i: float(at[i][1])):
-        near = [height[j] for j in height if abs(at[j][0] - at[i][0]) < _LABEL_WIDTH]
-        height[i] = max([float(at[i][1]), *(one + _LABEL_HEIGHT for one in near)])
+        near = [height[j] for j in height if abs(at[j][0] - at[i][0]) < 130.0]
+        height[i] = max([float(at[i][1]), *(one + 15.0 for one in near)])
     for i, point in enumerate(points):
         axes.annotate(
             point.label,
@@ -188,58 +163,44 @@ def _label(figure: Figure, axes: Axes, points: Sequence[Mark]) -> None:
 
 
 def _time(value: float, _: int | None = None) -> str:
-    for unit, size in (("s", 1.0), ("ms", 1e-3)):
-        if value >= 0.999 * size:
-            return f"{value / size:g} {unit}"
-    return f"{value * 1e6:g} µs"
+    units = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
+    size, unit = next((one for one in units if value >= 0.999 * one[0]), units[-1])
+    return f"{value / size:g} {unit}"
 
 
-@dataclass(frozen=True)
-class Bars:
-    """One pair of axes.
-
-    Attributes
-    ----------
-    title, up
-        Above it, beside it.
-    names
-        Below it.
-    heights
-        For each label in the legend, one number a name; NaN draws nothing.
-    marks
-        For some of these labels, what is marked beside each bar, such as a prediction.
-    marked
-        Label of the marks.
-    top
-        Upper end of the axis; None for the data's.
-    """
+class Bars(NamedTuple):
+    """One pair of axes."""
 
     title: str
     up: str
-    names: Sequence[str]
+    names: Sequence[str]  # below it
+    # For each label in the legend, one number a name; NaN draws nothing.
     heights: Mapping[str, Sequence[float]]
-    marks: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    marked: str = ""
-    top: float | None = None
+    # For some of these labels, what is marked beside each bar, such as a prediction.
+    marks: Mapping[str, Sequence[float]] = {}
+    marked: str = ""  # label of the marks
+    top: float | None = None  # upper end of the axis; None for the data's
 
 
 def bars(shown: Sequence[Bars], *, columns: int = 2, width: float = 3.6) -> Figure:
     """Draw them in rows, each `width` inches wide and with a legend if it has several labels."""
     columns = min(columns, len(shown))
     rows = -(-len(shown) // columns)
+    mark: Any = {"linestyle": "none", "marker": "D", "markersize": 6}
+    mark |= {"markerfacecolor": "white", "markeredgecolor": "black"}
     with canvas(width * columns + 0.4, 2.9 * rows) as figure:
         for place, one in enumerate(shown, 1):
             axes = figure.add_subplot(rows, columns, place)
-            each = _BARS_WIDTH / len(one.heights)
+            each = 0.8 / len(one.heights)  # where the next name is 1 away
             for index, (label, heights) in enumerate(one.heights.items()):
                 across = np.arange(len(one.names)) + (index - (len(one.heights) - 1) / 2) * each
                 color = COLORS[index % len(COLORS)]
                 axes.bar(across, np.nan_to_num(heights), each, color=color, label=label)
                 if label in one.marks:
                     named = one.marked if label == list(one.marks)[-1] else None
-                    axes.plot(across, one.marks[label], label=named, **_MARKED)
+                    axes.plot(across, one.marks[label], label=named, **mark)
             axes.set_xticks(np.arange(len(one.names)), one.names)
-            if len(one.names) > _MOST_LEVEL:
+            if len(one.names) > 6:  # more do not stand beside each other
                 axes.tick_params("x", rotation=90)
             axes.set_title(one.title, loc="left", fontsize=10)
             axes.set_ylabel(one.up)

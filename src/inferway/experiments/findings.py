@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
+from inferway.deployment import Deployment
 from inferway.deployment import check as check_file
 from inferway.deployment.warnings import Caution, check_remotes
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.figure import Figure
-
-    from inferway.deployment import Deployment
+from inferway.experiments.text import Drawing, Frame, Shown, frame
 
 
 @dataclass(frozen=True)
-class CheckResult:
+class CheckResult(Shown):
     """Warnings in the order of the file; a sequence of them.
 
     Attributes
@@ -42,27 +37,28 @@ class CheckResult:
     refused: tuple[Caution, ...] = ()
     unserved: tuple[str, ...] = ()
     size: dict[str, int] | None = None
-    notes: tuple[str, ...] = field(default=())
+    notes: Sequence[str] = ()
     deployment: Deployment | None = field(default=None, repr=False, compare=False)
 
+    @property
+    def _all(self) -> tuple[Caution, ...]:
+        return (*self.refused, *self.warnings)
+
     def __iter__(self) -> Iterator[Caution]:
-        return iter((*self.refused, *self.warnings))
+        return iter(self._all)
 
     def __len__(self) -> int:
-        return len(self.refused) + len(self.warnings)
+        return len(self._all)
 
     def __getitem__(self, place: int) -> Caution:
-        return (*self.refused, *self.warnings)[place]
+        return self._all[place]
 
-    def to_frame(self) -> pd.DataFrame:
+    def to_frame(self) -> Frame:
         """One row per finding."""
-        import pandas as pd
-
         columns = ["kind", "line", "field", "message"]
-        rows = [[getattr(one, column) for column in columns] for one in self]
-        return pd.DataFrame(rows, columns=columns)
+        return frame(([getattr(one, column) for column in columns] for one in self), columns)
 
-    def plot(self) -> Figure:
+    def plot(self) -> Drawing:
         """Draw each task's load, of the greatest that keeps its promises, and count the findings.
 
         Tasks without a workload, or whose fleet is not known, as those of a network, have no bar.
@@ -82,9 +78,6 @@ class CheckResult:
             if of
         ]
         return bars(shown)
-
-    def _repr_html_(self) -> str:
-        return str(self.to_frame().to_html(index=False))
 
     def __str__(self) -> str:
         lines = [f"line {one.line}: {one}" if one.line else str(one) for one in self]
@@ -138,23 +131,21 @@ def check(deployment: Deployment) -> CheckResult:
     DeploymentError
         Where a network cannot be built.
     """
-    found = cautions(deployment)
-    size: dict[str, int] | None = None
-    notes: tuple[str, ...] = ()
-    if deployment.network is not None:
+    found, built = cautions(deployment), None
+    if deployment.network is None:
+        refused, unserved = tuple(_refused(deployment)), deployment.unserved()
+    else:
         from inferway.network.layout import findings_of
 
-        built = findings_of(deployment)
-        if built is not None:
+        refused, unserved = (), deployment.unserved_at_node()
+        if (built := findings_of(deployment)) is not None:
             found += built.cautions
-            size, notes = built.size, tuple(built.notes)
-    alone = deployment.network is None
     return CheckResult(
         tuple(sorted(found, key=lambda one: one.line)),
-        tuple(_refused(deployment)) if alone else (),
-        tuple(deployment.unserved() if alone else deployment.unserved_at_node()),
-        size,
-        notes,
+        refused,
+        tuple(unserved),
+        None if built is None else built.size,
+        () if built is None else tuple(built.notes),
         deployment,
     )
 

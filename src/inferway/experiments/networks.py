@@ -1,42 +1,119 @@
-"""A network in words and pictures: by slots, where it ran request by request, and on a map."""
+"""A network in words and pictures: by slots, request by request, as it is placed, on a map."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
+from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from rich.text import Text
 
 from inferway.experiments.curves import Curve, Panel, panels
-from inferway.experiments.figure import canvas
-from inferway.experiments.text import milliseconds, noted, percent, seconds, table
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-    from rich.console import RenderableType
-
-    from inferway.network import DeliveryNetwork, Topology
-    from inferway.twin.result import EventResult, NetworkResult, PartResult
+from inferway.experiments.figure import canvas, save
+from inferway.experiments.text import (
+    Frame,
+    Laid,
+    Shown,
+    frame,
+    milliseconds,
+    noted,
+    percent,
+    seconds,
+    shown_as,
+    table,
+)
+from inferway.network import DeliveryNetwork, Topology
+from inferway.placement import offline
+from inferway.placement.offline import Placement
+from inferway.twin.result import EventResult, NetworkResult, PartResult
 
 Float = NDArray[np.float64]
 
-MOST_ROWS: Final = 40  # tasks that are shown; the JSON document has all
+MOST_ROWS: Final = 40  # of tasks, whose JSON document has all, and of nodes in a heat map
 MOST_NODES: Final = 2000  # a map of more shows nothing
 _MIB, _GIB = 2**20, 2**30
-_POINTS: Final = 400
-_MOST_NAMES: Final = 60
-_ONE_BY_ONE: Final = 250  # above it, all-pairs distances take too long
-_CROWDED: Final = 12  # nodes of a tier beside each other that are still named
+_PROOF: Final = {
+    True: "Proven to be the best; the gap is what sharing instances by arrival costs.",
+    False: "The time limit came before the proof: a better placement may exist.",
+    None: None,
+}
 
 
-def tables(result: NetworkResult) -> list[RenderableType]:
+@dataclass(frozen=True, eq=False)
+class PlacementResult(Placement, Shown):
+    """The placement that `inferway.place` gives."""
+
+    def to_frame(self) -> Frame:
+        """One row for each node and variant of a task that runs there."""
+        rows = (
+            (node, *instance.rsplit("/", 1), count)
+            for node, instances in self.nodes.items()
+            for instance, count in instances.items()
+        )
+        return frame(rows, columns=["node", "task", "variant", "instances"])
+
+    def plot(self) -> Figure:
+        """Draw how many copies of each variant a node of each tier holds."""
+        grid = by_tier(self.network, np.asarray(self.allocation, np.float64))
+        return heat_maps([grid], label="copies per node", title=f"placement by {self.policy}")
+
+    def _repr_html_(self) -> str:
+        rows = frame(
+            {"tier": name, "served": tier.share, "budget used": tier.used, **tier.copies}
+            for name, tier in self.tiers.items()
+        )
+        return str(rows.fillna(0).to_html(index=False, float_format="{:.3g}".format))
+
+    def tables(self) -> list[Laid]:
+        """The whole, and what runs on each tier."""
+        rows = [
+            ["gain per request", f"{self.gain_ms:.4g} ms"],
+            ["latency, mean", seconds(self.latency_s)],
+            ["inaccuracy, mean", percent(self.inaccuracy, 2)],
+        ]
+        if self.bound_ms is not None:
+            rows += [
+                ["no static placement gains more than", f"{self.bound_ms:.4g} ms"],
+                ["gap", percent(self.gap, 3)],
+            ]
+        rows += [["for so many slots", str(self.slots)], ["computed in", seconds(self.seconds)]]
+        parts = [
+            [
+                name,
+                percent(tier.share, 2),
+                percent(tier.used, 1),
+                ", ".join(f"{count} {variant}" for variant, count in tier.copies.items()) or "-",
+            ]
+            for name, tier in self.tiers.items()
+        ]
+        columns = ["tier", "served", "budget used", "copies, of all tasks"]
+        title, caption = f"Placement by {self.policy}", _PROOF[self.proven]
+        return [
+            table(title, ["", "offline"], rows, caption=caption),
+            Text(),
+            table("By tier", columns, parts, left=(0, 3)),
+            Text(),
+        ]
+
+    def figures(self, topology: Topology, folder: Path, *, title: str = "") -> list[Path]:
+        """Write the heat map per tier and the map, PNG and SVG each; return the PNG files.
+
+        A network of too many nodes has no map.
+        """
+        presence = np.asarray(self.allocation, np.float64)
+        return _saved(_maps(self.network, presence, self.served, topology, title), folder)
+
+
+place = shown_as(lambda placed: PlacementResult(**vars(placed)))(offline.place)
+
+
+def tables(result: NetworkResult) -> list[Laid]:
     """The whole, by tier, by task, with what queues and moves add where requests ran."""
-    from inferway.twin.result import EventResult
-
     network, regret = result.network, result.regret
     whole = [
         ["gain per request (NTAG)", f"{result.ntag_ms:.4g} ms"],
@@ -67,7 +144,7 @@ def tables(result: NetworkResult) -> list[RenderableType]:
     ]
     more = len(result.tasks) - len(tasks)
     columns = ["latency", "inaccuracy", "fetched per slot"]
-    laid: list[RenderableType] = [
+    laid: list[Laid] = [
         table(f"Network, simulated with {result.policy}", ["", "twin"], whole, caption=caption),
         *noted(result.notes),
         Text(),
@@ -114,47 +191,51 @@ def _cells(part: PartResult) -> list[str]:
 
 
 def _mebibytes(value: float) -> str:
-    """Write bytes in MiB, so that a column can be compared by eye."""
     return f"{value / _MIB:,.1f} MiB"
 
 
 def over_time(result: NetworkResult, *, title: str = "") -> Figure:
     """Gain per request and bytes fetched in each slot; means of several where there are many."""
-    edges = np.arange(0, result.slots, -(-result.slots // _POINTS))
+    edges = np.arange(0, result.slots, -(-result.slots // 400))
+    length = np.diff(np.append(edges, result.slots))
     requests = np.add.reduceat(result.requests, edges)
     requests = np.where(requests > 0, requests, np.nan)
-    length = np.diff(np.append(edges, result.slots))
-    hours = ((edges + length / 2) * result.slot_s / 3600).tolist()
-    gain = np.add.reduceat(result.gain, edges) / requests
     moved = np.add.reduceat(result.moved, edges) / length / _GIB
-    gains = [_line(result, hours, gain)]
+    gains = {result.policy: np.add.reduceat(result.gain, edges) / requests}
     if result.regret is not None:
-        best = np.add.reduceat(result.regret.best, edges) / requests
-        gains.append(Curve("best static allocation", hours, best.tolist()))
+        gains["best static allocation"] = np.add.reduceat(result.regret.best, edges) / requests
+    shown = {
+        ("gain", "gain per request, ms"): gains,
+        ("models fetched", "GiB per slot"): {result.policy: moved},
+    }
     up = (0.0, 1.05 * float(moved.max(initial=0.0)) or 1.0)
-    fetched = [_line(result, hours, moved)]
-    shown = [
-        _panel(result, "gain", "gain per request, ms", gains),
-        _panel(result, "models fetched", "GiB per slot", fetched, limits_up=up),
-    ]
-    return panels(shown, columns=2, title=title)
+    return _over_time(result, edges + length / 2, shown, (None, up), title)
 
 
 def latencies(result: EventResult, *, title: str = "") -> Figure:
     """Mean latency of the requests that entered in each slot."""
-    hours = [(slot + 0.5) * result.slot_s / 3600 for slot in range(result.slots)]
-    curves = [_line(result, hours, 1e3 * result.latency_in)]
-    panel = _panel(result, "latency", "mean latency, ms", curves)
-    return panels([panel], columns=1, title=title)
+    shown = {("latency", "mean latency, ms"): {result.policy: 1e3 * result.latency_in}}
+    return _over_time(result, np.arange(result.slots) + 0.5, shown, (None,), title)
 
 
-def _line(result: NetworkResult, hours: list[float], values: Float) -> Curve:
-    return Curve(result.policy, hours, values.tolist(), color=0, markers=False)
-
-
-def _panel(result: NetworkResult, title: str, up: str, curves: list[Curve], **limits: Any) -> Panel:
+def _over_time(
+    result: NetworkResult,
+    slots: NDArray[np.floating[Any]],
+    shown: Mapping[tuple[str, str], Mapping[str, Float]],
+    limits_up: Sequence[tuple[float, float] | None],
+    title: str,
+) -> Figure:
+    """Draw curves by panel against the hour; only the policy's own has a color."""
+    hours = (slots * result.slot_s / 3600).tolist()
     across = (0.0, max(result.slots, 1) * result.slot_s / 3600)
-    return Panel(title, "time, h", up, curves, limits_across=across, **limits)
+    drawn = []
+    for ((name, up), values), ends in zip(shown.items(), limits_up, strict=True):
+        curves = [
+            Curve(label, hours, one.tolist(), color=color, markers=color < 0)
+            for color, (label, one) in zip((0, -1), values.items(), strict=False)
+        ]
+        drawn.append(Panel(name, "time, h", up, curves, limits_up=ends, limits_across=across))
+    return panels(drawn, columns=len(drawn), title=title)
 
 
 def served_at(network: DeliveryNetwork, served: Float) -> Float:
@@ -168,22 +249,20 @@ def figures(
 ) -> list[Path]:
     """Write gain, the heat map per tier, the map and, where requests ran, latency: PNG and SVG.
 
-    Returns
-    -------
-    list of Path
-        The PNG files; a network of too many nodes has no map.
+    Returns the PNG files; a network of too many nodes has no map.
     """
-    from inferway.experiments.figure import save
-    from inferway.twin.result import EventResult
-
     drawn = {"gain": over_time(result, title=title)}
-    drawn |= maps(result.network, result.presence, result.served, topology, title)
+    drawn |= _maps(result.network, result.presence, result.served, topology, title)
     if isinstance(result, EventResult):
         drawn["latency"] = latencies(result, title=title)
+    return _saved(drawn, folder)
+
+
+def _saved(drawn: Mapping[str, Figure], folder: Path) -> list[Path]:
     return [save(figure, folder / name)[0] for name, figure in drawn.items()]
 
 
-def maps(
+def _maps(
     network: DeliveryNetwork, presence: Float, served: Float, topology: Topology, title: str
 ) -> dict[str, Figure]:
     """Draw which copies each tier holds and, unless there are too many nodes, who serves."""
@@ -200,10 +279,6 @@ def network_map(topology: Topology, share: Float, *, title: str = "") -> Figure:
     `share` is (V,), the share of all requests that each node serves, 0..1. ValueError above
     `MOST_NODES` nodes.
     """
-    from matplotlib.collections import LineCollection
-
-    from inferway.experiments.figure import canvas
-
     count = len(topology.nodes)
     if count > MOST_NODES:
         raise ValueError(f"a map shows up to {MOST_NODES} nodes, not {count}")
@@ -238,7 +313,7 @@ def network_map(topology: Topology, share: Float, *, title: str = "") -> Figure:
             below = tree and tier == len(topology.tiers) - 1
             # Beside each other: those of a tier, or all.
             beside = tiers[tier] if tree else count
-            if beside > (_CROWDED if tree and not below else _MOST_NAMES):
+            if beside > (12 if tree and not below else 60):  # no room for their names
                 continue
             # Names keep their distance from the largest marker, whatever the node's own.
             axes.annotate(
@@ -288,7 +363,8 @@ def _spread(topology: Topology) -> Float:
     graph = to_graph(topology)
     if len(topology.nodes) == 1:
         return np.zeros((1, 2))
-    if len(topology.nodes) <= _ONE_BY_ONE and networkx.is_connected(graph):
+    # Of more, all-pairs distances take too long.
+    if len(topology.nodes) <= 250 and networkx.is_connected(graph):
         floor = 1e-2 * max(float(topology.rtt_s.max(initial=0.0)), 1e-9)
         for _, _, values in graph.edges(data=True):
             values["length"] = max(values["rtt_s"], floor)
@@ -298,27 +374,13 @@ def _spread(topology: Topology) -> Float:
     return np.array([at[name] for name in topology.nodes])
 
 
-_MOST_ROWS: Final = 40
-_MOST_NUMBERS: Final = 400
-
-
 class Grid(NamedTuple):
-    """One heat map.
-
-    Attributes
-    ----------
-    title
-        Above it.
-    rows, columns
-        Names of n rows and m columns.
-    values
-        (n, m), 0 or more.
-    """
+    """One heat map."""
 
     title: str
     rows: Sequence[str]
     columns: Sequence[str]
-    values: NDArray[np.float64]
+    values: NDArray[np.float64]  # (rows, columns), 0 or more
 
 
 def by_tier(network: DeliveryNetwork, presence: NDArray[np.float64], title: str = "") -> Grid:
@@ -332,19 +394,17 @@ def by_tier(network: DeliveryNetwork, presence: NDArray[np.float64], title: str 
     accuracy = np.zeros(len(network.variants))
     accuracy[models.variant] = models.accuracy
     order = np.argsort(accuracy, kind="stable")
-    columns = [network.variants[k] for k in order]
     # The row of each node, -1 for repositories.
     hosts, alone = ~network.repository, len(network.tiers) == 1
-    group = np.full(len(network.nodes), -1)
+    group, names = np.full(len(network.nodes), -1), ["all nodes"]
     if not alone:
         tiers, group[hosts] = np.unique(network.tier[hosts], return_inverse=True)
         names = [network.tiers[tier] for tier in tiers]
-    elif hosts.sum() <= _MOST_ROWS:
+    elif hosts.sum() > MOST_ROWS:
+        group[hosts] = 0
+    else:
         group[hosts] = np.arange(hosts.sum())
         names = [network.nodes[v] for v in np.flatnonzero(hosts)]
-    else:
-        group[hosts] = 0
-        names = ["all nodes"]
     counts = np.zeros((len(names), len(order)))
     row = group[pairs.node]
     held = row >= 0
@@ -354,7 +414,7 @@ def by_tier(network: DeliveryNetwork, presence: NDArray[np.float64], title: str 
     if alone and values.any():  # a node that holds nothing needs no row
         shown = np.flatnonzero(values.any(axis=1))
         names, values = [names[row] for row in shown], values[shown]
-    return Grid(title, names, columns, values)
+    return Grid(title, names, [network.variants[k] for k in order], values)
 
 
 def heat_maps(
@@ -389,7 +449,7 @@ def heat_maps(
             axes.spines[:].set_visible(False)
             axes.set_title(grid.title, loc="left", fontsize=10)
             for (row, column), value in np.ndenumerate(grid.values):
-                if columns * max(rows) <= _MOST_NUMBERS and value >= 0.05 * top:
+                if columns * max(rows) <= 400 and value >= 0.05 * top:
                     color = "white" if value > 0.6 * top else "#222222"
                     text = f"{value:.2g}" if value < 10 else f"{value:.0f}"
                     axes.text(column, row, text, ha="center", va="center", color=color, fontsize=7)

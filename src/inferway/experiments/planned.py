@@ -12,17 +12,18 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
+from inferway.deployment import Deployment, Node, Task
 from inferway.deployment.units import TIME
 from inferway.deployment.workloads import Workload, poisson
 from inferway.dispatch.bounds import max_rate, relaxed
 from inferway.dispatch.sizing import Need, cheapest, roomiest
-from inferway.experiments.curves import Curve, Panel, panels
+from inferway.experiments.curves import Curve, Drawing, Panel, panels
 from inferway.experiments.runner import Point, in_threads
-from inferway.experiments.text import percent, seconds, table, text
+from inferway.experiments.text import Frame, Laid, Shown, frame, percent, seconds, table
 from inferway.site.fleet import Fleet
 from inferway.site.view import Ints
 from inferway.twin.result import finite
@@ -30,14 +31,6 @@ from inferway.twin.scenario import scenario_of
 from inferway.twin.simulation import run
 from inferway.workload import mean_rate
 
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.figure import Figure
-    from rich.table import Table
-
-    from inferway.deployment import Deployment, Node, Task
-
-_LOADS: Final = 7  # that are tried first
 LOST: Final = 1e-3  # part of the requests that may find no room, where buffers are finite
 # How far below its target a run's mean accuracy may end: what a policy's balance swings by.
 SLACK: Final = 1e-3
@@ -105,7 +98,7 @@ class TaskPlan:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(Shown):
     """The instances that a node needs for all its tasks."""
 
     node: str
@@ -137,71 +130,69 @@ class Plan:
             "price": sum(task.price for task in self.tasks.values()),
         }
 
-    def to_frame(self) -> pd.DataFrame:
+    def to_frame(self) -> Frame:
         """One row per simulation, in order; `chosen` says whose instances are the plan."""
-        import pandas as pd
-
-        trials = [tried for task in self.tasks.values() for tried in task.trials]
-        variants = dict.fromkeys(variant for tried in trials for variant in tried.instances)
-        rows = [
+        every = [(task, tried) for task in self.tasks.values() for tried in task.trials]
+        variants = dict.fromkeys(variant for _, tried in every for variant in tried.instances)
+        return frame(
             {
-                "task": name,
+                "task": task.task,
                 **{f"instances.{variant}": tried.instances.get(variant, 0) for variant in variants},
                 **{what: value for what, value in vars(tried).items() if what != "instances"},
                 "chosen": tried is task.simulated,
             }
-            for name, task in self.tasks.items()
-            for tried in task.trials
-        ]
-        return pd.DataFrame(rows)
+            for task, tried in every
+        )
 
-    def plot(self) -> Figure:
+    def plot(self) -> Drawing:
         """Draw what was simulated: how many instances, and the response time with them."""
         shown = []
         for name, task in self.tasks.items():
-            plan, others = task.simulated, [one for one in task.trials if one != task.simulated]
-            drawn = [("holds", 0, one) for one in others if one.holds]
-            drawn += [("does not hold", 1, one) for one in others if not one.holds]
+            others = sorted((one for one in task.trials if one != task.simulated), key=_fails)
+            drawn = [(("holds", "does not hold")[_fails(one)], _fails(one), one) for one in others]
             # A point alone is marked, and none are joined.
             curves = [
                 Curve(label, [sum(one.instances.values())], [one.response_time_s], color=color)
-                for label, color, one in [*drawn, ("the plan", 2, plan)]
+                for label, color, one in [*drawn, ("the plan", 2, task.simulated)]
             ]
             axes = (f"task {name}", "instances", "response time, mean, s")
             shown.append(Panel(*axes, curves, levels=[("asked for", task.latency_s)]))
         return panels(shown, columns=2)
 
+    def tables(self) -> list[Laid]:
+        """The instances of each task, and what the twin has of them."""
+        shown: list[Laid] = []
+        for task in self.tasks.values():
+            target, simulated, tried = task.accuracy_target, task.simulated, len(task.trials)
+            rows = [
+                *([f"instances of {name}", str(count)] for name, count in task.instances.items()),
+                ["price", f"{task.price:g}"],
+                ["rate", f"{task.rate_per_s:.6g}/s"],
+                ["response time, mean", seconds(simulated.response_time_s)],
+                ["asked for", seconds(task.latency_s)],
+                ["accuracy", f"{simulated.accuracy:.4f}"],
+                *([] if target is None else [["accuracy target", f"{target:g}"]]),
+                ["utilization", percent(simulated.utilization, 1)],
+            ]
+            count = f"{tried} simulation{'' if tried == 1 else 's'}"
+            caption = (
+                f"Nothing cheaper holds, after {count}."
+                if task.cheapest
+                else f"The cheapest found in {count}; more --tries may find a cheaper one."
+            )
+            shown.append(table(f"Task {task.task}, planned", ["", "twin"], rows, caption=caption))
+        return shown
+
     def _repr_html_(self) -> str:
-        frame = self.to_frame()
-        return str(frame[frame["chosen"]].drop(columns="chosen").to_html(index=False))
+        rows = self.to_frame()
+        return str(rows[rows["chosen"]].drop(columns="chosen").to_html(index=False))
 
     def __str__(self) -> str:
-        return f"{text(*tables(self))}\n{self.yaml}".rstrip()
+        return f"{super().__str__()}\n{self.yaml}".rstrip()
 
 
-def tables(found: Plan) -> list[Table]:
-    """The instances of each task, and what the twin has of them."""
-    shown = []
-    for task in found.tasks.values():
-        target, simulated, tried = task.accuracy_target, task.simulated, len(task.trials)
-        rows = [
-            *([f"instances of {name}", str(count)] for name, count in task.instances.items()),
-            ["price", f"{task.price:g}"],
-            ["rate", f"{task.rate_per_s:.6g}/s"],
-            ["response time, mean", seconds(simulated.response_time_s)],
-            ["asked for", seconds(task.latency_s)],
-            ["accuracy", f"{simulated.accuracy:.4f}"],
-            *([] if target is None else [["accuracy target", f"{target:g}"]]),
-            ["utilization", percent(simulated.utilization, 1)],
-        ]
-        count = f"{tried} simulation{'' if tried == 1 else 's'}"
-        caption = (
-            f"Nothing cheaper holds, after {count}."
-            if task.cheapest
-            else f"The cheapest found in {count}; more --tries may find a cheaper one."
-        )
-        shown.append(table(f"Task {task.task}, planned", ["", "twin"], rows, caption=caption))
-    return shown
+def _fails(trial: Trial) -> int:
+    return int(not trial.holds)
 
 
 def plan(
@@ -293,43 +284,40 @@ def _search(
 ) -> tuple[Ints, dict[tuple[int, ...], Trial], bool]:
     """The best instances of one task, all that were tried, and if nothing cheaper is left."""
     known: dict[tuple[int, ...], Trial] = {}
+    best, price = None, np.inf
 
     def holds(counts: Ints) -> bool:
+        """Try instances, and keep the cheapest that hold."""
+        nonlocal best, price
         key = tuple(counts.tolist())
         if key not in known:
             known[key] = simulated(counts, len(known))
+        if known[key].holds and need.price @ counts < price:
+            best, price = counts, float(need.price @ counts)
         return known[key].holds
 
-    best, price = None, np.inf
     full, spare = 1.0, 0.0  # loads that are too high, and that hold
-    for step in range(_LOADS):
+    for step in range(7):
         load = 0.8 if step == 0 else (full + spare) / 2
         counts = cheapest(need, load=load)
         if counts is not None and holds(counts):
             spare = load
-            if need.price @ counts < price:
-                best, price = counts, float(need.price @ counts)
         else:
             full = load
     failed = [np.array(key) for key, trial in known.items() if not trial.holds]
     # Where nothing holds and nothing limits, the roomiest would be without end.
-    limited = np.isfinite(need.most).all() or (
-        np.isfinite(need.budget_bytes) and (need.size_bytes > 0).all()
-    )
+    budget = np.isfinite(need.budget_bytes)
+    limited = np.isfinite(need.most).all() or (budget and (need.size_bytes > 0).all())
     nothing_left = False
-    while len(known) < tries and (best is not None or limited):
+    while len(known) < tries and (best is not None or limited) and not nothing_left:
         counts = roomiest(need, below=price, failed=failed)
-        if counts is None:
-            nothing_left = True
-            break
-        if holds(counts):
-            best, price = counts, float(need.price @ counts)
-        else:
+        nothing_left = counts is None
+        if counts is not None and not holds(counts):
             failed.append(counts)
     if best is not None:
         return best, known, nothing_left
     limits = ["`max_instances`"] if np.isfinite(need.most).any() else []
-    limits += ["the node's budget"] if np.isfinite(need.budget_bytes) else []
+    limits += ["the node's budget"] if budget else []
     within = f" within {' and '.join(limits)}" if limits else ""
     count = f"; {len(known)} that could were simulated, and failed" if known else ""
     raise ValueError(

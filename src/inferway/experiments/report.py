@@ -8,7 +8,7 @@ import base64
 import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from datetime import date
 from html import escape
 from pathlib import Path
@@ -20,7 +20,6 @@ from inferway.experiments.results import EXPLAINED, Results
 from inferway.experiments.study import OUT, Study, claims_of, options
 from inferway.version import __version__
 
-_DPI: Final = 110
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1c1e21; --quiet: #5b6167; --line: #d8dce0;
   --paper: #ffffff; --card: #f6f7f9; --good: #0a7a55; --bad: #b3400a; }
@@ -67,7 +66,7 @@ def report(
         *([f"Without results: {', '.join(absent)}."] if absent else []),
     ]
     links = "".join(
-        f'<li><a href="#{escape(study.name)}">{escape(_title(study))}</a></li>'
+        f'<li><a href="#{escape(study.name)}">{escape(f"{study.name}: {study.source}")}</a></li>'
         for study, *_ in shown
     )
     paragraphs = "".join(f'<p class="quiet">{escape(one)}</p>' for one in lead)
@@ -81,22 +80,18 @@ def report(
     )
 
 
-def _title(study: Study[Any]) -> str:
-    return f"{study.name}: {study.source}"
-
-
 def _section(
     scale: str, study: Study[Any], results: Results, missing: int, claims: Sequence[Claim]
 ) -> str:
     settings, read = _watched(study.scales[scale])
     drawn = io.BytesIO()
     study.points(settings)
-    study.figure(settings, results).savefig(drawn, format="png", dpi=_DPI)
+    study.figure(settings, results).savefig(drawn, format="png", dpi=110)
     said = [f"{name} = {value!r}" for name, value in vars(settings).items() if name in read]
     notes = [*study.departures, f"Settings: {'; '.join(said)}."]
     if missing:
         notes.insert(0, f"Not finished: {missing} of {missing + len(results)} points are missing.")
-    title = escape(_title(study))
+    title = escape(f"{study.name}: {study.source}")
     data = base64.b64encode(drawn.getvalue()).decode()
     return (
         f'<h2 id="{escape(study.name)}">{title}</h2>\n<p>{escape(study.shows)}</p>\n'
@@ -116,9 +111,8 @@ def _watched(settings: Any) -> tuple[Any, set[str]]:
         read.add(name)
         return object.__getattribute__(self, name)
 
-    kind = type(settings)
-    watching = type(kind.__name__, (kind,), {"__getattribute__": noted})
-    copy = watching(**{one.name: getattr(settings, one.name) for one in fields(kind)})
+    kind, values = type(settings), dict(vars(settings))
+    copy = type(kind.__name__, (kind,), {"__getattribute__": noted})(**values)
     read.clear()
     return copy, read
 
@@ -189,12 +183,9 @@ def write(
 
 def table(study: Study[Any], claims: Sequence[Claim], *, missing: int = 0, total: int = 0) -> str:
     """A study's claims as a Markdown table, with what it did otherwise than the paper."""
-    lines = [as_markdown(claims)]
-    if missing:
-        lines += ["", f"Not finished: {missing} of {total} points are missing."]
-    if study.departures:
-        lines += ["", f"Departures: {' '.join(study.departures)}"]
-    return "\n".join(lines)
+    unfinished = f"Not finished: {missing} of {total} points are missing." if missing else ""
+    departures = f"Departures: {' '.join(study.departures)}" if study.departures else ""
+    return "\n\n".join(filter(None, (as_markdown(claims), unfinished, departures)))
 
 
 def verdicts(text: str) -> Iterator[tuple[str, str]]:

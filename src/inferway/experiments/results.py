@@ -14,21 +14,11 @@ from inferway.experiments.claim import Claim
 
 
 class Measure(NamedTuple):
-    """A quantity at one place of a figure.
+    """A quantity at one place of a figure."""
 
-    Attributes
-    ----------
-    mean
-        Over the trials; NaN where there is no row.
-    stderr
-        Of the mean: between trials, or the simulator's own where there is a single one.
-    stable
-        Whether every trial was; an unstable mean depends on how long the run was.
-    """
-
-    mean: float
-    stderr: float
-    stable: bool
+    mean: float  # over the trials; NaN where there is no row
+    stderr: float  # between trials, or the simulator's own where there is a single one
+    stable: bool  # in every trial: an unstable mean depends on how long the run was
     trials: int
 
 
@@ -134,14 +124,9 @@ EXPLAINED: Final = (
     "straddles its limit is not settled."
 )
 
-_GROUPS: Final = 20  # at most so many trials are left out one by one; more are left out in groups
 _DRAWS: Final = 100
 _NORMAL: Final = 1.959964
-_SEED: Final = 1
-# A value that moves by less is the same: sums of the same numbers differ in their last bits.
-_EXACT: Final = 1e-12
 _RESAMPLES: Final = 4000
-_BLOCK: Final = 1_000_000  # numbers of one block of resamples, which bounds the memory
 
 Again = Callable[[Results], Sequence[Claim]]
 Floats = NDArray[np.float64]
@@ -159,7 +144,7 @@ def with_intervals(again: Again, results: Results) -> list[Claim]:
         method, half = "jackknife", _jackknife(claims, again, results, trials)
         ends = value - half, value + half
     else:
-        chance = np.random.default_rng(_SEED)
+        chance = np.random.default_rng(1)
         drawn = (_drawn(results, columns, chance) for _ in range(_DRAWS))
         values = _values(claims, again, drawn)
         method, center = "bootstrap", 2 * value - values.mean(axis=0)
@@ -167,8 +152,9 @@ def with_intervals(again: Again, results: Results) -> list[Claim]:
         ends = np.minimum(center - half, value), np.maximum(center + half, value)
 
     def with_interval(one: Claim, low: float, high: float) -> Claim:
-        # Not-a-number and infinity are wider than nothing, and what brings its own keeps it.
-        wide = math.isfinite(high - low) and high - low > _EXACT * max(1.0, abs(one.value))
+        # Not-a-number and infinity are wider than nothing, and what brings its own keeps it. Sums
+        # of the same numbers differ in their last bits.
+        wide = math.isfinite(high - low) and high - low > 1e-12 * max(1.0, abs(one.value))
         if one.low is not None or not wide:
             return one
         return replace(one, low=low, high=high, method=METHODS[method])
@@ -182,7 +168,7 @@ def _jackknife(
     """Half the interval of each claim."""
     from scipy.special import stdtrit
 
-    groups = min(len(trials), _GROUPS)
+    groups = min(len(trials), 20)  # trials are left out one by one; of more, in groups
     group_of = {trial: place % groups for place, trial in enumerate(trials)}
     without = (
         Results([row for row in results.rows if group_of.get(row.get("trial")) != left])
@@ -209,7 +195,7 @@ def _drawn(results: Results, columns: Sequence[str], chance: np.random.Generator
 
 def _values(claims: Sequence[Claim], again: Again, others: Any) -> Floats:
     """(others, claims) values; not a number where a claim is another one."""
-    every = [[one.value for one in again(other)] for other in others]
+    every = ([one.value for one in again(other)] for other in others)
     nothing = [math.nan] * len(claims)
     values = np.array([row if len(row) == len(claims) else nothing for row in every])
     return np.where(np.isfinite(values), values, np.nan)
@@ -234,7 +220,7 @@ def cluster_bootstrap(values: ArrayLike, cluster: ArrayLike, *, seed: int) -> tu
     count = np.bincount(index).astype(np.float64)
     rng = np.random.default_rng(seed)
     share = np.full(len(count), 1 / len(count))
-    block = max(1, _BLOCK // len(count))
+    block = max(1, 1_000_000 // len(count))  # bounds the memory
     means = []
     for start in range(0, _RESAMPLES, block):
         rows = min(block, _RESAMPLES - start)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import fcntl
 import hashlib
 import itertools
 import json
@@ -16,7 +15,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from multiprocessing import get_context
@@ -25,6 +24,7 @@ from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from inferway.files import write_whole
 from inferway.unreadable import UNREADABLE
 
 
@@ -80,10 +80,9 @@ def grid(
         values = dict(zip(axes, combination, strict=True))
         own = {name: value for name, value in values.items() if name != "trial"}
         made = {**arguments(**own)} if callable(arguments) else {**arguments, **own}
-        if "trial" in values:
-            made["seed"] = values["trial"] + 1
+        seed = {"seed": values["trial"] + 1} if "trial" in values else {}
         cost = seconds(**own) if callable(seconds) else seconds
-        points.append(Point({**(label or {}), **values}, call, made, cost))
+        points.append(Point({**(label or {}), **values}, call, made | seed, cost))
     return points
 
 
@@ -204,14 +203,10 @@ def _computed(place: int, point: Point) -> Computed:
     return Computed(place, result, complaint, time.process_time() - start)
 
 
-_PACKAGE = Path(__file__).parents[1]
-_DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-
-
 def version(places: Sequence[str | Path]) -> str:
     """Hash of what the code of files or folders does; strings are relative to the package."""
     digest = hashlib.sha256()
-    for place in sorted({_PACKAGE / place for place in places}):
+    for place in sorted({Path(__file__).parents[1] / place for place in places}):
         for file in [place] if place.suffix == ".py" else sorted(place.rglob("*.py")):
             digest.update(_meaning(file))
     return digest.hexdigest()[:16]
@@ -221,11 +216,11 @@ def version(places: Sequence[str | Path]) -> str:
 def _meaning(file: Path) -> bytes:
     """A file's syntax tree without its docstrings."""
     tree = ast.parse(file.read_bytes())
-    for node in ast.walk(tree):
-        if isinstance(node, _DOCUMENTED):
-            match node.body:
-                case [ast.Expr(value=ast.Constant(value=str())), *rest]:
-                    node.body = rest
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    for node in (one for one in ast.walk(tree) if isinstance(one, documented)):
+        match node.body:
+            case [ast.Expr(value=ast.Constant(value=str())), *rest]:
+                node.body = rest
     return f"{file.name}\n{ast.dump(tree)}".encode()
 
 
@@ -237,13 +232,7 @@ def key(point: Point, code: str) -> str:
 
 
 class ResultStore:
-    """The rows of one study at one scale, or of one sweep, in one folder.
-
-    Parameters
-    ----------
-    folder
-        Made when the first row comes.
-    """
+    """The rows of one study at one scale, or of one sweep, in a folder, made with the first."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -255,19 +244,14 @@ class ResultStore:
 
     def add(self, name: str, point: Point, result: Mapping[str, Any], seconds: float = 0.0) -> None:
         """Keep one result and the CPU time that it took, on the disk when this returns."""
-        record = {
-            "key": name,
-            "label": dict(point.label),
-            "cpu_s": round(seconds, 3),
-            "result": _json(dict(result)),
-        }
+        record = {"key": name, "label": dict(point.label), "cpu_s": round(seconds, 3)}
+        line = json.dumps({**record, "result": _json(dict(result))}, allow_nan=False)
         self.folder.mkdir(parents=True, exist_ok=True)
         with self.file.open("ab+") as file:
             # After a crash in the middle of a line the next one begins on its own.
             end = file.seek(0, os.SEEK_END)
             file.seek(max(end - 1, 0))
             cut = end > 0 and file.read(1) != b"\n"
-            line = json.dumps(record, allow_nan=False)
             file.write(f"{chr(10) * cut}{line}\n".encode())
             file.flush()
             os.fsync(file.fileno())
@@ -275,48 +259,30 @@ class ResultStore:
     def keep(self, names: Sequence[str]) -> None:
         """Forget all but these: rows of other settings or of older code."""
         wanted = set(names)
-        lines = [f"{line}\n" for name, _, line in self._lines() if name in wanted]
+        lines = "".join(f"{line}\n" for name, _, line in self._lines() if name in wanted)
         if self.file.exists():
-            fresh = self.file.with_suffix(".new")
-            fresh.write_text("".join(lines), encoding="utf-8")
-            fresh.replace(self.file)
+            write_whole(self.file, lines)
 
     def _lines(self) -> Iterator[tuple[str, dict[str, Any], str]]:
         """Key, result and text of each whole line."""
         lines = self.file.read_text(encoding="utf-8") if self.file.exists() else ""
         for line in lines.splitlines():
-            try:
+            with suppress(*UNREADABLE, KeyError, TypeError):
                 record = json.loads(line, object_hook=_number)
-                row = record["key"], dict(record["result"]), line
-            except (*UNREADABLE, KeyError, TypeError):
-                continue
-            yield row
-
-    @contextmanager
-    def alone(self) -> Iterator[None]:
-        """Hold the folder; RuntimeError where another run does."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with (self.folder / "lock").open("w") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise RuntimeError(
-                    f"another run writes to {self.folder}: wait for it, or name another --out"
-                ) from None
-            yield
+                yield record["key"], dict(record["result"]), line
 
 
 def _json(value: Any) -> Any:
     """NumPy's numbers and arrays as JSON has them; not-a-number and infinities by name."""
-    if hasattr(value, "tolist"):
-        value = value.tolist()
-    if isinstance(value, list | tuple):
-        return [_json(one) for one in value]
-    if isinstance(value, dict):
-        return {name: _json(one) for name, one in value.items()}
-    if isinstance(value, float) and not math.isfinite(value):
-        return {"float": str(value)}
-    return value
+    match value.tolist() if hasattr(value, "tolist") else value:
+        case list() | tuple() as several:
+            return [_json(one) for one in several]
+        case dict() as named:
+            return {name: _json(one) for name, one in named.items()}
+        case float() as number if not math.isfinite(number):
+            return {"float": str(number)}
+        case plain:
+            return plain
 
 
 def _number(value: dict[str, Any]) -> Any:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from inferway import twin
 from inferway.experiments.text import (
+    Drawing,
+    Laid,
+    Shown,
     noted,
     percent,
     points,
@@ -16,38 +19,20 @@ from inferway.experiments.text import (
     table,
     text,
 )
-from inferway.twin.result import TwinResult
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.figure import Figure
-    from rich.console import RenderableType
-
-    from inferway.twin import TaskResult
-    from inferway.twin.result import Comparison
+from inferway.twin.result import Comparison, TaskResult, TwinResult
 
 _SHOWN: Final = (
-    "task",
-    "response_time_s.mean",
-    "response_time_s.p50",
-    "response_time_s.p95",
-    "response_time_s.p99",
-    "accuracy.mean",
-    "accuracy_target",
-    "rejected",
-    "dropped",
-    "late",
-    "rate_per_s",
-    "queries",
+    *("task", *(f"response_time_s.{name}" for name in ("mean", "p50", "p95", "p99"))),
+    *("accuracy.mean", "accuracy_target", "rejected", "dropped", "late", "rate_per_s", "queries"),
     "stable",
 )
 
 
 @dataclass(frozen=True)
-class SimulationResult(TwinResult):
+class SimulationResult(TwinResult, Shown):
     """The simulation that `inferway.simulate` gives."""
 
-    def plot(self) -> Figure:
+    def plot(self) -> Drawing:
         """Draw who answered and how quickly, by variant; of a network, its gain over time."""
         if self.network is not None:
             from inferway.experiments.networks import over_time
@@ -56,15 +41,15 @@ class SimulationResult(TwinResult):
         from inferway.experiments.figure import Bars, bars
 
         shown = []
-        for name, task in self.tasks.items():
-            names, of = list(task.classes), task.classes.values()
+        for name, one in self.tasks.items():
+            names, of = list(one.classes), one.classes.values()
             busy = {
-                "of the answers": [one.share for one in of],
-                "of its time busy": [one.utilization for one in of],
+                "of the answers": [part.share for part in of],
+                "of its time busy": [part.utilization for part in of],
             }
             times_s = {
-                "mean": [one.response_time_s for one in of],
-                "p95": [one.p95_s for one in of],
+                "mean": [part.response_time_s for part in of],
+                "p95": [part.p95_s for part in of],
             }
             shown += [
                 Bars(f"task {name}", "share", names, busy),
@@ -73,7 +58,7 @@ class SimulationResult(TwinResult):
         return bars(shown)
 
     def _repr_html_(self) -> str:
-        frame: pd.DataFrame = self.to_frame()
+        frame = self.to_frame()
         if self.network is not None:
             return str(frame.describe().to_html())
         return str(frame[[one for one in _SHOWN if one in frame]].T.to_html(header=False))
@@ -86,23 +71,20 @@ class SimulationResult(TwinResult):
         return "\n\n".join(text(*task(name, one)) for name, one in self.tasks.items())
 
 
-simulate = shown_as(lambda found: SimulationResult(**vars(found)))(twin.simulate)
+simulate = shown_as(lambda result: SimulationResult(**vars(result)))(twin.simulate)
 
 
-def task(name: str, result: TaskResult) -> list[RenderableType]:
+def task(name: str, result: TaskResult) -> list[Laid]:
     """Tables of one task's simulation."""
     from rich.text import Text
 
     if result.trace is not None:
         return [_trace(name, result.trace), *noted(result.trace.notes), *noted(result.notes)]
-    shown: list[RenderableType] = [_whole(name, result), *noted(result.notes)]
-    shown += [Text(), _variants(result)]
-    if len(result.phases) > 1:
-        shown += [Text(), _phases(result)]
-    return shown
+    phases = [Text(), _phases(result)] if len(result.phases) > 1 else []
+    return [_whole(name, result), *noted(result.notes), Text(), _variants(result), *phases]
 
 
-def _trace(name: str, found: Comparison) -> RenderableType:
+def _trace(name: str, found: Comparison) -> Laid:
     """A recording: live against twin."""
     live, twin, profiled = found.live, found.twin, found.profiled
     error, other = found.error, found.profiled_error
@@ -140,7 +122,7 @@ def _trace(name: str, found: Comparison) -> RenderableType:
     )
 
 
-def _whole(name: str, result: TaskResult) -> RenderableType:
+def _whole(name: str, result: TaskResult) -> Laid:
     accuracy, response = result.accuracy, result.response_time_s
     lost = {"rejected": result.rejected, "dropped": result.dropped, "late": result.late}
     target = result.accuracy_target
@@ -163,7 +145,7 @@ def _whole(name: str, result: TaskResult) -> RenderableType:
     return table(f"Task {name}, simulated", ["", "twin"], rows, caption=nothing)
 
 
-def _variants(result: TaskResult) -> RenderableType:
+def _variants(result: TaskResult) -> Laid:
     rows = [
         [
             name,
@@ -184,7 +166,7 @@ def _variants(result: TaskResult) -> RenderableType:
     )
 
 
-def _phases(result: TaskResult) -> RenderableType:
+def _phases(result: TaskResult) -> Laid:
     columns = ["phase", "rate", "target", "accuracy", "mean", "p95", "lost or late"]
     rows = [
         [

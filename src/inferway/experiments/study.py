@@ -5,19 +5,17 @@ from __future__ import annotations
 import inspect
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from inferway.experiments.claim import Claim, as_frame
 from inferway.experiments.machine import cores
 from inferway.experiments.results import Results, with_intervals
 from inferway.experiments.runner import Computed, Point, ResultStore, in_processes, key, version
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.figure import Figure
+from inferway.experiments.text import Drawing, Frame, frame
+from inferway.files import alone
 
 OUT = Path("out/studies")  # where results go unless said otherwise, below the current folder
 # From seconds, through the third digit, to the paper's own run lengths.
@@ -75,9 +73,9 @@ class Study(Generic[Settings]):
     shows: str
     scales: Mapping[str, Settings]
     points: Callable[[Settings], Sequence[Point]]
-    figure: Callable[[Settings, Results], Figure]
+    figure: Callable[[Settings, Results], Drawing]
     claims: Callable[[Settings, Results], Sequence[Claim]]
-    departures: Sequence[str] = field(default=())
+    departures: Sequence[str] = ()
     code: Sequence[str] = ("site", "dispatch", "twin", "workload")
 
     def run(
@@ -96,9 +94,8 @@ class Study(Generic[Settings]):
         StudyResult
             With `figure`, `claims`, `to_frame()`.
         """
-        folder = OUT if out is None else Path(out)
-        results = run(self, scale, out=folder, seed=seed, workers=workers, progress=progress)
-        return StudyResult(self, scale, results)
+        settings: dict[str, Any] = {"seed": seed, "workers": workers, "progress": progress}
+        return StudyResult(self, scale, run(self, scale, out=Path(out or OUT), **settings))
 
     @property
     def part(self) -> str:
@@ -115,8 +112,7 @@ def scales(
 ) -> dict[str, Settings]:
     """Settings by scale: the paper's, and what the smaller scales change of them."""
     made: Any = paper
-    changes = zip(SCALES, (smoke, quick or {}, {}), strict=True)
-    return {scale: replace(made, **change) for scale, change in changes}
+    return {"smoke": replace(made, **smoke), "quick": replace(made, **(quick or {})), "paper": made}
 
 
 @dataclass(frozen=True)
@@ -128,7 +124,7 @@ class StudyResult:
     results: Results
 
     @cached_property
-    def figure(self) -> Figure:
+    def figure(self) -> Drawing:
         """As the paper draws it."""
         return self.study.figure(self.study.scales[self.scale], self.results)
 
@@ -137,15 +133,13 @@ class StudyResult:
         """Each sentence that is checked, with what was measured and its interval."""
         return checked(self.study, self.study.scales[self.scale], self.results)
 
-    def plot(self) -> Figure:
+    def plot(self) -> Drawing:
         """`figure`, as all results have it."""
         return self.figure
 
-    def to_frame(self) -> pd.DataFrame:
+    def to_frame(self) -> Frame:
         """One row per point."""
-        import pandas as pd
-
-        return pd.DataFrame(list(self.results.rows))
+        return frame(self.results.rows)
 
     def _repr_html_(self) -> str:
         return str(as_frame(self.claims).to_html(index=False))
@@ -195,7 +189,7 @@ def run(
     """
     points, names, store = _planned(study, scale, out, seed)
     workers = cores() if workers is None else workers
-    with store.alone():
+    with alone(store.folder, "run"):
         known = store.read()
         # The longest first, so that no core is left alone with a long one at the end.
         missing = sorted(
@@ -204,26 +198,27 @@ def run(
         )
         left = [points[place] for place in missing]
         began_s, expected_s = time.monotonic(), sum(point.seconds for point in left)
+        ended: list[Computed] = []
 
-        def tell(done: int, finished_s: float) -> None:
+        def tell() -> None:
             # Time left, from how fast the points so far went against what was expected.
             lasted_s = time.monotonic() - began_s
+            finished_s = sum(left[one.place].seconds for one in ended)
             pace = lasted_s / finished_s if finished_s > 0 else 1 / max(workers, 1)
             share = finished_s / expected_s if expected_s > 0 else 1.0
             left_s = max(expected_s - finished_s, 0.0) * pace
             if progress is not None:
-                done += len(points) - len(left)
+                done = len(points) - len(left) + len(ended)
                 progress(Progress(study.name, done, len(points), left_s, share))
 
-        tell(0, 0.0)
-        ended: list[Computed] = []
+        tell()
         for computed in in_processes(left, workers):
             ended.append(computed)
-            name, point = names[missing[computed.place]], left[computed.place]
             if computed.result is not None:
-                store.add(name, point, computed.result, computed.seconds)
+                name = names[missing[computed.place]]
+                store.add(name, left[computed.place], computed.result, computed.seconds)
                 known[name] = computed.result
-            tell(len(ended), sum(left[one.place].seconds for one in ended))
+            tell()
         if failed := [one for one in ended if one.result is None]:
             raise RuntimeError(
                 f"{len(failed)} of {len(points)} points of {study.name} failed, first "

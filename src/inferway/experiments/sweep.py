@@ -13,7 +13,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import pandas as pd
@@ -21,34 +21,23 @@ import pandas as pd
 from inferway.deployment import Deployment, DeploymentError, measured
 from inferway.deployment.setting import Setting, SettingError, setting
 from inferway.dispatch.deployed import bound
-from inferway.experiments.curves import Curve, Panel, panels
+from inferway.experiments.curves import Curve, Drawing, Look, Panel, panels
 from inferway.experiments.runner import Point, ResultStore, in_threads
-from inferway.experiments.text import table
+from inferway.experiments.text import Laid, Shown, table
+from inferway.files import alone, replacing
 from inferway.twin import simulate
 from inferway.twin.simulation import INTERRUPTED
 from inferway.version import __version__
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-    from rich.table import Table
-
 MOST_POINTS: Final = 10_000  # of a sweep, and so of an axis
 MOST_ROWS: Final = 60  # of the table; the sweep's files hold all
-# What of a row a reader looks at first.
-_SHOWN: Final = (
-    "task", "response_time_s.mean", "response_time_s.p95", "accuracy.mean", "rejected",
-    "bound.response_time_s", "stable", "error",
-)  # fmt: skip
-_WRITE_S: Final = 1.0  # finished points are on the disk after so long at most
 _MEAN: Final = "response_time_s.mean"
+_P95: Final = "response_time_s.p95"
 _BOUND: Final = "bound.response_time_s"
-_LOOSE: Final = 0.5  # half the 95 % interval over the mean, above which a mean is none
+# What of a row a reader looks at first.
+_SHOWN: Final = ("task", _MEAN, _P95, "accuracy.mean", "rejected", _BOUND, "stable", "error")
 _DASHES: Final = ("-", "--", ":", "-.")
 _WIDE: Final = 20.0  # largest over smallest from which an axis is logarithmic
-_LEAST_SPAN: Final = 0.01  # of accuracies from the bottom of the figure to its top
-_MOST_TARGETS: Final = 4
-_MOST_MARKERS: Final = 40
-_NAMES: Final = {"load": "load", "rate": "arrival rate, 1/s", "accuracy_target": "accuracy target"}
 
 Rows = list[dict[str, Any]]
 
@@ -102,9 +91,8 @@ def axis(text: str) -> Axis:
     values = tuple(setting(part) for part in written.split(","))
     if any(not value.text for value in values):
         raise SettingError(text, "there is nothing between two commas, or at an end")
-    for i, value in enumerate(values):
-        if value in values[:i]:
-            raise SettingError(text, f"{value.text} is there twice")
+    if twice := [value for i, value in enumerate(values) if value in values[:i]]:
+        raise SettingError(text, f"{twice[0].text} is there twice")
     return Axis(key, values)
 
 
@@ -118,14 +106,13 @@ def _range(written: str, ends: Sequence[Setting]) -> tuple[Setting, ...]:
     count = math.floor((stop - start) / step * (1 + 1e-12) + 1e-9) + 1
     if count > MOST_POINTS:
         raise SettingError(written, f"has {count:,} values, above {MOST_POINTS:,}")
-    unit = "".join(units)
     # 0.1 + 2 * 0.1 is to be 0.3.
-    numbers = [float(f"{start + i * step:.12g}") for i in range(count)]
-    return tuple(Setting(f"{number:.12g}{unit}", number, unit) for number in numbers)
+    texts, unit = (f"{start + i * step:.12g}" for i in range(count)), "".join(units)
+    return tuple(Setting(f"{text}{unit}", float(text), unit) for text in texts)
 
 
 @dataclass(frozen=True)
-class Sweep:
+class Sweep(Shown):
     """The points that are done: `frame` has a row for each and each of its tasks.
 
     Attributes
@@ -159,7 +146,7 @@ class Sweep:
         """`frame`, as all results have it."""
         return self.frame
 
-    def plot(self) -> Figure:
+    def plot(self) -> Drawing:
         """Draw response times, accuracy and shares against the first key that has numbers.
 
         Raises
@@ -171,6 +158,40 @@ class Sweep:
         if drawn is None:
             raise ValueError("no key has several numbers, so there is nothing to draw")
         return drawn
+
+    def tables(self) -> list[Laid]:
+        """A table of the points, the first of them where there are many."""
+        frame, axes = self.frame, self.axes
+        several = ["task"] if frame["task"].nunique() > 1 else []
+        simulated = _MEAN in frame
+        steady = settled(frame).tolist() if simulated else [False] * len(frame)
+        long = not simulated or frame[_MEAN].median() >= 1.0
+        unit, size, digits = ("s", 1.0, 3) if long else ("ms", 1e3, 2)
+        rows = []
+        for row, sure in zip(frame.head(MOST_ROWS).to_dict("records"), steady, strict=False):
+            cells = [
+                f"{row[one.key]:.12g}{one.unit}" if one.numeric else str(row[one.key])
+                for one in axes
+            ]
+            cells += [str(row[key]) for key in several]
+            if isinstance(row.get("error"), str):
+                rows.append([*cells, "failed", "", "", ""])
+                continue
+            mean, *others = (
+                f"{size * value:.{digits}f}" if value is not None and math.isfinite(value) else "-"
+                for value in (row[_MEAN], row[_P95], row[_BOUND])
+            )
+            mean = mean if sure else f"*{mean}"
+            rows.append([*cells, mean, *others, f"{row['accuracy.mean']:.5f}"])
+        notes = []
+        if len(frame) > MOST_ROWS:
+            notes.append(f"{len(frame) - MOST_ROWS} more rows are in {self.file}.")
+        if not all(steady) and simulated:
+            notes.append("* unstable or nearly so: this mean says how long was simulated.")
+        columns = [*(one.key for one in axes), *several]
+        columns += [f"mean, {unit}", f"p95, {unit}", f"LP bound, {unit}", "accuracy"]
+        left = [i for i, one in enumerate(axes) if not one.numeric] + [len(axes)] * len(several)
+        return [table("Sweep", columns, rows, caption=" ".join(notes) or None, left=left)]
 
     def _repr_html_(self) -> str:
         return str(self._shown().to_html(index=False))
@@ -226,30 +247,17 @@ def sweep(
         for key, one in lists.items()
     ]
     deployment = measured(deployment)
-    return run(
-        deployment,
-        axes,
-        points_of(deployment, axes, node),
-        None if out is None else Path(out),
-        workers=workers,
-        progress=progress,
-        node=node,
-        queries=queries,
-        replications=replications,
-        seed=None,
-        warmup=warmup,
-    )
+    points = points_of(deployment, axes, node)
+    asked: dict[str, Any] = {"node": node, "queries": queries, "replications": replications}
+    asked |= {"seed": None, "warmup": warmup, "workers": workers, "progress": progress}
+    return run(deployment, axes, points, None if out is None else Path(out), **asked)
 
 
-def _combinations(axes: Sequence[Axis]) -> list[dict[str, Setting]]:
-    """Every combination of values, by key."""
-    keys = [one.key for one in axes]
-    every = itertools.product(*(one.values for one in axes))
-    return [dict(zip(keys, values, strict=True)) for values in every]
-
-
-def _written(chosen: Mapping[str, Setting]) -> str:
-    return " ".join(f"{key}={value.text}" for key, value in chosen.items())
+def _combinations(axes: Sequence[Axis]) -> Iterator[tuple[dict[str, Setting], str]]:
+    """Yield every combination of values, by key and as a command line says it."""
+    for values in itertools.product(*(one.values for one in axes)):
+        chosen = {one.key: value for one, value in zip(axes, values, strict=True)}
+        yield chosen, " ".join(f"{key}={value.text}" for key, value in chosen.items())
 
 
 def points_of(deployment: Deployment, axes: Sequence[Axis], node: str | None = None) -> list[Point]:
@@ -259,9 +267,8 @@ def points_of(deployment: Deployment, axes: Sequence[Axis], node: str | None = N
     the file has nothing to simulate.
     """
     keys = [one.key for one in axes]
-    for i, key in enumerate(keys):
-        if key in keys[:i]:
-            raise SettingError(key, "is given twice; give its values in one")
+    if twice := [key for i, key in enumerate(keys) if key in keys[:i]]:
+        raise SettingError(twice[0], "is given twice; give its values in one")
     total = math.prod(len(one.values) for one in axes)
     if total > MOST_POINTS:
         raise ValueError(f"the sweep has {total:,} points, above {MOST_POINTS:,}")
@@ -274,13 +281,13 @@ def points_of(deployment: Deployment, axes: Sequence[Axis], node: str | None = N
             f"{deployment.path}: the file has no `workload`, so there is nothing to simulate"
         )
     points = []
-    for chosen in _combinations(axes):
+    for chosen, written in _combinations(axes):
         wanted: dict[str, Any] = dict(chosen)
         try:
             made = deployment.with_(node=node, **wanted)
         except DeploymentError as error:
             (first, *_) = error.problems
-            raise SettingError(_written(chosen), f"{first.field}: {first.sentence}") from error
+            raise SettingError(written, f"{first.field}: {first.sentence}") from error
         label = {
             one.key: chosen[one.key].number if one.numeric else chosen[one.key].text for one in axes
         }
@@ -312,7 +319,7 @@ def run(
     tell = progress or (lambda _, __: None)
     file = None if out is None else out / "sweep.parquet"
     store = None if out is None else ResultStore(out)
-    with nullcontext() if store is None else store.alone():
+    with nullcontext() if store is None else alone(store.folder, "run"):
         known = {} if store is None else store.read()
         done = {name: known[name]["rows"] for name in names if name in known}
         if kept := len(done):
@@ -321,25 +328,25 @@ def run(
         common = {**settings, "workers": 1, "stop": stop}
         places = [place for place, name in enumerate(names) if name not in done]
         left = [replace(points[i], arguments={**common, **points[i].arguments}) for i in places]
-        texts = list(map(_written, _combinations(axes)))
+        texts = [written for _, written in _combinations(axes)]
         failure, written_s = None, time.monotonic()
         try:
             with suppress(KeyboardInterrupt):
                 for computed in in_threads(left, workers or os.cpu_count() or 1, stop):
+                    if (rows := computed.result) is None:
+                        continue
                     place = places[computed.place]
-                    if computed.result is not None:
-                        done[names[place]] = computed.result
-                        with suppress(OSError):  # writing the frame says why
-                            if store is not None:
-                                store.add(names[place], points[place], {"rows": computed.result})
-                        if time.monotonic() > written_s + _WRITE_S:
-                            failure = _write(_frame(points, names, done), file)
-                            written_s = time.monotonic()
-                        tell(texts[place], 1)
+                    done[names[place]] = rows
+                    with suppress(OSError):  # writing the frame says why
+                        if store is not None:
+                            store.add(names[place], points[place], {"rows": rows})
+                    if time.monotonic() > written_s + 1.0:  # s, for those who look at the frame
+                        _, failure = _written(points, names, done, file)
+                        written_s = time.monotonic()
+                    tell(texts[place], 1)
         finally:
             if done:
-                frame = _frame(points, names, done)
-                failure = _write(frame, file)
+                frame, failure = _written(points, names, done, file)
         if not done:
             raise KeyboardInterrupt
         if store is not None and len(done) == len(points):
@@ -348,28 +355,24 @@ def run(
     return Sweep(tuple(axes), frame, len(points), len(done), kept, file, failure)
 
 
-def _frame(points: Sequence[Point], names: Sequence[str], done: dict[str, Rows]) -> pd.DataFrame:
-    """All rows in the order of the points, whatever the order in which they were done."""
-    of = zip(points, names, strict=True)
-    frame = pd.DataFrame({**row, **point.label} for point, name in of for row in done.get(name, ()))
-    keys = list(points[0].label)
-    return frame[[*keys, *(name for name in frame if name not in keys)]]
-
-
-def _write(frame: pd.DataFrame, file: Path | None) -> OSError | None:
-    """Replace the file as a whole, so that a reader never sees half of it.
+def _written(
+    points: Sequence[Point], names: Sequence[str], done: Mapping[str, Rows], file: Path | None
+) -> tuple[pd.DataFrame, OSError | None]:
+    """Make a frame of all rows in the order of the points, and replace the file by it as a whole.
 
     Where that fails, return why: what is known is worth more than the file.
     """
-    if file is None:
-        return None
-    beside = file.with_suffix(".tmp")
+    of = zip(points, names, strict=True)
+    frame = pd.DataFrame({**row, **point.label} for point, name in of for row in done.get(name, ()))
+    keys = list(points[0].label)
+    frame = frame[[*keys, *(name for name in frame if name not in keys)]]
     try:
-        frame.to_parquet(beside, index=False, compression="zstd")
-        beside.replace(file)
+        if file is not None:
+            with replacing(file) as written:
+                frame.to_parquet(written, index=False, compression="zstd")
     except OSError as error:
-        return error
-    return None
+        return frame, error
+    return frame, None
 
 
 def _measured(deployment: Deployment, *, stop: threading.Event, **settings: Any) -> Rows | None:
@@ -399,48 +402,14 @@ def _measured(deployment: Deployment, *, stop: threading.Event, **settings: Any)
     ]
 
 
-def tables(found: Sweep) -> list[Table]:
-    """A table of the points, the first of them where there are many."""
-    frame, axes = found.frame, found.axes
-    several = ["task"] if frame["task"].nunique() > 1 else []
-    simulated = _MEAN in frame
-    steady = settled(frame).tolist() if simulated else [False] * len(frame)
-    middle_s = frame[_MEAN].median() if simulated else 1.0
-    unit, size, digits = ("s", 1.0, 3) if middle_s >= 1.0 else ("ms", 1e3, 2)
-    rows = []
-    for row, sure in zip(frame.head(MOST_ROWS).to_dict("records"), steady, strict=False):
-        cells = [
-            f"{row[one.key]:.12g}{one.unit}" if one.numeric else str(row[one.key]) for one in axes
-        ]
-        cells += [str(row[key]) for key in several]
-        if isinstance(row.get("error"), str):
-            rows.append([*cells, "failed", "", "", ""])
-            continue
-        mean, p95, least = (
-            f"{size * value:.{digits}f}" if value is not None and math.isfinite(value) else "-"
-            for value in (row[_MEAN], row["response_time_s.p95"], row[_BOUND])
-        )
-        cells += [mean if sure else f"*{mean}", p95, least]
-        rows.append([*cells, f"{row['accuracy.mean']:.5f}"])
-    notes = []
-    if len(frame) > MOST_ROWS:
-        notes.append(f"{len(frame) - MOST_ROWS} more rows are in {found.file}.")
-    if not all(steady) and simulated:
-        notes.append("* unstable or nearly so: this mean says how long was simulated.")
-    columns = [*(one.key for one in axes), *several]
-    columns += [f"mean, {unit}", f"p95, {unit}", f"LP bound, {unit}", "accuracy"]
-    left = [i for i, one in enumerate(axes) if not one.numeric] + [len(axes)] * len(several)
-    return [table("Sweep", columns, rows, caption=" ".join(notes) or None, left=left)]
-
-
 def settled(rows: pd.DataFrame) -> pd.Series[bool]:
     """Tell which rows have a mean: stable, and not so near the edge that it drifts."""
     mean = rows[_MEAN].astype(float)
     spread = 1.96 * rows["response_time_s.stderr"].astype(float).fillna(0.0)
-    return rows["stable"].eq(other=True) & (spread <= _LOOSE * mean)
+    return rows["stable"].eq(other=True) & (spread <= 0.5 * mean)
 
 
-def draw(axes: Sequence[Axis], frame: pd.DataFrame, title: str = "") -> Figure | None:
+def draw(axes: Sequence[Axis], frame: pd.DataFrame, title: str = "") -> Drawing | None:
     """Draw two panels per task; None where no key has several numbers.
 
     The first key with numbers goes across, and each combination of the others is a line. The LP's
@@ -453,7 +422,8 @@ def draw(axes: Sequence[Axis], frame: pd.DataFrame, title: str = "") -> Figure |
     others = [one for one in axes if one is not across]
     frame = frame[frame[_MEAN].notna()]
     name = f"{across.key}, {across.unit}" if across.unit.strip() else across.key
-    name = _NAMES.get(across.key, name)
+    texts = {"rate": "arrival rate, 1/s", "accuracy_target": "accuracy target"}
+    name = texts.get(across.key, name)
     x = sorted(value.number for value in across.values if value.number is not None)
     scale: Any = "linear"
     if min(x) > 0 and len(x) > 2 and max(x) > _WIDE * min(x):
@@ -465,7 +435,15 @@ def draw(axes: Sequence[Axis], frame: pd.DataFrame, title: str = "") -> Figure |
         rows = frame[frame["task"] == task]
         head = f"task {task}" if len(tasks) > 1 else ""
         shown += [
-            Panel(head, name, up, curves, scale_across=scale, scale_up=scale_up, limits_up=ends)
+            Panel(
+                head,
+                name,
+                up,
+                curves,
+                scale_across=scale,
+                scale_up=scale_up,
+                limits_up=ends,
+            )
             for up, curves, scale_up, ends in (
                 _times(rows, across, others),
                 _accuracies(rows, across, others),
@@ -509,13 +487,13 @@ def _accuracies(rows: pd.DataFrame, across: Axis, others: Sequence[Axis]) -> Dra
     curves: list[Curve] = []
     if across.key == "accuracy_target":
         curves = [Curve("target", targets, targets, dash=":")]
-    elif len(targets) <= _MOST_TARGETS:
+    elif len(targets) <= 4:
         curves = [Curve("target", [min(x), max(x)], [one, one], dash=":") for one in targets]
     curves += _lines(rows, across, others, "accuracy", 1.0)
     every = [*rows["accuracy.mean"].dropna().astype(float), *targets]
     # Differences of a thousandth are noise to the eye of whoever promised an accuracy.
     middle, half = (min(every) + max(every)) / 2, (max(every) - min(every)) / 2
-    half = max(1.1 * half, _LEAST_SPAN / 2)
+    half = max(1.1 * half, 0.005)
     return "mean accuracy of the answers", curves, "linear", (middle - half, middle + half)
 
 
@@ -525,15 +503,12 @@ def _lines(
     from inferway.experiments.figure import COLORS
 
     return [
-        Curve(
-            label or "twin",
+        Look(label or "twin", place, _DASHES[(place // len(COLORS)) % len(_DASHES)]).curve(
             own[across.key].tolist(),
             (size * own[f"{what}.mean"].astype(float)).tolist(),
             error=(1.96 * size * own[f"{what}.stderr"].astype(float)).tolist(),
             hollow=(~settled(own)).tolist(),
-            color=place,
-            dash=_DASHES[(place // len(COLORS)) % len(_DASHES)],
-            markers=len(across.values) <= _MOST_MARKERS,
+            markers=len(across.values) <= 40,
         )
         for place, (label, group) in enumerate(_groups(rows, others))
         for own in (group.sort_values(across.key),)

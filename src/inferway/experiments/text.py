@@ -7,62 +7,96 @@ import io
 import math
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.figure import Figure
     from rich.console import RenderableType
     from rich.table import Table
 
+    from inferway.dispatch.promise import Promise
+
+# By name: these libraries are imported where something is laid out or drawn.
+Frame: TypeAlias = "pd.DataFrame"
+Drawing: TypeAlias = "Figure"
+Laid: TypeAlias = "RenderableType"
+
 _ABSENT: Final = "-"
-_WIDTH: Final = 100
-_DPI: Final = 80
 
 _P = ParamSpec("_P")
 _Found = TypeVar("_Found")
 _Shown = TypeVar("_Shown")
 
 
+class Shown:
+    """A result as terminals and notebooks show it; its kind says which frame and tables it has."""
+
+    to_frame: Callable[..., Frame]
+
+    def tables(self) -> Iterable[Laid]:
+        """Lay out what there is to see."""
+        raise NotImplementedError
+
+    def _repr_html_(self) -> str:
+        return str(self.to_frame().to_html(index=False))
+
+    def __str__(self) -> str:
+        return text(*self.tables())
+
+
+def frame(rows: Iterable[Any], columns: list[str] | None = None) -> Frame:
+    """Make a frame of rows, where pandas is imported first."""
+    import pandas as pd
+
+    return pd.DataFrame(list(rows), columns=columns)
+
+
 def seconds(value: float | None) -> str:
     """Write a time in the unit that suits it: 0.00123 is `1.23 ms`."""
     if value is None or not math.isfinite(value):
         return _ABSENT
-    for unit, size in (("s", 1.0), ("ms", 1e-3)):
-        if abs(value) >= size:
-            return f"{value / size:.3g} {unit}"
-    return f"{value * 1e6:.3g} µs"
+    size, unit = next((one for one in ((1.0, "s"), (1e-3, "ms")) if abs(value) >= one[0]), (0, ""))
+    return f"{value / size:.3g} {unit}" if unit else f"{value * 1e6:.3g} µs"
+
+
+def _number(value: float | None, form: str) -> str:
+    return _ABSENT if value is None or not math.isfinite(value) else form.format(value)
 
 
 def milliseconds(value: float | None) -> str:
     """Write a time in milliseconds, so that a column can be compared by eye."""
-    if value is None or not math.isfinite(value):
-        return _ABSENT
-    return f"{value * 1e3:.1f}"
+    return _number(value and value * 1e3, "{:.1f}")
 
 
 def percent(value: float | None, digits: int = 1) -> str:
     """Write a ratio in percent: 0.9512 is `95.1 %`."""
-    if value is None or not math.isfinite(value):
-        return _ABSENT
-    return f"{value * 100:.{digits}f} %"
+    return _number(value and value * 100, f"{{:.{digits}f}} %")
 
 
 def points(difference: float) -> str:
     """Write a difference of accuracies in points: 0.0012 is `+0.12 pt`."""
-    return f"{difference * 100:+.2f} pt" if math.isfinite(difference) else _ABSENT
+    return _number(difference * 100, "{:+.2f} pt")
 
 
 def relative(error: float) -> str:
     """Write a relative error: 0.034 is `+3.4 %`."""
-    return f"{error * 100:+.1f} %" if math.isfinite(error) else _ABSENT
+    return _number(error * 100, "{:+.1f} %")
 
 
 def accuracy(value: float | None, interval: tuple[float, float] | None = None) -> str:
     """Write an accuracy with its interval: `0.951 [0.940, 0.960]`."""
-    if value is None or not math.isfinite(value):
+    between = "" if interval is None else " [{:.3f}, {:.3f}]".format(*interval)
+    return _number(value, f"{{:.3f}}{between}")
+
+
+def promise(one: Promise | None) -> str:
+    """Write a promise with its verdict: `kept: 0.9204 of 0.92 over 3,551 answers`."""
+    if one is None:
         return _ABSENT
-    text = f"{value:.3f}"
-    return text if interval is None else f"{text} [{interval[0]:.3f}, {interval[1]:.3f}]"
+    if one.mean is None:
+        return one.state
+    return f"{one.state}: {one.mean:.4f} of {one.target:g} over {one.answers:,} answers"
 
 
 def shares(parts: Mapping[str, float]) -> str:
@@ -97,10 +131,10 @@ def table(
         show_edge=False,
     )
     for index, name in enumerate(columns):
-        text = index in left
         # In a narrow terminal text gives way, numbers stay whole.
+        words = index in left
         laid.add_column(
-            name, justify="left" if text else "right", overflow="fold", no_wrap=not text
+            name, justify="left" if words else "right", overflow="fold", no_wrap=not words
         )
     for row in rows:
         if len(row) != len(columns):
@@ -109,20 +143,20 @@ def table(
     return laid
 
 
-def noted(notes: Iterable[str]) -> list[RenderableType]:
+def noted(notes: Iterable[str]) -> list[Laid]:
     """Write notes, a line each."""
     from rich.text import Text
 
     return [Text(f"Note: {note}.", style="yellow") for note in notes]
 
 
-def text(*what: RenderableType) -> str:
+def text(*what: Laid) -> str:
     """Lay tables and lines out as plain text."""
     from rich.console import Console
 
     # In a notebook, too, this is text: Rich would show it there and then.
     console = Console(
-        width=_WIDTH, record=True, file=io.StringIO(), highlight=False, force_jupyter=False
+        width=100, record=True, file=io.StringIO(), highlight=False, force_jupyter=False
     )
     for one in what:
         console.print(one)
@@ -146,15 +180,13 @@ def shown_as(
 
 def register() -> None:
     """Let the notebook that runs this draw figures; without a notebook, do nothing."""
-    shell = sys.modules["IPython"].get_ipython()
-    if shell is not None:
+
+    def png(figure: Figure) -> bytes:
+        drawn = io.BytesIO()
+        figure.savefig(drawn, format="png", dpi=80)
+        return drawn.getvalue()
+
+    if (shell := sys.modules["IPython"].get_ipython()) is not None:
         formatter = shell.display_formatter.formatters["image/png"]
         # By name: matplotlib is imported with the first figure. What pyplot sets up goes first.
-        formatter.for_type_by_name("matplotlib.figure", "Figure", _png)
-
-
-def _png(figure: Figure) -> bytes:
-    """Draw a figure as a notebook keeps it."""
-    drawn = io.BytesIO()
-    figure.savefig(drawn, format="png", dpi=_DPI)
-    return drawn.getvalue()
+        formatter.for_type_by_name("matplotlib.figure", "Figure", png)

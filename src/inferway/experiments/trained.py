@@ -3,47 +3,38 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from inferway.experiments.text import shown_as, text
+from inferway.experiments.text import Drawing, Frame, Shown, frame, shown_as
 from inferway.learning import deployed
 from inferway.learning.training import Trained
 
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.figure import Figure
-
 
 @dataclass(frozen=True)
-class TrainingResult(Trained):
+class TrainingResult(Trained, Shown):
     """The training that `inferway.train` gives."""
 
-    def to_frame(self) -> pd.DataFrame:
+    def to_frame(self) -> Frame:
         """One row per phase of the workload."""
-        import pandas as pd
+        return frame(self.to_json()["phases"]).rename_axis("phase").reset_index()
 
-        return pd.DataFrame(self.to_json()["phases"]).rename_axis("phase").reset_index()
-
-    def plot(self) -> Figure:
+    def plot(self) -> Drawing:
         """Draw what came of the requests in each phase."""
         from inferway.experiments.figure import Bars, bars
 
-        frame = self.to_frame()
-        names = [f"phase {phase}" for phase in frame["phase"]]
+        rows = self.to_frame()
+        names = [f"phase {phase}" for phase in rows["phase"]]
         parts = {"goodput": "goodput", "violation_ratio": "violations"}
-        heights = {label: frame[key].tolist() for key, label in parts.items()}
+        heights = {label: rows[key].tolist() for key, label in parts.items()}
         return bars([Bars("without noise", "share of requests", names, heights)])
 
-    def _repr_html_(self) -> str:
-        return str(self.to_frame().to_html(index=False))
-
-    def __str__(self) -> str:
-        return text(*lines(self.policy.parent.name, self))
+    def tables(self) -> list[Text]:
+        """The lines that say it all."""
+        return lines(self.policy.parent.name, self)
 
 
-train = shown_as(lambda found: TrainingResult(**vars(found)))(deployed.train)
+train = shown_as(lambda run: TrainingResult(**vars(run)))(deployed.train)
 
 
 def lines(policy: str, trained: Trained) -> list[Text]:

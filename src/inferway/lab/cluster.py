@@ -21,6 +21,7 @@ from urllib.parse import quote
 import msgspec
 
 from inferway.deployment import Deployment
+from inferway.files import lock
 from inferway.lab.emulation import Emulation, obstacle
 from inferway.lab.process import NodeProcess, State
 from inferway.lab.record import EmulationError
@@ -35,7 +36,6 @@ from inferway.live.node.addresses import (
 )
 from inferway.live.security.keys import VARIABLE, Role, parted
 from inferway.live.security.tls import Credentials, file_name
-from inferway.live.store.cache import lock_folder
 from inferway.network import entries_of, topology_of
 from inferway.protocol.address import split
 from inferway.unreadable import UNREADABLE, fault
@@ -301,7 +301,7 @@ class LocalCluster:
         names = self.topology.nodes
         try:
             self.run.mkdir(parents=True, exist_ok=True)
-            self._closing.callback(os.close, lock_folder(self.run))
+            self._closing.callback(os.close, lock(self.run))
             for name in names:
                 (self.state / file_name(name)).mkdir(mode=0o700, parents=True, exist_ok=True)
         except BlockingIOError:

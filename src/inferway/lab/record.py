@@ -7,19 +7,18 @@ so; /run is empty after the machine started anew, and then a file's first line s
 
 from __future__ import annotations
 
-import fcntl
 import os
 import secrets
+import select
 import shutil
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from multiprocessing.connection import wait
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
+from inferway.files import lock
 from inferway.lab import namespace
-from inferway.live.store.cache import lock_folder
 
 STATE: Final = Path("/run/inferway")
 # Where `ip netns exec` looks for files of a namespace that stand for those in /etc.
@@ -27,7 +26,6 @@ HOSTS: Final = Path("/etc/netns")
 PREFIX: Final = "inferway-"
 _MARK: Final = "# Made by inferway for the emulated network {}, and removed with it."
 _GRACE_S: Final = 2.0
-_OPEN: Final = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
 
 
 class EmulationError(Exception):
@@ -55,8 +53,7 @@ class EmulationRecord:
                 raise EmulationError(
                     f"a network called {name} is being emulated already; give this one another name"
                 ) from None
-            record = cls(name, os.open(folder / "record", _OPEN))
-            fcntl.flock(record.descriptor, fcntl.LOCK_EX)
+            record = cls(name, lock(folder, name="record"))
         for node in nodes:
             for path in (record.namespace(node), record.hosts(node).parent):
                 if os.path.lexists(path):
@@ -65,8 +62,7 @@ class EmulationRecord:
                         f"{path} exists, and it is not known to be inferway's: remove it, or give "
                         "the network another name"
                     )
-        lines = "".join(f"name {PREFIX}{name}-{node}\n" for node in nodes)
-        os.write(record.descriptor, lines.encode())
+        record._write("".join(f"name {PREFIX}{name}-{node}\n" for node in nodes))
         return record
 
     def namespace(self, node: str) -> Path:
@@ -83,7 +79,7 @@ class EmulationRecord:
         file.parent.mkdir(parents=True)
         file.write_text(f"{_MARK.format(self.name)}\n{hosts}")
         result = namespace.made(path, prepare)
-        os.write(self.descriptor, f"made {path.name} {namespace.identity(path)}\n".encode())
+        self._write(f"made {path.name} {namespace.identity(path)}\n")
         return result
 
     def end_residents(self) -> None:
@@ -101,9 +97,10 @@ class EmulationRecord:
 
     def _ours(self) -> dict[str, int | None]:
         """Tell which namespaces are ours, and which of them are there."""
-        lines = (STATE / self.name / "record").read_text().splitlines()
-        words = map(str.split, lines)
-        made = {name: int(*identity) if identity else None for _, name, *identity in words}
+        made = {}
+        for line in (STATE / self.name / "record").read_text().splitlines():
+            _, name, *identity = line.split()
+            made[name] = int(identity[0]) if identity else None
         present = {name: namespace.identity(namespace.FOLDER / name) for name in made}
         # Another namespace may have the name by now.
         return {
@@ -112,46 +109,54 @@ class EmulationRecord:
             if was is None or present[name] in (was, None)
         }
 
+    def _write(self, lines: str) -> None:
+        os.lseek(self.descriptor, 0, os.SEEK_END)
+        os.write(self.descriptor, lines.encode())
+
 
 def remove_leftovers(name: str | None = None) -> list[str]:
     """Remove what runs left that could not clean up, or one of them only; tell their names.
 
     OSError when this process may not.
     """
-    removed: dict[str, None] = {}
+    removed = []
     with _locked():
         for folder in sorted(STATE.iterdir()):
             if not folder.is_dir() or name not in (None, folder.name):
                 continue
-            descriptor = os.open(folder / "record", _OPEN)
             try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                descriptor = lock(folder, name="record")
             except BlockingIOError:  # it runs
-                os.close(descriptor)
                 continue
             EmulationRecord(folder.name, descriptor).remove()
-            removed[folder.name] = None
+            removed.append(folder.name)
         for path in sorted(HOSTS.glob(f"{PREFIX}*")):
             owner = path.name.removeprefix(PREFIX).partition("-")[0]
             if not (STATE / owner).exists() and _remove_hosts(path, owner):
-                removed[owner] = None
-    return list(removed)
+                removed.append(owner)
+    return list(dict.fromkeys(removed))
 
 
 @contextmanager
 def _locked() -> Iterator[None]:
     """Let nobody else begin or remove a record meanwhile."""
     STATE.mkdir(mode=0o755, exist_ok=True)
-    with os.fdopen(lock_folder(STATE, wait=True)):
+    descriptor = lock(STATE, wait=True)
+    try:
         yield
+    finally:
+        os.close(descriptor)
 
 
 def _remove_hosts(folder: Path, owner: str) -> bool:
     """Remove a file of names if it is this owner's, and its folder unless others use it."""
-    with suppress(FileNotFoundError):
-        if not (folder / "hosts").read_text().startswith(_MARK.format(owner)):
+    hosts = folder / "hosts"
+    try:
+        if not hosts.read_text().startswith(_MARK.format(owner)):
             return False
-        (folder / "hosts").unlink()
+        hosts.unlink()
+    except FileNotFoundError:
+        pass
     with suppress(OSError):
         folder.rmdir()
     return True
@@ -160,7 +165,8 @@ def _remove_hosts(folder: Path, owner: str) -> bool:
 def _end(identities: set[int]) -> None:
     for signal_ in (signal.SIGTERM, signal.SIGKILL):
         with ExitStack() as descriptors:
-            ending: set[Any] = set()
+            ending = select.poll()
+            left = 0
             for process in [int(one.name) for one in Path("/proc").iterdir() if one.name.isdigit()]:
                 if process == os.getpid() or not namespace.houses(identities, process):
                     continue
@@ -170,6 +176,9 @@ def _end(identities: set[int]) -> None:
                     # The number may be another's by now.
                     if namespace.houses(identities, process):
                         signal.pidfd_send_signal(descriptor, signal_)
-                        ending.add(descriptor)
-            while ending and (ended := wait(ending, _GRACE_S)):
-                ending.difference_update(ended)
+                        ending.register(descriptor, select.POLLIN)
+                        left += 1
+            while left and (ended := ending.poll(1000 * _GRACE_S)):
+                for descriptor, _ in ended:
+                    ending.unregister(descriptor)
+                    left -= 1

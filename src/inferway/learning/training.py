@@ -7,10 +7,8 @@ Its files, the checkpoint and the trained policy that schedulers read without Py
 from __future__ import annotations
 
 import dataclasses
-import fcntl
 import json
 import math
-import os
 import signal
 import threading
 import time
@@ -23,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from inferway.files import alone, replacing, write_whole
 from inferway.learning.settings import Settings
 from inferway.learning.site import Control, PhaseTally, evaluate
 from inferway.scheduling.neural_policy import About, read
@@ -125,7 +124,7 @@ def train(
     from inferway.learning.ppo import DivergenceError, Learner
 
     torch.set_num_threads(threads)
-    with alone(out):
+    with alone(out, "training"):
         identity = identity_of(control, settings, task, seed, start)
         saved = read_checkpoint(out)
         learner = Learner(control, settings, seed)
@@ -186,8 +185,8 @@ def train(
             cpu_s=clock.cpu_s,
             slots_per_cpu_s=clock.slots_per_cpu_s(learner.slots),
         )
-        names = ("evaluated_slots", "goodput", "violation_ratio")
-        result = {name: trained.to_json()[name] for name in names}
+        figures = trained.to_json()
+        result = {name: figures[name] for name in ("evaluated_slots", "goodput", "violation_ratio")}
         about = control.about(task, slots=learner.slots, seed=seed, command=command, result=result)
         save(trained.policy, learner.actor.network.arrays(), about)
         return trained
@@ -268,9 +267,7 @@ class LearningCurve:
 
     def __init__(self, folder: Path, slots: int, *, tensorboard: bool = True) -> None:
         path = folder / "curve.csv"
-        fresh = path.with_suffix(".new")
-        fresh.write_text("".join(_kept(path, slots)), encoding="utf-8")
-        fresh.replace(path)
+        write_whole(path, "".join(_kept(path, slots)))
         self._closing = ExitStack()
         self.close = self._closing.close
         self._file = self._closing.enter_context(path.open("a", encoding="utf-8", buffering=1))
@@ -319,24 +316,14 @@ def save(
 
 def _write(path: Path, arrays: Arrays) -> None:
     """Write arrays to a file that is either as it was before or whole, whatever happens."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_name(f".{path.name}.new")
-    with fresh.open("wb") as file:
+    with replacing(path, lasting=True) as file:
         np.savez(file, allow_pickle=False, **arrays)
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.replace(path)
 
 
 def write_checkpoint(folder: Path, about: Mapping[str, Any], state: Arrays) -> None:
     """Keep a state and what it is one of; on the disk when this returns."""
-    text = np.array(json.dumps({"schema": SCHEMA, **about}, allow_nan=False))
-    _write(folder / CHECKPOINT, {"about": text, **state})
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    text = json.dumps({"schema": SCHEMA, **about}, allow_nan=False)
+    _write(folder / CHECKPOINT, {"about": np.array(text), **state})
 
 
 def read_checkpoint(folder: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]] | None:
@@ -363,20 +350,6 @@ def read_checkpoint(folder: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any
     return about, arrays
 
 
-@contextmanager
-def alone(folder: Path) -> Iterator[None]:
-    """Hold a folder; RuntimeError where another training does."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise RuntimeError(
-                f"another training writes to {folder}: wait for it, or name another --out"
-            ) from None
-        yield
-
-
 def identity_of(
     control: Control, settings: Settings, task: str, seed: int, start: Path | None
 ) -> dict[str, Any]:
@@ -392,7 +365,8 @@ def identity_of(
     begun = None if start is None else str(start)
     identity = {"task": task, "seed": seed, "start": begun, "settings": chosen, "sites": sites}
     text = json.dumps(identity, default=_plain)
-    return dict(json.loads(text, parse_constant=lambda name: str(float(name))))
+    plain: dict[str, Any] = json.loads(text, parse_constant=lambda name: str(float(name)))
+    return plain
 
 
 def _plain(value: Any) -> Any:
@@ -405,15 +379,7 @@ def _plain(value: Any) -> Any:
 
 def check_same(saved: Mapping[str, Any], wanted: Mapping[str, Any], path: Path) -> None:
     """Raise ValueError, with what differs, unless a checkpoint is of the training wanted."""
-    before, now = (
-        # What is in a part stands in its place.
-        {
-            name: one
-            for part, value in identity.items()
-            for name, one in (value if isinstance(value, dict) else {part: value}).items()
-        }
-        for identity in (saved.get("identity", {}), wanted)
-    )
+    before, now = (_leaves(one) for one in (saved.get("identity", {}), wanted))
     differ = [
         f"{name} ({_short(before.get(name))} there, {_short(now.get(name))} now)"
         for name in now | before
@@ -423,6 +389,14 @@ def check_same(saved: Mapping[str, Any], wanted: Mapping[str, Any], path: Path) 
         raise ValueError(
             f"{path} is of another training: {'; '.join(differ)}. Name another --out, or remove it."
         )
+
+
+def _leaves(identity: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: one
+        for part, value in identity.items()
+        for name, one in (value if isinstance(value, dict) else {part: value}).items()
+    }
 
 
 def _short(value: Any) -> str:

@@ -77,6 +77,11 @@ _GAUGES: Final = {
     "accuracy_balance": (
         "task: Running sum of (accuracy - target) over dispatched answers, pinned ones left out."
     ),
+    "promise_kept": (
+        "task: 1 while the mean accuracy since the start or the last change of the target is at "
+        "the target, 0 where it is missed; nothing before 2,000 answers."
+    ),
+    "promise_margin_ratio": "task: That mean accuracy less the target.",
     "routing_probability_ratio": (
         "task variant instance: Probability that a request is routed to an instance, where a "
         "scheduler says so."
@@ -152,6 +157,7 @@ def _task(site: TaskSite) -> dict[str, Any]:
         "accuracy_target": site.target,
         "accuracy_mean": stats.accuracy_sum / rows if rows else None,
         "accuracy_balance": site.balance.item(),
+        "promise": None if (promise := site.promise) is None else promise.to_json(),
         "requests": {outcome.name.lower(): stats.total(outcome) for outcome in Outcome},
         "held": len(pool.held),
         "slots": None if pool.scheduler is None else pool.scheduler.slots,
@@ -277,6 +283,7 @@ def _of_fleets(sites: Sequence[TaskSite]) -> _Samples:
         for site in sites
         for k, name in enumerate(site.pool.variants)
     ]
+    promises = [([site.task], promise) for site in sites if (promise := site.promise) is not None]
     loops = [([site.task], loop) for site in sites if (loop := site.pool.scheduler) is not None]
     remotes = [
         ([site.task, name], runtime, site.stats.moved[site.pool.columns[k]])
@@ -309,6 +316,14 @@ def _of_fleets(sites: Sequence[TaskSite]) -> _Samples:
             ([site.task], site.target) for site in sites if site.target is not None
         ),
         "accuracy_balance": (([site.task], site.balance.item()) for site in sites),
+        "promise_kept": (
+            (labels, float(promise.state != "missed"))
+            for labels, promise in promises
+            if promise.state != "unknown"
+        ),
+        "promise_margin_ratio": (
+            (labels, promise.margin) for labels, promise in promises if promise.margin is not None
+        ),
         "routing_probability_ratio": (
             ([*labels, str(i)], routing[server].item())
             for labels, pool, servers in classes

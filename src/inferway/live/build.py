@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from inferway.files import home_folder
 from inferway.live.errors import LoadError, ServeError
 from inferway.live.headroom import (
     Growths,
@@ -52,8 +52,7 @@ def check_served(deployment: Deployment) -> None:
 
 def times_file() -> Path:
     """File of measured service times, kept from one run to the next."""
-    home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Path(home) / "inferway" / "service-times.json"
+    return home_folder("state") / "service-times.json"
 
 
 def pool_of(

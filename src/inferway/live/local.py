@@ -446,7 +446,7 @@ class LocalInstance(ModelInstance):
 class RunTime:
     """Duration of one row at a runtime, and whether that is brief.
 
-    Only runtimes that say so (`inferway.runtime.Steady`) can be brief, only in requests of one row,
+    Only runtimes that say they are `steady` can be brief, only in requests of one row,
     and only where the signature leaves no other axis open: then the time does not depend on the
     request.
     """

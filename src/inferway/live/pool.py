@@ -7,12 +7,15 @@ import math
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from itertools import islice, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from inferway.dispatch.batching import Rule, most_per_s
+from inferway.dispatch.promise import overloads
 from inferway.live.background import SchedulerLoop, keep_recording
 from inferway.live.explain import FleetFacts, RequestLog, Snapshot
 from inferway.live.instance import Instance, PoolTerms, RetryBudget
@@ -22,8 +25,7 @@ from inferway.live.request import EXPIRED, InferRequest, Job, Outcome, RequestBa
 from inferway.live.servers import Health, ServerQueues
 from inferway.live.stats import Stats
 from inferway.live.threads import InlineRunner, Wakeup
-from inferway.live.upstream.remote import Forwarding
-from inferway.live.upstream.server import ServerInstance
+from inferway.live.upstream.remote import Forwarding, ServerInstance
 from inferway.protocol import RefusalError, Signature
 from inferway.runtime import RemoteRuntime, Served
 from inferway.site import HOLD, REJECT
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
     from inferway.dispatch.dispatcher import Dispatcher
     from inferway.dispatch.recording import Recording
 
+# Over which the arrival rate is measured where the policy asks for no other window.
+RATE_WINDOW_S: Final = 10.0
 # How often the measured service times are kept.
 REMEMBER_S: Final = 60.0
 GAVE_WAY: Final = "a request of higher priority took the place of this one; try again later"
@@ -84,6 +88,8 @@ class Pool:
         What each server holds, in the dispatcher's order; those in service come first.
     held
         The central queue: requests that no server has yet, as they came. Policies see how many.
+    arrivals_per_s
+        Rows that came a second in the last window; NaN before the first has ended.
     recording
         Writes down what the dispatcher is given and decides; None where nothing does.
     """
@@ -151,7 +157,7 @@ class Pool:
             if options.controller is None
             else SchedulerLoop(options.controller, lambda: self.dispatcher, self.now, self.report)
         )
-        self._arrived = 0
+        self._arrived, self.arrivals_per_s = 0, math.nan
         self._queue, self._ends_s, self._free_s = view.queue, view.ends_s, view.free_s
         self._row_s, self.balance, self._held = view.row_s, view.balance, view.held
         self._routed = dispatcher.routed
@@ -197,8 +203,8 @@ class Pool:
         if self.scheduler is not None:
             self.scheduler.begin()
         self.health.start()
-        if self.options.window_s is not None:
-            self._tasks.append(asyncio.create_task(self._follow_rate(self.options.window_s)))
+        if self.options.window_s is not None or self.options.target is not None:
+            self._tasks.append(asyncio.create_task(self._follow_rate()))
         if self.options.remember is not None:
             self._tasks.append(asyncio.create_task(self._keep()))
         return [instance.name for instance in self.instances if instance.cold]
@@ -502,7 +508,9 @@ class Pool:
                 rows = request.together[1]
                 part_s = request.service_s * request.rows / rows if rows else request.service_s
                 latency_s = request.latency_s
-                stats.answered(column, request.rows, self.accuracy[k], latency_s, part_s)
+                stats.answered(
+                    column, request.rows, self.accuracy[k], latency_s, part_s, request.counted
+                )
                 self.log.keep(request, self.facts)
                 if self.traced is not None:
                     self.traced(self.task, request)
@@ -739,14 +747,27 @@ class Pool:
             await asyncio.sleep(REMEMBER_S)
             await self.remember()
 
-    async def _follow_rate(self, window_s: float) -> None:
-        before, before_s = 0, self.now()
+    @property
+    def overloaded(self) -> bool:
+        """Tell whether requests came faster in the last window than the target allows."""
+        site, rules = self.dispatcher.site, self.options.rules
+        rates = [
+            most_per_s(site, k, rules[k] if rules is not None else Rule()) for k in self.classes
+        ]
+        fleet = replace(self.dispatcher.fleet, rate=np.array(rates))
+        budget = self.dispatcher.options.get("energy_budget")
+        return overloads(self.arrivals_per_s, fleet, self.options.target, budget)
+
+    async def _follow_rate(self) -> None:
+        """Measure the arrival rate, window by window, and tell the policy that asks for it."""
+        window_s = self.options.window_s
+        before, before_s = self._arrived, self.now()
         while True:
-            await asyncio.sleep(window_s)
+            await asyncio.sleep(window_s or RATE_WINDOW_S)
             arrived, now_s = self._arrived, self.now()
-            rate_per_s = (arrived - before) / (now_s - before_s)
+            self.arrivals_per_s = rate_per_s = (arrived - before) / (now_s - before_s)
             before, before_s = arrived, now_s
-            if rate_per_s <= 0.0:
+            if window_s is None or rate_per_s <= 0.0:
                 continue
             # Planned in another thread: linear programs take milliseconds, which the loop has not
             # to give. Adopted here, between two decisions, where a replay can put it too.

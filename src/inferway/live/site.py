@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from inferway.dispatch.promise import Promise, promise_of
 from inferway.live.explain import RequestLog
 from inferway.live.pool import Pool
 from inferway.live.request import InferRequest, NodeCondition, Outcome
@@ -131,6 +132,7 @@ class TaskSite:
                 pool.follow(self.balance, before)
             else:
                 self.target, self.balance = pool.options.target, pool.balance
+                self.stats.promise_anew()
             self.ready = any(pool.health.healthy) and not self._stopped
         if before is None:
             return None
@@ -182,6 +184,17 @@ class TaskSite:
     @property
     def _pools(self) -> list[Pool]:
         return [*([] if self.present is None else [self.present]), *self._retiring]
+
+    @property
+    def promise(self) -> Promise | None:
+        """The verdict on the task's accuracy target so far; None without one."""
+        return promise_of(
+            self.target,
+            self.stats.promised,
+            self.stats.promised_sum,
+            balance=self.balance.item(),
+            overloaded=self.present is not None and self.present.overloaded,
+        )
 
     @property
     def signature(self) -> Signature:

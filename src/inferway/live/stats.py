@@ -31,6 +31,9 @@ class Stats:
         ``rows[k]``: answers (rows) given by class k.
     accuracy_sum
         Sum over all answers of the profile accuracy of their variant, pinned ones included.
+    promised, promised_sum
+        Answers that the task's promise counts, so without pinned ones and since the last change of
+        the target, and the sum of their accuracies.
     buckets
         ``buckets[k][i]``: answered requests of class k with a latency in bucket i.
     batches
@@ -57,6 +60,8 @@ class Stats:
         "latency_sum_s",
         "moved",
         "outcomes",
+        "promised",
+        "promised_sum",
         "rows",
         "service_sum_s",
         "variants",
@@ -68,6 +73,7 @@ class Stats:
         self.rows: list[int] = []
         self.ignored = 0
         self.accuracy_sum = 0.0
+        self.promise_anew()
         self.buckets: list[list[int]] = []
         self.batches: list[list[int]] = []
         self.batch_rows: list[int] = []
@@ -97,13 +103,26 @@ class Stats:
         for sums_s in (self.latency_sum_s, self.service_sum_s):
             sums_s.append(0.0)
 
+    def promise_anew(self) -> None:
+        """Count the answers of a promise from here on."""
+        self.promised, self.promised_sum = 0, 0.0
+
     def answered(
-        self, k: int, rows: int, accuracy: float, latency_s: float, service_s: float
+        self,
+        k: int,
+        rows: int,
+        accuracy: float,
+        latency_s: float,
+        service_s: float,
+        counted: bool = True,
     ) -> None:
-        """Count an answer of class k."""
+        """Count an answer of class k, and where it is `counted`, for the promise, too."""
         self.outcomes[0][k] += 1
         self.rows[k] += rows
         self.accuracy_sum += rows * accuracy
+        if counted:
+            self.promised += rows
+            self.promised_sum += rows * accuracy
         self.buckets[k][bisect_left(LATENCY_BOUNDS_S, latency_s)] += 1
         self.latency_sum_s[k] += latency_s
         self.service_sum_s[k] += service_s

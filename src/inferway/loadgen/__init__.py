@@ -7,7 +7,6 @@ numbers, `measured_ntag` into the network twin's.
 """
 
 from inferway.loadgen.access import Access, AddressError, DriveError, addresses_of
-from inferway.loadgen.network import drive_network
 from inferway.loadgen.network_record import (
     MeasuredGain,
     NetworkRecord,
@@ -16,7 +15,7 @@ from inferway.loadgen.network_record import (
     network_summary,
 )
 from inferway.loadgen.record import Record, Summary, summary
-from inferway.loadgen.streams import URL, Stream, drive, replay, run
+from inferway.loadgen.streams import URL, Stream, drive, drive_network, replay, run
 
 __all__ = [
     "URL",

@@ -1,15 +1,25 @@
-"""The sending side: an event loop that writes each request when it is due, whatever comes back."""
+"""The sending side: an event loop that writes each request when it is due, whatever comes back.
+
+It runs in a process of its own (`carry_out`), started with a plan, its outcome brought back.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import math
 import os
+import pickle
+import signal
 import ssl
+import subprocess
+import sys
+import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
@@ -17,9 +27,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from inferway.loadgen.access import Access, DriveError, unsecured
+from inferway.loadgen.access import OPEN, Access, DriveError, unsecured
 from inferway.loadgen.alarm import alarm
-from inferway.loadgen.answer import decode
+from inferway.loadgen.message import decode
 from inferway.protocol.address import ServerAddress
 from inferway.protocol.http1 import ClientConnection, ConnectionPool
 from inferway.unreadable import UNREADABLE
@@ -29,13 +39,13 @@ _FIRST_CONNECTIONS: Final = 32
 _FIRST_CONNECTIONS_EACH: Final = 4
 _REPORT_S: Final = 0.1
 _AHEAD_S: Final = 0.01
-_MOST_REASONS: Final = 8
-"""Sentences that are kept of each status."""
+_MOST_REASONS: Final = 8  # Sentences that are kept of each status
 _LONGEST_REASON: Final = 200
 
 UNANSWERED: Final = "no answer before the end"
 UNSENT: Final = "no connection was free before the end"
 
+# Of an outcome: what stands there before anything is known, and the type; see `Record`.
 _COLUMNS: Final[dict[str, tuple[Any, type[np.generic]]]] = {
     "sent_s": (math.nan, np.float64),
     "done_s": (math.nan, np.float64),
@@ -47,43 +57,26 @@ _COLUMNS: Final[dict[str, tuple[Any, type[np.generic]]]] = {
     "reason": (-1, np.int16),
     "said": (-1, np.int32),
 }
-"""Of an outcome: what stands there before anything is known, and the type; see `Record`."""
+Progress = Callable[[int, int, int], None]
 
 
 @dataclass(frozen=True)
 class SendPlan:
-    """Everything that the generator needs; tasks do not concern it.
+    """Everything that the generator needs; tasks do not concern it."""
 
-    Attributes
-    ----------
-    addresses
-        The servers that it talks to.
-    heads, target
-        Distinct beginnings of requests, as `inferway.loadgen.message.head` encodes them, and which
-        server each of them goes to.
-    bodies
-        Distinct rests of requests, as `inferway.loadgen.message.encode` encodes them.
-    due_s
-        Shape (N,): when to send, seconds from the start, ascending.
-    head, body
-        Shape (N,): which of the heads and bodies to send then.
-    connections
-        Greatest number of connections to each server, each with one request at a time.
-    grace_s
-        How long to wait for answers after the last send, seconds.
-    every_s
-        Begin when the wall clock reaches a multiple of this, seconds; 0 to begin at once.
-    """
-
-    addresses: Sequence[ServerAddress]
+    addresses: Sequence[ServerAddress]  # The servers that it talks to
+    # Distinct beginnings of requests, as `inferway.loadgen.message.head` encodes them, which server
+    # each of them goes to, and distinct rests, as `encode` does there.
     heads: Sequence[bytes]
     target: Sequence[int]
     bodies: Sequence[bytes]
+    # (N,) when to send, seconds from the start, ascending; and which of the heads and bodies then.
     due_s: NDArray[np.float64]
     head: NDArray[np.int64]
     body: NDArray[np.int64]
-    connections: int
-    grace_s: float
+    connections: int  # Most connections to each server, each with one request at a time
+    grace_s: float  # How long to wait for answers after the last send, s
+    # Begin when the wall clock reaches a multiple of this, s; 0 to begin at once.
     every_s: float = 0.0
 
     def __post_init__(self) -> None:
@@ -134,10 +127,9 @@ class Reply(NamedTuple):
 
     status: int
     body: bytes
-    json_length: int
-    """Length of the body's JSON part; -1 when all of it is JSON, or none."""
+    json_length: int  # Length of the body's JSON part; -1 when all of it is JSON, or none
+    # Node, path, and why it is degraded; each empty if the headers do not say it.
     said: tuple[bytes, bytes, bytes]
-    """Node, path, and why it is degraded; each empty if the headers do not say it."""
 
     @classmethod
     def headed(cls, status: int, headers: dict[bytes, bytes], body: bytes) -> Reply:
@@ -160,8 +152,7 @@ class RequestPool(ConnectionPool):
             address.host, address.port, form=Reply, most=most, connect_s=_CONNECT_S, tls=tls
         )
         self.address, self._generator = address, generator
-        self.refused = ""
-        """Why the latest connection could not be made."""
+        self.refused = ""  # Why the latest connection could not be made
 
     @property
     def connected(self) -> bool:
@@ -313,7 +304,6 @@ class Generator:
         self._end()
 
     def _sentence(self, body: bytes) -> str:
-        """Say in one line what an error's body says."""
         try:
             text = msgspec.json.decode(body, type=_ErrorBody).error
         except UNREADABLE:
@@ -384,3 +374,76 @@ class Generator:
             else f"{missing[0].address.url}: {missing[0].refused or 'it ended at once'}",
             began_s=self._began,
         )
+
+
+def carry_out(
+    plan: SendPlan, access: Access = OPEN, progress: Progress | None = None
+) -> SendOutcome:
+    """Send a plan's requests from a process of its own; see `replay`.
+
+    The plan and what gives access go to it through a pipe: others of this machine may read command
+    lines, and a file would outlive a process that is killed.
+    """
+    with tempfile.TemporaryDirectory(prefix="inferway-drive-") as folder:
+        back = Path(folder, "outcome")
+        # It inherits that SIGINT waits, until it can handle it.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            # A session of its own: Ctrl-C reaches this process alone, which passes it on once.
+            with subprocess.Popen(
+                [sys.executable, "-m", "inferway.loadgen", str(back)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                start_new_session=True,
+            ) as process:
+                stopped = _accompany(process, before, plan, access, progress)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if stopped and process.returncode != 0:
+            raise KeyboardInterrupt
+        if process.returncode != 0 or not back.exists():
+            raise DriveError(f"the generator's process ended with status {process.returncode}")
+        outcome: SendOutcome = pickle.loads(back.read_bytes())
+    if outcome.interrupted and not len(outcome):
+        raise KeyboardInterrupt
+    if outcome.refused:
+        raise DriveError(f"no connection to {outcome.refused}")
+    return outcome
+
+
+def _accompany(
+    process: subprocess.Popen[bytes],
+    mask: Iterable[int],
+    plan: SendPlan,
+    access: Access,
+    progress: Progress | None,
+) -> bool:
+    """See a process through to its end, from when signals come as before; whether Ctrl-C did it."""
+    assert process.stdin is not None
+    try:
+        try:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            content = memoryview(pickle.dumps((plan, access)))
+            with contextlib.suppress(BrokenPipeError):  # its status says that it has ended
+                while content:
+                    content = content[os.write(process.stdin.fileno(), content) :]
+            _follow(process, len(plan.due_s), progress)
+        except KeyboardInterrupt:
+            process.send_signal(signal.SIGINT)
+            # It may still wait to be told what to send.
+            process.stdin.close()
+            _follow(process, len(plan.due_s), None)
+            return True
+        return False
+    except BaseException:
+        process.kill()
+        raise
+
+
+def _follow(process: subprocess.Popen[bytes], planned: int, progress: Progress | None) -> None:
+    assert process.stdout is not None
+    for line in process.stdout:
+        if progress is not None:
+            due, ended = map(int, line.split())
+            progress(due, ended, planned)
+    process.wait()

@@ -11,6 +11,7 @@ from typing import Any, Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from inferway.dispatch.promise import Promise, promise_of
 from inferway.loadgen.access import HOW_TO_GIVE, DriveError
 
 _LATE_S: Final = 1e-3
@@ -226,6 +227,8 @@ class Summary:
         Sentences about what spoils the measurement.
     failures
         Why requests have no answer, with their numbers; see `Record.failures`.
+    promise
+        The verdict on the accuracy target by these answers; None without a target.
     """
 
     offered: int
@@ -245,13 +248,23 @@ class Summary:
     waited: int
     warnings: tuple[str, ...]
     failures: dict[str, int] = field(default_factory=dict)
+    promise: Promise | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON: what is not a number there (no answers, hence no latency) is None."""
-        return {
+        named = {
             name: None if isinstance(value, float) and not np.isfinite(value) else value
             for name, value in asdict(self).items()
         }
+        return named | {"promise": None if self.promise is None else self.promise.to_json()}
+
+    def judged(self, target: float | None, *, overloaded: bool) -> Self:
+        """Return the summary with the verdict on a target, where all accuracies are known."""
+        if target is None or (self.answered and self.profile_accuracy is None):
+            return self
+        total = self.answered * (self.profile_accuracy or 0.0)
+        promise = promise_of(target, self.answered, total, overloaded=overloaded)
+        return replace(self, promise=promise)
 
 
 def summary(record: Record, accuracy: Mapping[str, float] | None = None) -> Summary:

@@ -21,8 +21,7 @@ from inferway.deployment.workloads import (
 )
 from inferway.network.delivery import DeliveryNetwork
 from inferway.network.options import Float, Index
-from inferway.workload.arrivals import peak_rate, stream, times
-from inferway.workload.phases import spans
+from inferway.workload.arrivals import peak_rate, spans, stream, times
 from inferway.workload.popularity import greatest_share, mean_share, zipf
 
 Count = NDArray[np.int64]

@@ -10,48 +10,154 @@ as there, so that the outcome is the same to the last bit.
 To know what can precede, each node learns once, by `Floor`, the least cost of any option further
 up. To route requests (Sec. III-E), it learns by `Offers` which running instances further up are
 cheaper than its own; on their way down, nodes take out what they serve cheaper themselves.
+
+Every message is about one request type, rho. Costs are those of the type's requests, round trips
+from their entry included, so they mean the same at every node of the path.
 """
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
 
+import msgspec
 import numpy as np
 
-from inferway.placement.ascent import initial
 from inferway.placement.contract import Allocation, Float
-from inferway.placement.crossing import Crossing, NodeData
 from inferway.placement.infida import (
     InfidaState,
     Refresh,
+    first_state,
     learn_all,
     left_for,
-    refresh_of,
+    options_of,
     room_at,
-    round_one,
+    round_state,
 )
-from inferway.placement.messages import (
-    Floor,
-    Letter,
-    Message,
-    Needed,
-    Offers,
-    Worst,
-    decode,
-    encode,
-)
+from inferway.placement.layout import Crossing, NodeData
 
 
-class Agent:
-    """One node's part of INFIDA.
+class Floor(msgspec.Struct, tag=0, array_like=True, frozen=True):
+    """Down, once: no option at the sender or above it costs less than this."""
 
-    Parameters
-    ----------
-    data
-        The node's own data.
-    seed, learning_rate, refresh, rounding, residual
-        As of `inferway.placement.infida.Infida`, equal at all nodes.
+    rho: int
+    cost: float
+
+
+class Needed(msgspec.Struct, tag=1, array_like=True, frozen=True):
+    """Up, at the end of a slot: how much of a request type the fractional state serves so far."""
+
+    rho: int
+    slot: int
+    requests: float  # The multiplicity r
+    served: float  # The cumulative counter Z
+    # (cost, z) that a cheaper option further up may have to precede, by cost.
+    pending: tuple[tuple[float, float], ...]
+
+
+class Worst(msgspec.Struct, tag=2, array_like=True, frozen=True):
+    """Down, in answer: the cost of the worst needed option, gamma of K*."""
+
+    rho: int
+    slot: int
+    cost: float
+
+
+class Offers(msgspec.Struct, tag=3, array_like=True, frozen=True):
+    """Down, when allocations change: what the sender and the nodes above it can serve."""
+
+    rho: int
+    offers: tuple[tuple[float, float], ...]  # (cost, requests per slot), by cost
+
+
+Message = Floor | Needed | Worst | Offers
+encode = msgspec.msgpack.Encoder().encode
+# ValueError or RecursionError where the bytes are no message.
+decode = msgspec.msgpack.Decoder[Message](Message).decode
+
+
+class Letter(NamedTuple):
+    """An encoded message and the neighbor that it is for."""
+
+    to: int
+    data: bytes
+
+
+class Counters(NamedTuple):
+    """A node's counters, and what each number is of."""
+
+    # JSON: ``reaching`` or ``forwarded``, and for each request type its task, the nodes of its
+    # path, and those of the node's pairs that are its options.
+    of: str
+    counts: Float  # (c,) the counters, in this order
+
+
+class LocalPolicy:
+    """One node's part of a placement policy: as it stands here, an allocation that never changes.
+
+    `x`, (p,), is what is to run at the node; `state` and `counters`, None where nothing is counted,
+    are to be saved, and go on changing.
     """
+
+    counters: Counters | None = None
+
+    def __init__(self, data: NodeData, x: Allocation) -> None:
+        self.data = data
+        # Policies without a fractional state have one of zeros, in the same form.
+        y, slot = np.zeros(len(data.layout.size)), np.zeros(2, np.int64)
+        self.state = InfidaState(y, np.zeros(1), np.zeros(1), np.array(x, np.uint8), slot)
+
+    @property
+    def x(self) -> Allocation:
+        """(p,) what is to run here."""
+        return self.state.x
+
+    def restore(
+        self, state: InfidaState, *, closed: int = 0, counters: Counters | None = None
+    ) -> None:
+        """Go on from a saved state of a policy at the same node, which is copied.
+
+        `closed` is the last slot that has ended; counters begin at 0 where none are given.
+        ValueError where the state is not of a node with these pairs, or the counters are none;
+        nothing has changed then.
+        """
+
+    def close_slot(
+        self,
+        arrived: Mapping[int, float],
+        reached: Mapping[int, float],
+        load: Mapping[int, Float],
+        *,
+        slot: int | None = None,
+    ) -> list[Letter]:
+        """Take in what the node measured in the slot that has ended.
+
+        Of each type, the requests that enter here; those that came to the node, to be served here
+        or passed on; and (k,) those that its options here served, of `loads_of`. The slot's number
+        is equal at all nodes; it is the next one if not given.
+        """
+        return []
+
+    def step(self) -> list[Letter]:
+        """End the slot: from now on `x` is to run."""
+        self.state.slot[:] += 1
+        return []
+
+    def resume(self, saved: InfidaState) -> None:
+        """Copy a saved state into the own one; ValueError where the shapes differ."""
+        pairs: list[Any] = list(zip(saved._fields, self.state, saved, strict=True))
+        for name, mine, other in pairs:
+            if mine.shape != other.shape:
+                raise ValueError(
+                    f"the saved state has {other.shape} numbers for {name}, but this node "
+                    f"{mine.shape}: it is another node's, or the network has changed"
+                )
+        for _, mine, other in pairs:
+            mine[:] = other
+
+
+class Agent(LocalPolicy):
+    """INFIDA at one node; the options are those of `Infida`, equal at all nodes."""
 
     def __init__(
         self,
@@ -63,22 +169,11 @@ class Agent:
         rounding: Literal["coupled", "fresh"] = "coupled",
         residual: Literal["elastic", "strict"] = "elastic",
     ) -> None:
-        self.data = data
-        self._seed = seed
-        self._rate = 0.0 if learning_rate is None else float(learning_rate)
-        self._refresh = refresh_of(refresh)
-        self._fresh, self._strict = rounding == "fresh", residual == "strict"
+        self.data, self.state = data, first_state(data.layout)
+        self._options = options_of(seed, learning_rate, refresh, rounding, residual)
         pairs = len(data.layout.size)
-        self.state = InfidaState(
-            y=np.empty(pairs),
-            spread=np.empty(1),
-            steep=np.zeros(1),
-            x=np.zeros(pairs, np.uint8),
-            slot=np.zeros(2, np.int64),
-        )
         self.gradient: Float = np.zeros(pairs)
-        initial(data.layout, self.state.y, self.state.spread)
-        self._round(0)
+        round_state(data.layout, data.node, self._options, self.state, self.gradient, 0)
         # Least cost further up; until it is known, anything may come there.
         self._above = {
             rho: np.inf if crossing.upstream is None else -np.inf
@@ -86,38 +181,25 @@ class Agent:
         }
         self._offers: dict[int, tuple[tuple[float, float], ...]] = {}
         self._sent: dict[int, tuple[tuple[float, float], ...]] = {}
-        self._closed = 0  # slots whose loads are known
-        self._load: dict[int, Float] = {}
+        self._closed = 0  # Slots whose loads are known
+        self._load: Mapping[int, Float] = {}
         self._taken: Float = np.zeros(pairs)
         self._requests: dict[int, float] = {}
         self._worst: dict[int, float] = {}
         self._early: list[Needed] = []
 
-    @property
-    def allocation(self) -> Allocation:
-        """(p,) the node's integral allocation."""
-        return self.state.x
-
-    def restore(self, state: InfidaState, *, closed: int = 0) -> None:
-        """Go on from a saved state; before `open`.
+    def restore(
+        self, state: InfidaState, *, closed: int = 0, counters: Counters | None = None
+    ) -> None:
+        """Go on from a saved state, before `open`; from the beginning where another policy's.
 
         What neighbors say once, least costs and offers, is told anew by those that see the node
         come back. What the slot in progress had brought is lost, and costs precision alone.
-
-        Parameters
-        ----------
-        state
-            Of an agent of the same node; it is copied.
-        closed
-            The last slot that has ended, so that messages about it are not taken for early ones.
-
-        Raises
-        ------
-        ValueError
-            Where the state is not of a node with these pairs.
         """
-        resume(self.state, state)
-        self._closed = closed
+        # Nobody else has a fractional state, and from zeros no ascent leads anywhere.
+        if state.y.any() or state.spread.any():
+            self.resume(state)
+        self._closed = closed  # so that messages about it are not taken for early ones
 
     def open(self) -> list[Letter]:
         """Begin: repositories tell the least cost of their options, and all what they run."""
@@ -130,20 +212,14 @@ class Agent:
         return floors + self._announce()
 
     def close_slot(
-        self, arrived: dict[int, float], load: dict[int, Float], *, slot: int | None = None
+        self,
+        arrived: Mapping[int, float],
+        reached: Mapping[int, float],
+        load: Mapping[int, Float],
+        *,
+        slot: int | None = None,
     ) -> list[Letter]:
-        """Take in what the node measured in the slot that has ended.
-
-        Parameters
-        ----------
-        arrived
-            Requests of each type that enters here.
-        load
-            For each type through here, (k,) requests that its options here served.
-        slot
-            The slot's number, equal at all nodes; the next one if not given. Nodes that have missed
-            slots say which it is.
-        """
+        """Begin the letters about a slot; nodes that have missed slots say which it is."""
         self._closed = self._closed + 1 if slot is None else slot
         self._load = load
         self._taken[:] = 0.0
@@ -156,9 +232,7 @@ class Agent:
             if requests > 0:
                 letters += self._climb(Needed(rho, self._closed, requests, 0.0, ()))
         early, self._early = self._early, []
-        for message in early:
-            letters += self.take(message)
-        return letters
+        return letters + [letter for message in early for letter in self.take(message)]
 
     def receive(self, data: bytes) -> list[Letter]:
         """Take in a neighbor's message as it came, and return what follows from it."""
@@ -168,35 +242,36 @@ class Agent:
         """Take in a message that has been decoded, and return what follows from it."""
         match message:
             case Floor(rho=rho, cost=cost):
-                crossing = self.data.crossings[rho]
                 self._above[rho] = cost
-                return self._send_floor(crossing, cost)
-            case Needed() if message.slot > self._closed:
-                self._early.append(message)
-                return []
-            case Needed():
-                return self._climb(message) if message.slot == self._closed else []
-            case Worst(rho=rho, slot=slot, cost=cost):
-                return self._descend(rho, cost) if slot == self._closed else []
+                return self._send_floor(self.data.crossings[rho], cost)
             case Offers(rho=rho, offers=offers):
                 self._offers[rho] = offers
                 return self._offer(self.data.crossings[rho])
+            case Needed(slot=slot) if slot > self._closed:
+                self._early.append(message)
+            case Needed(slot=slot) if slot == self._closed:
+                return self._climb(message)
+            case Worst(rho=rho, slot=slot, cost=cost) if slot == self._closed:
+                return self._descend(rho, cost)
+        return []
 
     def step(self) -> list[Letter]:
         """End the slot: learn from the answers that came, round if due, and say what changed."""
         self.gradient[:] = 0.0
         for rho in sorted(self._worst):
             crossing, worst = self.data.crossings[rho], self._worst[rho]
-            capacity = self._capacity(crossing)
-            for k in range(len(crossing.pair)):
-                if crossing.cost[k] < worst:  # h of eq. 19
-                    self.gradient[crossing.pair[k]] += capacity[k] * (worst - crossing.cost[k])
-        state = self.state
-        learn_all(self.data.layout, self.gradient, self._rate, state.y, state.spread, state.steep)
+            for pair, cost, one in zip(
+                crossing.pair, crossing.cost, self._capacity(crossing), strict=True
+            ):
+                if cost < worst:  # h of eq. 19
+                    self.gradient[pair] += one * (worst - cost)
+        state, own = self.state, self._options
+        learn_all(self.data.layout, self.gradient, own.rate, state.y, state.spread, state.steep)
         state.slot[0] += 1
-        if self._refresh.due(int(state.slot[0]), int(state.slot[1])):
+        if own.refresh.due(int(state.slot[0]), int(state.slot[1])):
             state.slot[1] = state.slot[0]
-            self._round(int(state.slot[0]))
+            slot, data = int(state.slot[0]), self.data
+            round_state(data.layout, data.node, own, state, self.gradient, slot)
         return self._announce()
 
     def route(self, rho: int) -> int | None:
@@ -205,32 +280,28 @@ class Agent:
         Instances count as free here; a live node leaves out those that are not.
         """
         crossing = self.data.crossings[rho]
-        running = [k for k in range(len(crossing.pair)) if self.state.x[crossing.pair[k]]]
+        running = [k for k, p in enumerate(crossing.pair) if self.state.x[p]]
         offers = self._offers.get(rho, ())
         if running and (not offers or crossing.cost[running[0]] <= offers[0][0]):
             return running[0]
         return None
 
     def _send_floor(self, crossing: Crossing, above: float) -> list[Letter]:
-        if crossing.downstream is None:
-            return []
         least = min(above, float(crossing.cost[0])) if len(crossing.cost) else above
-        return [Letter(crossing.downstream, encode(Floor(crossing.type, least)))]
+        return _down(crossing, Floor(crossing.type, least))
 
     def _climb(self, message: Needed) -> list[Letter]:
         """Add the node's z in the order of costs, and pass on or answer."""
-        rho, wanted = message.rho, message.requests
+        rho, wanted, served = message.rho, message.requests, message.served
         self._requests[rho] = wanted
         crossing = self.data.crossings[rho]
         effective = self.state.y[crossing.pair] * self._capacity(crossing)
-        own = [
-            (float(cost), float(z))
-            for cost, z in zip(crossing.cost, effective, strict=True)
-            if z > 0
-        ]
+        own = zip(crossing.cost.tolist(), effective.tolist(), strict=True)
         # Ties go to the node that is nearer to the entry: sorting is stable.
-        pending = sorted([*message.pending, *own], key=lambda entry: entry[0])
-        served, committed = message.served, 0
+        pending = sorted(
+            [*message.pending, *(one for one in own if one[1] > 0)], key=lambda entry: entry[0]
+        )
+        committed = 0
         for cost, z in pending:
             if cost > self._above[rho]:
                 break
@@ -247,8 +318,7 @@ class Agent:
         # Not known where the node has restarted since: then it learns nothing from the answer.
         if rho in self._requests:
             self._worst[rho] = cost
-        below = self.data.crossings[rho].downstream
-        return [] if below is None else [Letter(below, encode(Worst(rho, self._closed, cost)))]
+        return _down(self.data.crossings[rho], Worst(rho, self._closed, cost))
 
     def _capacity(self, crossing: Crossing) -> Float:
         """(k,) potential available capacities, eq. 7."""
@@ -269,12 +339,10 @@ class Agent:
 
     def _offer(self, crossing: Crossing) -> list[Letter]:
         """Tell the node below what runs here, and what is cheaper further up, if that changed."""
-        if crossing.downstream is None:
-            return []
-        rho = crossing.type
+        rho, layout = crossing.type, self.data.layout
         own = [
-            (float(crossing.cost[k]), room_at(self.data.layout, p))
-            for k, p in enumerate(crossing.pair)
+            (float(cost), room_at(layout, p))
+            for cost, p in zip(crossing.cost, crossing.pair, strict=True)
             if self.state.x[p]
         ]
         cheaper = [o for o in self._offers.get(rho, ()) if not own or o[0] < own[0][0]]
@@ -282,31 +350,9 @@ class Agent:
         if offers == self._sent.get(rho, ()):
             return []
         self._sent[rho] = offers
-        return [Letter(crossing.downstream, encode(Offers(rho, offers)))]
-
-    def _round(self, slot: int) -> None:
-        state = self.state
-        round_one(
-            self.data.layout,
-            self.data.node,
-            state.y,
-            self.gradient,
-            self._seed,
-            slot,
-            self._fresh,
-            self._strict,
-            state.x,
-        )
+        return _down(crossing, Offers(rho, offers))
 
 
-def resume(own: InfidaState, saved: InfidaState) -> None:
-    """Copy a saved state into a node's own; ValueError where the shapes differ."""
-    pairs: list[tuple[str, Any, Any]] = list(zip(own._fields, own, saved, strict=True))
-    for name, mine, other in pairs:
-        if mine.shape != other.shape:
-            raise ValueError(
-                f"the saved state has {other.shape} numbers for {name}, but this node "
-                f"{mine.shape}: it is another node's, or the network has changed"
-            )
-    for _, mine, other in pairs:
-        mine[:] = other
+def _down(crossing: Crossing, message: Message) -> list[Letter]:
+    below = crossing.downstream
+    return [] if below is None else [Letter(below, encode(message))]

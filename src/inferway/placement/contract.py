@@ -8,7 +8,7 @@ the same. `network.options` fixes the meaning of every array.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol, Self
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -79,18 +79,10 @@ def _counts(values: ArrayLike, shape: tuple[int, ...], name: str, meaning: str) 
 
 
 class Observation(NamedTuple):
-    """Observations of one slot.
+    """Observations of one slot."""
 
-    Attributes
-    ----------
-    requests
-        (R,) requests of each type.
-    load
-        (O,) requests that each option served.
-    """
-
-    requests: Float
-    load: Float
+    requests: Float  # (R,) requests of each type
+    load: Float  # (O,) requests that each option served
 
 
 class PlacementPolicy(Protocol):
@@ -106,22 +98,6 @@ class PlacementPolicy(Protocol):
 
     def step(self, observation: Observation) -> Allocation:
         """Take in a slot and return the next one's allocation."""
-
-
-class Static:
-    """A policy whose allocation never changes: whoever derives from it sets `allocation`."""
-
-    allocation: Allocation
-    fractional: Float | None = None
-
-    @classmethod
-    def build(cls, network: DeliveryNetwork, **options: Any) -> Self:
-        """Make the policy."""
-        return cls(network, **options)  # type: ignore[call-arg]
-
-    def step(self, observation: Observation) -> Allocation:
-        """Return the same allocation, whatever happened."""
-        return self.allocation
 
 
 class NamedPolicy(PlacementPolicy, Protocol):

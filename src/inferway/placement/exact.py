@@ -31,38 +31,27 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from inferway.network.delivery import DeliveryNetwork
-from inferway.placement.contract import Allocation, Float, Offset, Static, load_of
-from inferway.placement.hindsight import Horizon, horizon_of, needed
+from inferway.placement.contract import Allocation, Float, Offset, load_of
 from inferway.placement.layout import layout_of
 from inferway.placement.objective import cost, minimal, room
 from inferway.placement.serving import serve
+from inferway.placement.static import Horizon, Static, horizon_of, needed
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
 
 class Program(NamedTuple):
-    """max value @ z subject to low <= matrix @ z <= high and 0 <= z <= upper.
-
-    Attributes
-    ----------
-    value, matrix, low, high, upper
-        As above; the first `groups` variables are whole.
-    groups
-        How many groups of copies there are.
-    group
-        (P,) the group of each pair.
-    unit, base
-        The mean gain per slot is ``unit * value @ z - base``.
-    """
+    """max value @ z subject to low <= matrix @ z <= high and 0 <= z <= upper."""
 
     value: Float
     matrix: csr_array
     low: Float
     high: Float
     upper: Float
-    groups: int
-    group: Offset
+    groups: int  # How many groups of copies there are: as many variables, the first, are whole
+    group: Offset  # (P,) the group of each pair
+    # The mean gain per slot is ``unit * value @ z - base``.
     unit: float
     base: float
 
@@ -72,8 +61,6 @@ class Program(NamedTuple):
 
 
 class _Rows:
-    """Rows of the matrix, as they come."""
-
     def __init__(self) -> None:
         self._parts: list[tuple[Offset, NDArray[np.integer], Float, Float, Float]] = []
         self.count = 0
@@ -129,14 +116,8 @@ def program_of(network: DeliveryNetwork, horizon: Horizon, capacity: ArrayLike |
         limit = one if given is None else given[o]
         column = columns + np.arange(len(o))
         value.append(weight * r * saving[o] / unit)
-        _flows(
-            rows,
-            column,
-            m,
-            np.unique(type_of[o], return_inverse=True)[1],
-            limit / r,
-            options.repository[o],
-        )
+        of_type = np.unique(type_of[o], return_inverse=True)[1]
+        _flows(rows, column, m, of_type, limit / r, options.repository[o])
         if given is None:
             short = ~options.repository[o]  # a repository is never short (eq. 9)
             _shared(rows, column[short], m[short], (r / one)[short])
@@ -335,7 +316,6 @@ def relaxation(
 def _allocation(
     network: DeliveryNetwork, program: Program, counts: NDArray[np.int64]
 ) -> Allocation:
-    """Take the first copies of each group, as many as were counted."""
     chosen = (network.pairs.pinned > 0).astype(np.uint8)
     left = counts.copy()
     for p in np.flatnonzero(chosen == 0):

@@ -3,24 +3,44 @@
 [SiSalem23], Algorithm 1, on the loads that were observed: potential available capacities (eq. 7),
 subgradient (eq. 18), mirror ascent and projection (Algorithm 2), rounding. This is the central
 computation; `inferway.placement.agent` runs the same kernels at each node alone.
+
+With the map ``sum_m s_m y_m log y_m`` a step of rate eta along a subgradient g multiplies y_m by
+``exp(eta g_m / s_m)``; the projection scales and caps. Two departures:
+
+* Models that no request type can use start equal and never get a gradient, so they stay equal: they
+  share one number per node, and memory and time follow the useful pairs only. This is exact.
+* No y falls below `FLOOR`. A model that was of no use for hours would otherwise need hours to come
+  back, or underflow and never come back at all. (The paper, too, drops what is nearly 0.)
+
+The learning rate needs no tuning: AdaGrad-norm at each node,
+
+    eta_v(t) = RATE / sqrt(sum over slots up to t of max_m (g_m / s_m)^2),
+
+has no unit of its own, follows the scale of costs, request rates and sizes, and shrinks as
+1/sqrt(t) where gradients stay as large, as the regret bound asks (M. Streeter and H. B. McMahan,
+arXiv:1002.4862). The norm is the dual one of Lemma F.4.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Final, Literal, NamedTuple
 
 import numpy as np
 from pydantic import Field
 
 from inferway.deployment.units import Count, PositiveNumber
 from inferway.network.delivery import DeliveryNetwork
-from inferway.placement.ascent import RATE, ascend, initial, steepness
 from inferway.placement.contract import Allocation, Float, Observation, batch_of, load_of
 from inferway.placement.layout import Layout, layout_of
 from inferway.placement.objective import contribution
 from inferway.placement.rounding import couple_node, fill_node, round_node, scratch_for, word
 from inferway.site.compiled import entry, jit
+
+PSI: Final = 1.0 - 1.0 / math.e  # The share of the best static gain that INFIDA is held to
+FLOOR: Final = 1e-6  # Least fractional allocation
+RATE: Final = 32.0  # Of the tuning-free rate: the largest change of any log y in the first step
+_STEEPEST: Final = 600.0  # Largest exponent that stays finite with room for the projection
 
 
 class Refresh(NamedTuple):
@@ -51,28 +71,52 @@ def refresh_of(value: int | Refresh | tuple[float, float, float]) -> Refresh:
     return found
 
 
+class InfidaOptions(NamedTuple):
+    """Options of INFIDA, checked."""
+
+    seed: int
+    rate: float  # 0 for the one that tunes itself
+    refresh: Refresh
+    fresh: bool  # Whether each rounding draws anew
+    strict: bool  # Whether the budget holds for the one model that does not fit wholly
+
+
+def options_of(
+    seed: int,
+    learning_rate: float | None,
+    refresh: int | Refresh | tuple[float, float, float],
+    rounding: str,
+    residual: str,
+) -> InfidaOptions:
+    """Check the options of `Infida`; ValueError for one that is unknown or impossible."""
+    if rounding not in ("coupled", "fresh"):
+        raise ValueError(f"rounding is coupled or fresh, not {rounding!r}")
+    if residual not in ("elastic", "strict"):
+        raise ValueError(f"the residual model's budget is elastic or strict, not {residual!r}")
+    if learning_rate is not None and not learning_rate > 0:
+        raise ValueError(f"the learning rate must be positive, not {learning_rate}")
+    rate = 0.0 if learning_rate is None else float(learning_rate)
+    return InfidaOptions(seed, rate, refresh_of(refresh), rounding == "fresh", residual == "strict")
+
+
 class InfidaState(NamedTuple):
-    """All that INFIDA remembers; saving and restoring it continues the run exactly.
+    """All that INFIDA remembers; saving and restoring it continues the run exactly."""
 
-    Attributes
-    ----------
-    y
-        (P,) fractional allocation.
-    spread
-        (V,) fractional allocation of each model that no request type can use.
-    steep
-        (V,) sum over slots of the squared dual norm of each node's subgradient.
-    x
-        (P,) integral allocation.
-    slot
-        (2,) slots seen, and the one after which the allocation last changed.
-    """
-
-    y: Float
-    spread: Float
-    steep: Float
-    x: Allocation
+    y: Float  # (P,) fractional allocation
+    spread: Float  # (V,) fractional allocation of each model that no request type can use
+    steep: Float  # (V,) sum over slots of the squared dual norm of each node's subgradient
+    x: Allocation  # (P,) integral allocation
+    # (2,) slots seen, and the one after which the allocation last changed.
     slot: np.ndarray[tuple[int], np.dtype[np.int64]]
+
+
+def first_state(layout: Layout) -> InfidaState:
+    """Begin with the least of the mirror map, equal shares of every node's budget."""
+    pairs, nodes = len(layout.size), len(layout.rest)
+    x, slot = np.zeros(pairs, np.uint8), np.zeros(2, np.int64)
+    state = InfidaState(np.empty(pairs), np.empty(nodes), np.zeros(nodes), x, slot)
+    initial(layout, state.y, state.spread)
+    return state
 
 
 class Infida:
@@ -95,31 +139,11 @@ class Infida:
         rounding: Literal["coupled", "fresh"] = "coupled",
         residual: Literal["elastic", "strict"] = "elastic",
     ) -> None:
-        if rounding not in ("coupled", "fresh"):
-            raise ValueError(f"rounding is coupled or fresh, not {rounding!r}")
-        if residual not in ("elastic", "strict"):
-            raise ValueError(f"the residual model's budget is elastic or strict, not {residual!r}")
-        if learning_rate is not None and not learning_rate > 0:
-            raise ValueError(f"the learning rate must be positive, not {learning_rate}")
-        self.network = network
-        self._layout = layout_of(network)
-        self._seed = seed
-        self._rate = 0.0 if learning_rate is None else float(learning_rate)
-        self._refresh = refresh_of(refresh)
-        self._fresh = rounding == "fresh"
-        self._strict = residual == "strict"
-        pairs, nodes = len(network.pairs.node), len(network.nodes)
-        self.state = InfidaState(
-            y=np.empty(pairs),
-            spread=np.empty(nodes),
-            steep=np.zeros(nodes),
-            x=np.zeros(pairs, np.uint8),
-            slot=np.zeros(2, np.int64),
-        )
-        self.gradient = np.zeros(pairs)
-        """(P,) subgradient of the last slot."""
-        initial(self._layout, self.state.y, self.state.spread)
-        self._round(0)
+        self._options = options_of(seed, learning_rate, refresh, rounding, residual)
+        self.network, self._layout = network, layout_of(network)
+        self.state = first_state(self._layout)
+        self.gradient = np.zeros(len(network.pairs.node))  # (P,) subgradient of the last slot
+        round_state(self._layout, 0, self._options, self.state, self.gradient, 0)
 
     @classmethod
     def build(
@@ -173,41 +197,76 @@ class Infida:
         """
         requests = batch_of(self.network, observation.requests)
         load = load_of(self.network, observation.load)
-        state = self.state
+        state, own = self.state, self._options
         state.slot[0] += 1
-        due = self._refresh.due(int(state.slot[0]), int(state.slot[1]))
-        if due:
+        subgradient_of_loads(self._layout, requests, load, state.y, self.gradient)
+        learn_all(self._layout, self.gradient, own.rate, state.y, state.spread, state.steep)
+        if own.refresh.due(int(state.slot[0]), int(state.slot[1])):
             state.slot[1] = state.slot[0]
-        _advance(self._layout, requests, load, self._rate, self.gradient, *state[:3])
-        if due:
-            self._round(int(state.slot[0]))
+            round_state(self._layout, 0, own, state, self.gradient, int(state.slot[0]))
         return state.x
-
-    def _round(self, slot: int) -> None:
-        layout, state = self._layout, self.state
-        if self._fresh:
-            round_all(layout, state.y, self.gradient, self._seed, slot, self._strict, state.x)
-        else:
-            couple_all(layout, state.y, self._seed, state.x)
 
 
 @entry
-def _advance(
-    layout: Layout,
-    requests: Float,
-    load: Float,
-    rate: float,
-    g: Float,
-    y: Float,
-    spread: Float,
-    steep: Float,
-) -> None:
-    subgradient_of_loads(layout, requests, load, y, g)
+def initial(layout: Layout, y: Float, spread: Float) -> None:
+    """Write `first_state`."""
     for v in range(len(spread)):
-        learn_node(layout, v, g, rate, y, spread, steep)
+        total = layout.total[v]
+        share = 1.0 if total <= layout.budget[v] else layout.budget[v] / total
+        spread[v] = share
+        for p in range(layout.first[v], layout.first[v + 1]):
+            y[p] = share if layout.free[p] else 1.0
 
 
 @jit
+def ascend(layout: Layout, v: int, g: Float, rate: float, y: Float, spread: float) -> float:
+    """Step and project one node's pairs in place; return the new `spread`.
+
+    The budget must be less than what all models take together.
+    """
+    start, end = layout.first[v], layout.first[v + 1]
+    size, free, budget, rest = layout.size, layout.free, layout.budget[v], layout.rest[v]
+    # Gradients are never negative, so before capping the budget is overspent at scale 1. Most often
+    # what is above 1 there is above 1 at the end, and Newton's method starts close to its root.
+    above = rest if spread >= 1.0 else 0.0
+    below = 0.0 if spread >= 1.0 else rest * spread
+    for p in range(start, end):
+        if free[p]:
+            if g[p] > 0.0:
+                y[p] *= np.exp(min(_STEEPEST, rate * g[p] / size[p]))
+            if y[p] >= 1.0:
+                above += size[p]
+            else:
+                below += size[p] * y[p]
+    if above < budget and below > 0.0:
+        scale = (budget - above) / below
+    else:
+        spent = rest * spread
+        for p in range(start, end):
+            if free[p]:
+                spent += size[p] * y[p]
+        scale = budget / spent
+    capped = -1.0
+    while True:
+        above = rest if scale * spread >= 1.0 else 0.0
+        below = 0.0 if scale * spread >= 1.0 else rest * spread
+        for p in range(start, end):
+            if free[p]:
+                if scale * y[p] >= 1.0:
+                    above += size[p]
+                else:
+                    below += size[p] * y[p]
+        if above <= capped or below <= 0.0:
+            break
+        capped = above
+        scale = max(scale, (budget - above) / below)
+    for p in range(start, end):
+        if free[p]:
+            y[p] = max(FLOOR, min(1.0, scale * y[p]))
+    return max(FLOOR, min(1.0, scale * spread))
+
+
+@entry
 def subgradient_of_loads(layout: Layout, requests: Float, load: Float, y: Float, g: Float) -> None:
     """Write eq. 18 at y, with the capacities of eq. 7 that the loads leave."""
     pair, cost = layout.pair, layout.cost
@@ -256,77 +315,51 @@ def left_for(room: float, taken: float, own: float, wanted: float) -> float:
     return min(max(room - (taken - own), 0.0), wanted)
 
 
-@jit
-def learn_node(
-    layout: Layout, v: int, g: Float, rate: float, y: Float, spread: Float, steep: Float
-) -> None:
-    """Mirror ascent and projection at one node; `rate` 0 is the rate that tunes itself."""
-    start, end = layout.first[v], layout.first[v + 1]
-    top = steepness(start, end, layout.size, layout.free, g)
-    if top <= 0.0:
-        return
-    steep[v] += top * top
-    if layout.budget[v] >= layout.total[v] or layout.budget[v] <= 0.0:
-        return
-    eta = rate if rate > 0.0 else RATE / np.sqrt(steep[v])
-    spread[v] = ascend(layout, v, g, eta, y, spread[v])
-
-
 @entry
 def learn_all(layout: Layout, g: Float, rate: float, y: Float, spread: Float, steep: Float) -> None:
-    """`learn_node` at every node of the layout."""
+    """Mirror ascent and projection at every node; `rate` 0 is the rate that tunes itself."""
     for v in range(len(spread)):
-        learn_node(layout, v, g, rate, y, spread, steep)
+        top = 0.0  # the dual norm of the node's subgradient
+        for p in range(layout.first[v], layout.first[v + 1]):
+            if layout.free[p]:
+                top = max(top, g[p] / layout.size[p])
+        if top <= 0.0:
+            continue
+        steep[v] += top * top
+        if 0.0 < layout.budget[v] < layout.total[v]:
+            eta = rate if rate > 0.0 else RATE / np.sqrt(steep[v])
+            spread[v] = ascend(layout, v, g, eta, y, spread[v])
+
+
+def round_state(
+    layout: Layout, node: int, options: InfidaOptions, state: InfidaState, g: Float, slot: int
+) -> None:
+    """Round at every node of a layout, of which the first is the network's `node`."""
+    if options.fresh:
+        round_all(layout, node, state.y, g, options.seed, slot, options.strict, state.x)
+    else:
+        couple_all(layout, node, state.y, options.seed, state.x)
 
 
 @entry
 def round_all(
-    layout: Layout, y: Float, g: Float, seed: int, slot: int, strict: bool, x: Allocation
+    layout: Layout, node: int, y: Float, g: Float, seed: int, slot: int, strict: bool, x: Allocation
 ) -> None:
     """DepRound at every node, with words of the slot and the node."""
     for v in range(len(layout.rest)):
-        _fresh_at(layout, v, y, g, word(word(seed, slot), v), strict, x)
+        start, end = layout.first[v], layout.first[v + 1]
+        draw = word(word(seed, slot), node + v)
+        used = round_node(start, end, y, layout.size, layout.free, draw, strict, x)
+        if strict:
+            fill_node(start, end, layout.size, layout.free, g, layout.budget[v] - used, x)
 
 
 @entry
-def couple_all(layout: Layout, y: Float, seed: int, x: Allocation) -> None:
+def couple_all(layout: Layout, node: int, y: Float, seed: int, x: Allocation) -> None:
     """Coupled rounding at every node, with the node's permanent word."""
     scratch = scratch_for(layout.first)
     for v in range(len(layout.rest)):
-        couple_node(layout, v, y, word(seed, v), scratch, x)
-
-
-@entry
-def round_one(
-    layout: Layout,
-    node: int,
-    y: Float,
-    g: Float,
-    seed: int,
-    slot: int,
-    fresh: bool,
-    strict: bool,
-    x: Allocation,
-) -> None:
-    """Round the only node of a layout, whose number in the network is `node`."""
-    if fresh:
-        _fresh_at(layout, 0, y, g, word(word(seed, slot), node), strict, x)
-    else:
-        couple_node(layout, 0, y, word(seed, node), scratch_for(layout.first), x)
-
-
-@jit
-def _fresh_at(
-    layout: Layout, v: int, y: Float, g: Float, draw: int, strict: bool, x: Allocation
-) -> None:
-    start, end = layout.first[v], layout.first[v + 1]
-    used = round_node(start, end, y, layout.size, layout.free, draw, strict, x)
-    if strict:
-        fill_node(start, end, layout.size, layout.free, g, layout.budget[v] - used, x)
-
-
-PSI = 1.0 - 1.0 / math.e
-"""The share of the best static gain that INFIDA is held to."""
+        couple_node(layout, v, y, word(seed, node + v), scratch, x)
 
 
 def regret_constant(network: DeliveryNetwork) -> float:

@@ -15,9 +15,9 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 Pair = TypeVar("Pair", bound=Hashable)
 Kind = TypeVar("Kind", bound=Hashable)
 
+# What failed is tried again after these: each wait is twice the one before.
 FIRST_S: Final = 1.0
 LONGEST_S: Final = 300.0
-"""What failed is tried again after these: each wait is twice the one before."""
 
 
 class Load(NamedTuple, Generic[Pair]):
@@ -56,45 +56,23 @@ class Moves(Generic[Pair, Kind]):
     """The copies at a node, and which comes or goes next: without input, output and clock.
 
     Whoever drives it asks for the `next` move, does it, and says how it ended.
-
-    Attributes
-    ----------
-    size, kind, order
-        Of a copy: its bytes; what fails and is tried again with all its copies; by what ties
-        between copies are broken.
-    budget
-        Bytes for all copies, pinned ones included.
-    pinned
-        Copies that are always wanted, and never go.
-    running
-        Copies that take requests, or will with the next announcement.
-    loading, leaving
-        Copies that begin to and that end to.
-    fresh
-        Those of `running` that have not been announced yet.
-    announced
-        Whether what runs has been announced.
-    wanted
-        Copies that are to run, pinned ones in front.
-    failures
-        What could not be loaded.
-    moved_bytes
-        Of all copies loaded so far but the pinned ones.
     """
 
-    size: Callable[[Pair], float]
-    kind: Callable[[Pair], Kind]
-    order: Callable[[Pair], Any]
-    budget: float = math.inf
-    pinned: Sequence[Pair] = ()
+    size: Callable[[Pair], float]  # Of a copy, its bytes
+    kind: Callable[[Pair], Kind]  # What fails and is tried again with all its copies
+    order: Callable[[Pair], Any]  # By what ties between copies are broken
+    budget: float = math.inf  # Bytes for all copies, pinned ones included
+    pinned: Sequence[Pair] = ()  # Copies that are always wanted, and never go
+    # Copies that take requests, or will with the next announcement; that begin to and that end to;
+    # and those that have not been announced yet.
     running: set[Pair] = field(default_factory=set)
     loading: set[Pair] = field(default_factory=set, init=False)
     leaving: set[Pair] = field(default_factory=set, init=False)
     fresh: set[Pair] = field(default_factory=set, init=False)
-    announced: bool = field(default=True, init=False)
-    wanted: Sequence[Pair] = field(default=(), init=False)
+    announced: bool = field(default=True, init=False)  # Whether what runs has been announced
+    wanted: Sequence[Pair] = field(default=(), init=False)  # Pinned ones in front
     failures: dict[Kind, Failed] = field(default_factory=dict, init=False)
-    moved_bytes: float = field(default=0.0, init=False)
+    moved_bytes: float = field(default=0.0, init=False)  # Of copies loaded so far, but the pinned
     _stay_until_s: float = field(default=-math.inf, init=False)
 
     @property
@@ -237,26 +215,10 @@ def next_move(
     its room, or when no load is left; while one is under way, or has failed, the others stay, so
     that an old copy goes on serving where the new one does not come.
 
-    Parameters
-    ----------
-    running, loading, leaving
-        Copies that serve, that begin to and that end to.
-    wanted
-        Copies that are to run.
-    size
-        Bytes of each copy; by its order ties are broken.
-    budget
-        Bytes for all of them, pinned ones included.
-    pinned
-        Copies that never go.
-    failed
-        Copies that are not to be tried now.
-
-    Returns
-    -------
-    Load, Unload or None
-        None where nothing is to be done until something changes: a copy has been loaded or has
-        gone, a failed one is to be tried again, others are wanted.
+    `running`, `loading` and `leaving` are the copies that serve, begin to and end to; by the order
+    of `size`, the bytes of each copy, ties are broken; `pinned` copies never go, and `failed` ones
+    are not to be tried now. None where nothing is to be done until something changes: a copy has
+    been loaded or has gone, a failed one is to be tried again, others are wanted.
     """
     goal = list(wanted)
     held = {*running, *loading, *leaving}
@@ -276,15 +238,9 @@ def next_move(
         if lacking <= 0:
             return None
         if sum(size[other] for other in going) >= lacking:
-            return Unload(_for_room(going, size, lacking))
+            # The smallest that makes the room alone, else the largest.
+            enough = [other for other in going if size[other] >= lacking]
+            return Unload((min if enough else max)(enough or going, key=size.__getitem__))
     if not going or any(pair in failed for pair in goal if pair not in running):
         return None
     return Unload(going[0])
-
-
-def _for_room(going: list[Pair], size: Mapping[Pair, float], lacking: float) -> Pair:
-    """Choose the smallest copy that makes the room alone, else the largest."""
-    enough = [pair for pair in going if size[pair] >= lacking]
-    if enough:
-        return min(enough, key=lambda pair: size[pair])
-    return max(going, key=lambda pair: size[pair])

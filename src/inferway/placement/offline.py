@@ -19,8 +19,8 @@ from inferway.network.delivery import DeliveryNetwork
 from inferway.network.layout import deployed
 from inferway.placement.contract import Allocation, Float, Observation, PlacementPolicy
 from inferway.placement.exact import Exact, relaxation
-from inferway.placement.hindsight import Horizon, average_gain, horizon_of, served_of
 from inferway.placement.serving import serve
+from inferway.placement.static import Horizon, average_gain, horizon_of, served_of
 from inferway.placement.table import build_policy
 
 if TYPE_CHECKING:
@@ -284,13 +284,12 @@ def _tiers(network: DeliveryNetwork, allocation: Allocation, served: Float) -> d
     total = max(float(served.sum()), 1.0)
     running = ((allocation > 0) | (pairs.pinned > 0)) & ~network.repository[pairs.node]
     used = np.bincount(pairs.node, running * pairs.size, len(network.nodes))
-    limited = np.isfinite(network.budget) & (network.budget > 0) & ~network.repository
     found = {}
     for k, name in enumerate(network.tiers):
         own = network.tier == k
         variants = models.variant[pairs.model[running & own[pairs.node]]]
         counted = np.bincount(variants, minlength=len(network.variants))
-        budgets = own & limited
+        budgets = own & network.limited
         found[name or "network"] = Placed(
             share=float(served[own[network.options.node]].sum()) / total,
             used=float((used[budgets] / network.budget[budgets]).mean()) if budgets.any() else None,

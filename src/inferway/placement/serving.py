@@ -11,12 +11,12 @@ capacities of eq. 7 gives exactly the cost of these loads, whatever the order.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
 from inferway.network.delivery import DeliveryNetwork
-from inferway.network.options import Models, Options, Paths
+from inferway.network.options import Options
 from inferway.placement.contract import Allocation, Float, Index, Offset, batch_of, integral_of
 from inferway.site.compiled import entry, jit
 
@@ -168,7 +168,6 @@ def _open(
     seen: Float,
     head: Index,
 ) -> None:
-    """Number a pair that is used for the first time."""
     number[p] = i
     room[i] = capacity[p] * (pinned[p] if pinned[p] > 0.0 else 1.0)
     rate[i] = seen[i] = 0.0
@@ -226,37 +225,21 @@ def spent(network: DeliveryNetwork, load: Float) -> Float:
     return total
 
 
-class _Facts(NamedTuple):
-    """Facts from which an option's time and accuracy follow."""
-
-    options: Options
-    paths: Paths
-    models: Models
-    path: Index
-    task: Index
-    tier: Index
-    hardware: Index
-    delay_s: Float
-
-
 def tally(network: DeliveryNetwork, load: Float) -> tuple[Float, Float]:
     """Sum up (O,) loads by the tier that served them, and by the task that they were for.
 
     Each is (parts, 3): requests, the seconds that they took together, and their summed inaccuracy
     in 0..1.
     """
-    facts = _Facts(
-        network.options,
-        network.paths,
-        network.models,
-        network.requests.path,
-        network.requests.task,
-        network.tier,
-        network.hardware,
-        network.delay_s,
-    )
+    options, used = network.options, np.flatnonzero(load)
+    served = load[used]
+    values = (served, served * network.latency_s[used], served * network.inaccuracy[used])
+    task = np.repeat(network.requests.task, np.diff(options.first))[used]
+    tier = network.tier[options.node[used]]
     tiers, tasks = np.zeros((len(network.tiers), 3)), np.zeros((len(network.tasks), 3))
-    _add(facts, load, tiers, tasks)
+    for column, value in enumerate(values):
+        tiers[:, column] = np.bincount(tier, value, len(network.tiers))
+        tasks[:, column] = np.bincount(task, value, len(network.tasks))
     return tiers, tasks
 
 
@@ -265,22 +248,3 @@ def _spend(options: Options, load: Float, total: Float) -> None:
     for rho in range(len(total)):
         for o in range(options.first[rho], options.first[rho + 1]):
             total[rho] += options.cost[o] * load[o]
-
-
-@entry
-def _add(facts: _Facts, load: Float, tiers: Float, tasks: Float) -> None:
-    options = facts.options
-    for rho in range(len(facts.task)):
-        start = facts.paths.first[facts.path[rho]]
-        for o in range(options.first[rho], options.first[rho + 1]):
-            served = load[o]
-            if served <= 0.0:
-                continue
-            model, node = options.model[o], options.node[o]
-            delay = facts.delay_s[facts.models.variant[model], facts.hardware[node]]
-            taken = served * (facts.paths.rtt_s[start + options.hop[o]] + delay)
-            missed = served * (1.0 - facts.models.accuracy[model])
-            for rows, part in ((tiers, facts.tier[node]), (tasks, facts.task[rho])):
-                rows[part, 0] += served
-                rows[part, 1] += taken
-                rows[part, 2] += missed

@@ -1,9 +1,8 @@
 """Runtimes of models: the checks on its file, and the runtimes."""
 
 from inferway.runtime.artifact import ArtifactError, inspect
-from inferway.runtime.onnx import OnnxRuntime
 from inferway.runtime.remote import BlockingRemote, RemoteRuntime, Served
-from inferway.runtime.runtime import Arrays, Call, NullRuntime, Runtime, Steady, Stoppable, zeros
+from inferway.runtime.runtime import Arrays, Call, NullRuntime, OnnxRuntime, Runtime, zeros
 from inferway.runtime.server import Fault, RemoteError
 
 __all__ = [
@@ -18,8 +17,6 @@ __all__ = [
     "RemoteRuntime",
     "Runtime",
     "Served",
-    "Steady",
-    "Stoppable",
     "inspect",
     "zeros",
 ]

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -26,22 +27,22 @@ from inferway.protocol import Signature, Tensor, datatype_of
 
 if TYPE_CHECKING:
     import onnx
-    from google.protobuf.descriptor import Descriptor
 
+# Size limit in bytes: a protobuf message cannot be larger.
 MAX_BYTES: Final = 2 * 1024**3
-"""Size limit in bytes: a protobuf message cannot be larger."""
 
+# ONNX Runtime guarantees operators from this opset on (its compatibility page).
 OLDEST_OPSET: Final = 7
-"""ONNX Runtime guarantees operators from this opset on (its compatibility page)."""
 
+# A file format old enough for every ONNX Runtime, so that only the opset is probed.
 OLDEST_IR: Final = 3
-"""A file format old enough for every ONNX Runtime, so that only the opset is probed."""
 
 # Metadata by which a model sets ONNX Runtime's options, its log and profile files among them, in a
 # process whose environment allows it.
 _OPTIONS: Final = "ort_config"
 # Operator of what was compiled for one device; what it runs may lie in a file that it names.
 _COMPILED: Final = "EPContext"
+_DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
 _LONGEST_SHOWN: Final = 80
 _TENSOR: Final = "TensorProto"
 _TORCH: Final = ("a PyTorch file", "with torch.onnx.export")
@@ -102,6 +103,15 @@ def digest_of(content: bytes) -> str:
     return f"sha256:{hashlib.sha256(content).hexdigest()}"
 
 
+def canonical(digest: str) -> str:
+    """Write a digest in lower case; ValueError where it is none."""
+    if not _DIGEST.fullmatch(digest.lower()):
+        raise ValueError(
+            f"the digest {digest!r} is not 'sha256:' followed by 64 hexadecimal digits"
+        )
+    return digest.lower()
+
+
 @functools.cache
 def newest_opset() -> int:
     """Find the newest opset that the installed ONNX Runtime accepts, by asking it.
@@ -145,15 +155,14 @@ def _content(path: Path, max_bytes: int) -> bytes:
 
 
 def _check_digest(path: Path, content: bytes, digest: str) -> None:
-    algorithm, _, value = digest.partition(":")
-    if algorithm != "sha256" or len(value) != 64 or set(value.lower()) - set("0123456789abcdef"):
-        raise ArtifactError(
-            f"{path}: the digest {digest!r} is not 'sha256:' followed by 64 hexadecimal digits"
-        )
+    try:
+        expected = canonical(digest)
+    except ValueError as error:
+        raise ArtifactError(f"{path}: {error}") from None
     actual = digest_of(content)
-    if actual != digest.lower():
+    if actual != expected:
         raise ArtifactError(
-            f"{path}: the model file's digest is {actual}, expected {digest.lower()}; "
+            f"{path}: the model file's digest is {actual}, expected {expected}; "
             "the file is damaged or another one"
         )
 
@@ -305,52 +314,15 @@ def external_tensor(message: Any) -> External | None:
             return None
         said = {entry.key: entry.value for entry in message.external_data}
         return External(message.name, "", said.get("location", ""))
-    kind: Any = type(message)
-    for field, several in _ways(kind):
-        if several:
-            parts = getattr(message, field)
-            if not parts:
-                continue
-            for number, part in enumerate(parts):
-                found = external_tensor(part)
-                if found is not None:
-                    return _within(message, found, f"{field}[{number}]")
-        elif message.HasField(field):
-            found = external_tensor(getattr(message, field))
-            if found is not None:
-                return _within(message, found, field)
+    # No scalar of a tensor is looked at: reading raw data in Python would copy it.
+    for field, value in message.ListFields():
+        if field.message_type is None:
+            continue
+        several = not hasattr(value, "DESCRIPTOR")
+        for number, part in enumerate(value if several else (value,)):
+            inner = external_tensor(part)
+            if inner is not None:
+                at = f"{field.name}[{number}]" if several else field.name
+                place = f"{at}.{inner.place}" if inner.place else at
+                return External(inner.name or getattr(message, "name", ""), place, inner.location)
     return None
-
-
-def _within(message: Any, found: External, field: str) -> External:
-    name = found.name or getattr(message, "name", "")
-    place = f"{field}.{found.place}" if found.place else field
-    return External(name, place, found.location)
-
-
-# Scalars are never looked at: reading raw data in Python would copy it.
-@functools.cache
-def _ways(kind: Any) -> tuple[tuple[str, bool], ...]:
-    """Fields through which a kind of message leads to tensors, and whether each holds several."""
-    empty = kind()
-    return tuple(
-        (field.name, not hasattr(getattr(empty, field.name), "DESCRIPTOR"))
-        for field in kind.DESCRIPTOR.fields
-        if field.message_type is not None and _leads(field.message_type)
-    )
-
-
-@functools.cache
-def _leads(kind: Descriptor) -> bool:
-    """Tell whether a message of this kind is a tensor or can hold one at any depth."""
-    seen, ahead = {kind.full_name}, [kind]
-    while ahead:
-        one = ahead.pop()
-        if one.name == _TENSOR:
-            return True
-        for field in one.fields:
-            inner = field.message_type
-            if inner is not None and inner.full_name not in seen:
-                seen.add(inner.full_name)
-                ahead.append(inner)
-    return False

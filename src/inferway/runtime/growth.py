@@ -17,6 +17,7 @@ import os
 import subprocess
 import sys
 import time
+from bisect import bisect_right
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -25,9 +26,9 @@ from typing import Any, Final
 
 from inferway.runtime.runtime import zeros
 
+# Blocks from here on go back when they are freed. Smaller ones are as fast as ever; runs that are
+# large take up to a tenth longer (`docs/benchmarks/memory.md`).
 LARGE_BYTES: Final = 4 * 1024**2
-"""Blocks from here on go back when they are freed. Smaller ones are as fast as ever; runs that are
-large take up to a tenth longer (`docs/benchmarks/memory.md`)."""
 _TRIM_THRESHOLD: Final = -1
 _MMAP_THRESHOLD: Final = -3
 _LIBRARY: Final[Any] = ctypes.CDLL(None) if sys.platform == "linux" else None
@@ -55,25 +56,13 @@ def trim() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """Peaks of memory, beyond what the loaded model takes.
+    """Peaks of memory, beyond what the loaded model takes."""
 
-    Attributes
-    ----------
-    peaks
-        Pairs of rows and bytes, both increasing; one at least.
-    """
-
-    peaks: tuple[tuple[int, int], ...]
+    peaks: tuple[tuple[int, int], ...]  # Rows and bytes, both increasing; one at least
 
     @classmethod
     def of_peaks(cls, peaks: Sequence[Sequence[int]]) -> Growth:
-        """Take what was measured; a peak is no less than that of fewer rows.
-
-        Raises
-        ------
-        ValueError
-            Where these are no peaks.
-        """
+        """Take what was measured, a peak no less than that of fewer rows; ValueError if none is."""
         found: dict[int, int] = {}
         most = 0
         for rows, size in sorted((int(rows), int(size)) for rows, size in peaks):
@@ -104,14 +93,7 @@ class Growth:
 
     def most_rows(self, limit_bytes: int, largest: int) -> int:
         """Tell how many rows, at most `largest`, a run can have within a limit; 0 for none."""
-        low, high = 0, largest
-        while low < high:
-            middle = (low + high + 1) // 2
-            if self.bytes(middle) <= limit_bytes:
-                low = middle
-            else:
-                high = middle - 1
-        return low
+        return bisect_right(range(1, largest + 1), limit_bytes, key=self.bytes)
 
 
 def growth_of(path: Path, largest: int, limit_bytes: int, digest: str | None = None) -> Growth:
@@ -128,15 +110,9 @@ def growth_of(path: Path, largest: int, limit_bytes: int, digest: str | None = N
     program = "import sys; from inferway.runtime.growth import _main; _main(sys.argv[1:])"
     command = [sys.executable, "-c", program, str(path), str(largest), str(limit_bytes)]
     command += [digest] if digest else []
+    options: dict[str, Any] = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True}
     try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=_PATIENCE_S,
-            check=False,
-        )
+        done = subprocess.run(command, timeout=_PATIENCE_S, check=False, **options)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ValueError(f"its memory could not be measured: {error}") from error
     try:
@@ -147,14 +123,13 @@ def growth_of(path: Path, largest: int, limit_bytes: int, digest: str | None = N
 
 
 def _main(arguments: list[str]) -> None:
-    from inferway.runtime.onnx import OnnxRuntime
+    from inferway.runtime.runtime import OnnxRuntime
 
     give_back()
     path, largest, limit_bytes = Path(arguments[0]), int(arguments[1]), int(arguments[2])
     runtime = OnnxRuntime(path, digest=arguments[3] if len(arguments) > 3 else None)
     runtime.run(zeros(runtime.signature.inputs))
-    peaks = []
-    rows, ratio = 1, _STEP
+    peaks, rows = [], 1
     while True:
         begun_s = time.process_time()
         size = max(_peak(runtime, rows) for _ in range(_RUNS))

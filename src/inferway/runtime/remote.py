@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -20,12 +21,12 @@ from inferway.runtime.runtime import Arrays, Runtime
 from inferway.runtime.server import Fault, RemoteError, ServerConnections
 from inferway.unreadable import UNREADABLE, fault
 
+# Longest wait for one answer, unless told otherwise.
 TIMEOUT_S: Final = 10.0
-"""Longest wait for one answer, unless told otherwise."""
+# What a server calls the binary tensor extension in its metadata.
 BINARY: Final = "binary_tensor_data"
-"""What a server calls the binary tensor extension in its metadata."""
+# A server that gave no answer in time is asked for so long whether it lives.
 HEALTH_S: Final = 0.5
-"""A server that gave no answer in time is asked for so long whether it lives."""
 # Larger tensors and answers are written and read in a thread: the loop has others to serve.
 _LARGE_BYTES: Final = 128 * 1024
 
@@ -125,19 +126,15 @@ class RemoteRuntime:
             When it does not answer, does not serve the model, or its signature cannot be served or
             is not the one expected.
         """
-        blocking = BlockingRemote(self)
-        try:
+        with closing(BlockingRemote(self)) as blocking:
             blocking.learn()
-        finally:
-            blocking.close()
 
     async def describe(self) -> None:
         """Ask the server for the same; see `learn`."""
         try:
-            await self._describe(time.monotonic() + self.timeout_s)
+            await self._describe()
         except RemoteError as error:
-            await self._failed(error)
-            raise
+            raise await self._failed(error) from None
 
     async def infer(self, inputs: Arrays) -> Arrays:
         """Answer one batch; canceled, its connection ends.
@@ -149,11 +146,10 @@ class RemoteRuntime:
         """
         try:
             if self.binary is None:
-                await self._describe(time.monotonic() + self.timeout_s)
+                await self._describe()
             outputs = await self._infer(inputs)
         except RemoteError as error:
-            await self._failed(error)
-            raise
+            raise await self._failed(error) from None
         self.down = ""
         return outputs
 
@@ -169,7 +165,8 @@ class RemoteRuntime:
             self._made.append(ServerConnections(self.address, self._tls))
         return self._made[-1]
 
-    async def _describe(self, deadline_s: float) -> None:
+    async def _describe(self) -> None:
+        deadline_s = time.monotonic() + self.timeout_s
         model = await self._get(self.address.path, RemoteModel, deadline_s)
         said = _signature(model)
         if said is None and self.known_signature is None:
@@ -189,7 +186,7 @@ class RemoteRuntime:
             binary = False  # a server that says nothing of itself can still serve
         self.binary = binary
 
-    async def _failed(self, error: RemoteError) -> None:
+    async def _failed(self, error: RemoteError) -> RemoteError:
         self.faults[error.fault] += 1
         if error.fault in (Fault.UNREACHABLE, Fault.UNAVAILABLE, Fault.UNFIT):
             self.binary = None
@@ -197,6 +194,7 @@ class RemoteRuntime:
             self.down = str(error)
         if error.fault is Fault.LATE:
             error.hung = not await self._lives()
+        return error
 
     async def _lives(self) -> bool:
         """Tell whether the server answers anything on a connection of its own."""
@@ -250,8 +248,8 @@ class RemoteRuntime:
             ) from None
 
 
+# What runs a variant: here, or at a server.
 Served = Runtime | RemoteRuntime
-"""What runs a variant: here, or at a server."""
 
 
 class BlockingRemote:
@@ -302,7 +300,6 @@ def _outside(work: Callable[[], T]) -> T:
 
 
 async def _apart(size: int, work: Callable[[], T]) -> T:
-    """Do something with so many bytes: in a thread where they are many."""
     return await asyncio.to_thread(work) if size > _LARGE_BYTES else work()
 
 
@@ -317,18 +314,15 @@ def _signature(model: RemoteModel) -> Signature | None:
 
 
 def _tensor(side: str, said: TensorMetadata) -> Tensor:
-    where = f"the remote model's {side} {said.name!r}"
+    wrong = ""
     if said.datatype not in DTYPES:
-        raise RemoteError(
-            Fault.UNFIT,
-            f"{where} has the datatype {said.datatype[:20]!r}, expected one of {', '.join(DTYPES)}",
-        )
-    if not said.shape or said.shape[0] != -1:
-        raise RemoteError(
-            Fault.UNFIT,
-            f"{where} has the shape {list(said.shape)}; have its server offer the batch as a first "
-            "axis of any length, -1",
-        )
+        wrong = f"datatype {said.datatype[:20]!r}, expected one of {', '.join(DTYPES)}"
+    elif not said.shape or said.shape[0] != -1:
+        offer = "have its server offer the batch as a first axis of any length, -1"
+        wrong = f"shape {list(said.shape)}; {offer}"
+    if wrong:
+        where = f"the remote model's {side} {said.name!r}"
+        raise RemoteError(Fault.UNFIT, f"{where} has the {wrong}")
     return Tensor(said.name, said.datatype, tuple(axis if axis >= 0 else -1 for axis in said.shape))
 
 

@@ -1,42 +1,34 @@
-"""Interface of every runtime, and one without a model."""
+"""Interface of every runtime, ONNX Runtime in the process, and one without a model."""
 
 from __future__ import annotations
 
 import math
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from contextlib import suppress
+from pathlib import Path
+from threading import Lock
+from typing import Any, Final, Protocol
+from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
 from inferway.protocol import Signature, Tensor
+from inferway.runtime.artifact import ArtifactError, read
 
 Arrays = dict[str, NDArray[Any]]
+
+# Nothing lies within a device.
+_NOWHERE: Final = "/dev/null/models"
+_LOCK: Final = Lock()
 
 
 class Call(Protocol):
     """One run that can be stopped from another thread."""
 
+    # Set to True, it makes the run fail soon; after the run, nothing happens.
     terminate: bool
-    """Set to True, it makes the run fail soon; after the run, nothing happens."""
-
-
-class Stoppable(Protocol):
-    """Interface of a runtime whose runs can be stopped: `run(inputs, call)`."""
-
-    def call(self) -> Call:
-        """Make what stops one run."""
-
-    def run(self, inputs: Arrays, call: Call) -> Arrays:
-        """As `Runtime.run`; fails when `call.terminate` is set meanwhile."""
-
-
-class Steady(Protocol):
-    """Statement of a runtime that it computes in this process and does nothing else."""
-
-    steady: bool
-    """Whether a run waits for nothing, and takes as long as any other one of the same shapes."""
 
 
 class Runtime(Protocol):
@@ -113,3 +105,114 @@ class NullRuntime:
 
     def close(self) -> None:
         """Nothing to free."""
+
+
+class OnnxRuntime:
+    """A model in ONNX Runtime on the processor.
+
+    One thread per call unless told otherwise, operators in sequence, and no spinning: threads that
+    burn a core while they wait make the service times of all other instances longer and their
+    profiles wrong.
+
+    Parameters
+    ----------
+    path
+        The model file; it is checked as `inferway.runtime.inspect` does, and the checked bytes
+        are what is loaded.
+    threads
+        Threads inside one operator.
+    digest
+        What the file must hash to, or None.
+
+    Raises
+    ------
+    ArtifactError
+        When the file fails a check or ONNX Runtime cannot load it.
+    """
+
+    def __init__(self, path: Path, *, threads: int = 1, digest: str | None = None) -> None:
+        if threads < 1:
+            raise ValueError(f"threads is {threads}; it must be 1 or more")
+        import onnxruntime
+
+        # Of one file the weights are there once, whatever the tasks that it answers.
+        loaded = _found(path, threads, digest)
+        self._loaded: _Loaded | None = loaded
+        self._session: Any = loaded.session
+        self.signature = loaded.signature
+        self._run_options = onnxruntime.RunOptions
+        self._outputs = [tensor.name for tensor in self.signature.outputs]
+        self.steady = True
+        # Time of a run at the end of a warm-up; None before.
+        self.warmed_s: float | None = None
+
+    def call(self) -> Any:
+        """Make what stops one run between two operators."""
+        options = self._run_options()
+        options.log_severity_level = 4
+        return options
+
+    def run(self, inputs: Arrays, call: Any = None) -> Arrays:
+        """Answer one batch; see `inferway.runtime.Runtime.run`."""
+        session = self._session
+        if session is None:
+            raise RuntimeError("the runtime is closed; load the model again to run it")
+        return dict(zip(self._outputs, session.run(self._outputs, inputs, call), strict=True))
+
+    def close(self) -> None:
+        """Free the model; calls that are under way still end."""
+        self._session = self._loaded = None
+
+
+class _Loaded:
+    """A file's session, which any number of threads may run, and its signature."""
+
+    __slots__ = ("__weakref__", "session", "signature")
+
+    def __init__(self, session: Any, signature: Signature) -> None:
+        self.session, self.signature = session, signature
+
+
+# What runtimes have now; with the last of them a session goes.
+_LOADED: Final[WeakValueDictionary[tuple[object, ...], _Loaded]] = WeakValueDictionary()
+
+
+def _found(path: Path, threads: int, digest: str | None) -> _Loaded:
+    """Find the session of a file that some runtime has and that is as it was, or load it."""
+    key: tuple[object, ...] = path, threads, digest
+    with suppress(OSError):  # which reading it says
+        stat = path.stat()
+        key += stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
+    with _LOCK:
+        loaded = _LOADED.get(key)
+    if loaded is None:
+        loaded = _load(path, threads, digest)
+        with _LOCK:
+            loaded = _LOADED.setdefault(key, loaded)
+    return loaded
+
+
+def _load(path: Path, threads: int, digest: str | None) -> _Loaded:
+    import onnxruntime
+
+    content, signature = read(path, digest=digest)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    # An arena keeps the most that was ever needed; the C library's costs the same and does not.
+    options.enable_cpu_mem_arena = False
+    options.log_severity_level = 4  # what goes wrong is raised; the log would repeat it
+    # What is read is no file of ONNX Runtime's own format, and names no others. Even if it did,
+    # they would be looked for in no folder that there is, and not in the working directory.
+    options.add_session_config_entry("session.load_model_format", "ONNX")
+    options.add_session_config_entry(
+        "session.model_external_initializers_file_folder_path", _NOWHERE
+    )
+    try:
+        session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # its error types are not public
+        reason = " ".join(str(error).split())
+        raise ArtifactError(f"{path}: ONNX Runtime cannot load the model: {reason}") from error
+    return _Loaded(session, signature)

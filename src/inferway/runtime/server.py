@@ -16,44 +16,26 @@ from inferway.protocol.http1 import ClientConnection, ConnectionPool, connect_fa
 from inferway.protocol.messages import ErrorMessage
 from inferway.unreadable import UNREADABLE
 
+# Longest wait for a connection: several round trips, even around the world.
 CONNECT_S: Final = 2.0
-"""Longest wait for a connection: several round trips, even around the world."""
+# Unused connections are closed after this, unless the server announces another time: servers close
+# theirs after 5 s (uvicorn) or more, and a request that meets that close may be lost.
 IDLE_S: Final = 3.0
-"""Unused connections are closed after this, unless the server announces another time: servers
-close theirs after 5 s (uvicorn) or more, and a request that meets that close may be lost."""
 _MARGIN_S: Final = 1.0
 _CONNECTIONS: Final = 4096
 _LONGEST_REASON: Final = 300
 
 
 class Fault(enum.Enum):
-    """Kinds of failure; the values are label values of metrics.
+    """Kinds of failure; the values are label values of metrics."""
 
-    Attributes
-    ----------
-    REFUSED
-        The server takes no such input: another one it may take.
-    OVERLOADED
-        The server works and has no room now.
-    UNAVAILABLE
-        The server works and does not serve the model now.
-    UNREACHABLE
-        There was no connection, or it ended before the request was out.
-    LATE
-        There was no whole answer in time.
-    BROKEN
-        The server failed at the request, or what it answered is no answer to it.
-    UNFIT
-        The server's model is not what it should be: another signature, or none that can be used.
-    """
-
-    REFUSED = "refused"
-    OVERLOADED = "overloaded"
-    UNAVAILABLE = "unavailable"
-    UNREACHABLE = "unreachable"
-    LATE = "late"
-    BROKEN = "broken"
-    UNFIT = "unfit"
+    REFUSED = "refused"  # The server takes no such input: another one it may take
+    OVERLOADED = "overloaded"  # It works and has no room now
+    UNAVAILABLE = "unavailable"  # It works and does not serve the model now
+    UNREACHABLE = "unreachable"  # There was no connection, or it ended before the request was out
+    LATE = "late"  # There was no whole answer in time
+    BROKEN = "broken"  # It failed at the request, or what it answered is no answer to it
+    UNFIT = "unfit"  # Its model has another signature than it should, or none that can be used
 
 
 _FAULTS: Final = {
@@ -70,29 +52,18 @@ _OURS: Final = frozenset((401, 402, 403, 405, 407, 411))
 class RemoteError(RuntimeError):
     """A call to a remote server that gave no answer; the message is one sentence.
 
-    Parameters
-    ----------
-    fault
-        What kind of failure it is.
-    reason
-        The sentence.
-    unserved
-        Whether it is certain that the model has not run: the request may be given to another.
-    retry_after_s
-        When the server says that another try may be worth it, in seconds; 0 where it says nothing.
-
-    Attributes
-    ----------
-    hung
-        Whether the server was asked afterwards whether it lives, and did not say so.
+    Where it is certain that the model has not run, the call is `unserved`, and may be given to
+    another server. `retry_after_s` is 0 where the server says nothing of another try, and `hung`
+    says whether it was asked afterwards whether it lives, and did not say so.
     """
+
+    hung = False
 
     def __init__(
         self, fault: Fault, reason: str, *, unserved: bool = False, retry_after_s: float = 0.0
     ) -> None:
         super().__init__(reason)
         self.fault, self.unserved, self.retry_after_s = fault, unserved, retry_after_s
-        self.hung = False
 
 
 class ServerReply(NamedTuple):
@@ -112,8 +83,7 @@ class ServerReply(NamedTuple):
         """Value of Inference-Header-Content-Length; None without it."""
         value = self.headers.get(b"inference-header-content-length")
         if value is not None and not value.strip().isdigit():
-            wrong = "Inference-Header-Content-Length is not a number"
-            raise RemoteError(Fault.BROKEN, _not_http(wrong))
+            raise _not_http("Inference-Header-Content-Length is not a number")
         return None if value is None else int(value)
 
     @property
@@ -166,12 +136,12 @@ class ServerConnection(ClientConnection):
         "long body": "it is longer than {limit:,} bytes",
         "announced": "it announces more than {limit:,} bytes",
     }
+    unsent = False
+    error: Exception | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Be told from now on when bytes are left to be sent, and when none are."""
         super().connection_made(transport)
-        self.unsent = False
-        self.error: Exception | None = None
         self.transport.set_write_buffer_limits(high=1, low=0)
 
     def stale(self, now_s: float) -> bool:
@@ -202,8 +172,6 @@ class ServerConnection(ClientConnection):
 
 
 class _ServerCall:
-    """One request and the answer that is waited for."""
-
     connection: ServerConnection | None = None
     again = False
 
@@ -212,21 +180,17 @@ class _ServerCall:
     ) -> None:
         self.head, self.body, self.reply = head, body, reply
 
-    def fail(self, kind: Fault, reason: str, *, unserved: bool = False) -> None:
-        """Say why there is no answer, where that is waited for."""
+    def fail(self, error: RemoteError) -> None:
         if not self.reply.done():
-            self.reply.set_exception(RemoteError(kind, reason, unserved=unserved))
+            self.reply.set_exception(error)
 
     def expire(self) -> None:
-        """Say why there is none in time."""
         if self.connection is None:
-            self.fail(Fault.UNREACHABLE, _unreached(TimeoutError()), unserved=True)
+            self.fail(_unreached(TimeoutError()))
         elif self.connection.unsent:
-            self.fail(
-                Fault.UNREACHABLE, _unsent("the request was not taken in time"), unserved=True
-            )
+            self.fail(_unsent("the request was not taken in time"))
         else:
-            self.fail(Fault.LATE, "the remote server gave no answer in time")
+            self.fail(RemoteError(Fault.LATE, "the remote server gave no answer in time"))
 
 
 class ServerConnections(ConnectionPool):
@@ -263,7 +227,7 @@ class ServerConnections(ConnectionPool):
 
     def write(self, connection: Any, call: _ServerCall) -> None:
         """Write a request."""
-        call.connection, connection.unsent = connection, False
+        call.connection = connection
         connection.send(call.head, call.body)
 
     def answered(self, call: _ServerCall, answer: ServerReply, sent_s: float, now_s: float) -> None:
@@ -281,24 +245,24 @@ class ServerConnections(ConnectionPool):
         error = connection.error
         if connection.unsent and not connection.begun:
             if call.again or call.reply.done():
-                call.fail(Fault.UNREACHABLE, _unsent(str(error or "it ended")), unserved=True)
+                call.fail(_unsent(str(error or "it ended")))
                 return
             call.again = True
             self.retried += 1
             self.forget()
             self.submit(call)
         elif wrong:
-            call.fail(Fault.BROKEN, _not_http(wrong))
+            call.fail(_not_http(wrong))
         else:
             why = None if error is None else getattr(error, "strerror", None) or error
             how = "closed the connection" if why is None else f"broke the connection ({why})"
             when = "in the middle of its answer" if connection.begun else "without an answer"
-            call.fail(Fault.BROKEN, f"the remote server {how} {when}")
+            call.fail(RemoteError(Fault.BROKEN, f"the remote server {how} {when}"))
 
     def unreachable(self, call: _ServerCall | None, error: Exception) -> None:
         """Fail a request for which there is no connection."""
         if call is not None:
-            call.fail(Fault.UNREACHABLE, _unreached(error), unserved=True)
+            call.fail(_unreached(error))
 
     def close(self) -> None:
         """End the connections that are not in use; those in use end with their calls."""
@@ -308,13 +272,16 @@ class ServerConnections(ConnectionPool):
             self._sweep.cancel()
 
 
-def _not_http(wrong: str) -> str:
-    return f"the remote server answered with what is not HTTP: {wrong}"
+def _not_http(wrong: str) -> RemoteError:
+    said = f"the remote server answered with what is not HTTP: {wrong}"
+    return RemoteError(Fault.BROKEN, said)
 
 
-def _unreached(error: Exception) -> str:
-    return f"the remote server cannot be reached: {connect_failure(error)}"
+def _unreached(error: Exception) -> RemoteError:
+    said = f"the remote server cannot be reached: {connect_failure(error)}"
+    return RemoteError(Fault.UNREACHABLE, said, unserved=True)
 
 
-def _unsent(why: str) -> str:
-    return f"the request could not be sent to the remote server: {why}"
+def _unsent(why: str) -> RemoteError:
+    said = f"the request could not be sent to the remote server: {why}"
+    return RemoteError(Fault.UNREACHABLE, said, unserved=True)

@@ -13,7 +13,6 @@ import hashlib
 import os
 import sys
 import sysconfig
-import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -24,6 +23,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
+
+from inferway.files import home_folder, write_whole
 
 PACKAGE = __name__.partition(".")[0]
 # Size of the folder above which the files go that were not used for longest.
@@ -36,10 +37,9 @@ _HASH_BYTES = 32
 def cache_root() -> Path | None:
     """The folder of compiled entries; None where the user has no home."""
     try:
-        home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        return home_folder("cache") / "compiled"
     except RuntimeError:
         return None
-    return home / PACKAGE / "compiled"
 
 
 def read(file: Path) -> bytes | None:
@@ -57,15 +57,7 @@ def read(file: Path) -> bytes | None:
 
 def write(file: Path, content: bytes) -> None:
     """Keep it. Who reads the file sees the old content or the new. May raise OSError."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    number, name = tempfile.mkstemp(prefix=".", dir=file.parent)
-    try:
-        with os.fdopen(number, "wb") as stream:
-            stream.write(hashlib.sha256(content).digest() + content)
-        Path(name).replace(file)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    write_whole(file, hashlib.sha256(content).digest() + content, mode=0o600)
 
 
 def prune(root: Path) -> None:
@@ -183,66 +175,42 @@ def _parsed(text: bytes) -> ModuleSource:
         tree = ast.parse(text)
     except (SyntaxError, ValueError):
         return ModuleSource(hashlib.sha256(text).hexdigest(), (), ())
-    words: list[str] = []
-    _canonical(tree, words)
-    return ModuleSource(
-        digest=hashlib.sha256("\0".join(words).encode("utf-8", "surrogatepass")).hexdigest(),
-        imports=tuple(sorted(set(_imports(tree)))),
-        globals=tuple(
-            sorted(
-                {
-                    node.id
-                    for node in ast.walk(tree)
-                    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
-                }
-            )
-        ),
-    )
-
-
-def _canonical(node: Any, words: list[str]) -> None:
-    """Append what the tree says, without what is prose."""
-    if isinstance(node, ast.AST):
-        words.append(type(node).__name__)
-        for field in node._fields:
-            if field not in ("annotation", "returns", "type_comment", "kind", "type_ignores"):
-                _canonical(getattr(node, field, None), words)
-    elif isinstance(node, list):
-        words.append("[")
-        for part in node:
-            if not _is_prose(part):
-                _canonical(part, words)
-        words.append("]")
-    else:
-        words.append(repr(node))
+    imports = tuple(sorted(set(_imports(tree))))
+    names = {
+        node.id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
+    }
+    for node in ast.walk(tree):
+        for field, value in ast.iter_fields(node):
+            if field in ("annotation", "returns", "kind"):
+                setattr(node, field, None)
+            elif isinstance(value, list):
+                value[:] = [part for part in value if not _is_prose(part)]
+    canonical = ast.dump(tree).encode("utf-8", "surrogatepass")
+    return ModuleSource(hashlib.sha256(canonical).hexdigest(), imports, tuple(sorted(names)))
 
 
 def _is_prose(node: Any) -> bool:
     """Tell whether it is a docstring, or runs for the type checker only."""
-    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-        return True
-    return (
-        isinstance(node, ast.If)
-        and not node.orelse
-        and isinstance(node.test, ast.Name)
-        and node.test.id == "TYPE_CHECKING"
-    )
+    match node:
+        case ast.Expr(value=ast.Constant()) | ast.If(test=ast.Name(id="TYPE_CHECKING"), orelse=[]):
+            return True
+    return False
 
 
 def _imports(tree: ast.AST) -> Iterator[tuple[str, str]]:
     """Imports made when the file is imported: functions that import are not compiled."""
     for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield alias.name, ""
-        elif isinstance(node, ast.ImportFrom):
-            if node.level == 0 and node.module:
-                for alias in node.names:
-                    yield node.module, alias.name
-        elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.expr) and not (
-            _is_prose(node)
-        ):
-            yield from _imports(node)
+        match node:
+            case ast.Import(names=names):
+                yield from ((alias.name, "") for alias in names)
+            case ast.ImportFrom(module=str(module), names=names, level=0):
+                yield from ((module, alias.name) for alias in names)
+            case ast.ImportFrom() | ast.FunctionDef() | ast.AsyncFunctionDef() | ast.expr():
+                pass
+            case _ if not _is_prose(node):
+                yield from _imports(node)
 
 
 def _is_own(module: str) -> bool:
@@ -256,14 +224,11 @@ def _compiles(module: str) -> bool:
 @cache
 def _own_file(module: str) -> Path | None:
     path = _FOLDER.joinpath(*module.split(".")[1:])
-    for file in (path.with_suffix(".py"), path / "__init__.py"):
-        if file.is_file():
-            return file
-    return None
+    files = path.with_suffix(".py"), path / "__init__.py"
+    return next((file for file in files if file.is_file()), None)
 
 
 def _file(module: str, *, wherever: bool = False) -> Path | None:
-    """The file of a module of this package, or of a user's that is loaded."""
     if _is_own(module):
         return _own_file(module)
     file = getattr(sys.modules.get(module), "__file__", None)
@@ -274,12 +239,12 @@ def _file(module: str, *, wherever: bool = False) -> Path | None:
 
 
 def _values(module: str, names: tuple[str, ...]) -> Iterator[tuple[str, bytes]]:
-    """Global variables of a loaded module that code may have inlined."""
     loaded = vars(sys.modules[module]) if module in sys.modules else {}
     for name in names:
-        value = _frozen(loaded[name]) if name in loaded and not name.startswith("__") else None
-        if value is not None:
-            yield name, value
+        if name in loaded and not name.startswith("__"):
+            value = _frozen(loaded[name])
+            if value is not None:
+                yield name, value
 
 
 def _homes(module: str, names: tuple[str, ...]) -> Iterator[str]:

@@ -40,15 +40,12 @@ from inferway.site.cache import cache_root, digest_of, prune, reachable, read, w
 from inferway.site.handle import Handle, made_of
 
 
+# A part's own code; what it calls is only remembered, to be linked where the whole is.
 class _PartLibrary(JITCodeLibrary):  # type: ignore[misc]
-    """A part's own code; what it calls is only remembered."""
-
     def finalize(self) -> None:
-        """Leave the code as it is."""
         self._finalized = True
 
     def own_module(self) -> Any:
-        """The part alone, to be linked where all that it calls is linked, too."""
         module = self._final_module
         for function in module.functions:
             if not function.is_declaration and function.linkage.name == "external":
@@ -68,7 +65,6 @@ class _EntryLibrary(JITCodeLibrary):  # type: ignore[misc]
     """The code of an entry with that of all its parts."""
 
     def finalize(self) -> None:
-        """Link each part once, and optimize the whole."""
         self._codegen._check_llvm_bugs()
         self._raise_if_finalized()
         inner: list[str] = []
@@ -87,7 +83,6 @@ class _EntryLibrary(JITCodeLibrary):  # type: ignore[misc]
 
 
 def _closure(library: Any) -> Iterator[Any]:
-    """A library and all that have to be linked with it, each once."""
     seen, open_ = {library}, [library]
     while open_:
         one = open_.pop()
@@ -113,7 +108,6 @@ class _PartLowering(BaseNativeLowering):  # type: ignore[misc]
     lowering_class = Lower
 
     def run_pass(self, state: Any) -> bool:
-        """Lower the function, and let others find it."""
         library = _new_library(_PartLibrary, state)
         super().run_pass(state)
         lowered = state["cr"]
@@ -134,7 +128,6 @@ class _EntryLowering(BaseNativeLowering):  # type: ignore[misc]
     lowering_class = Lower
 
     def run_pass(self, state: Any) -> bool:
-        """Lower the function, and give the parts the environments that they refer to."""
         from numba.core.environment import lookup_environment
 
         library = _new_library(_EntryLibrary, state)
@@ -234,10 +227,7 @@ class Kernel(CPUDispatcher):  # type: ignore[misc]
 
 
 class _Part(CPUDispatcher):  # type: ignore[misc]
-    """Compiled forms of a function for other compiled code."""
-
     def signature(self, args: Any, kws: Any) -> Any:
-        """Compile for such arguments, where that has not been; the signature."""
         pysig, args = self._compiler.fold_argument_types(args, kws)
         general = tuple(map(_general, args))
         if general not in self.overloads:
@@ -245,7 +235,6 @@ class _Part(CPUDispatcher):  # type: ignore[misc]
         return self.overloads[general].signature.replace(pysig=pysig), args, {}
 
     def add_overload(self, cres: Any) -> None:
-        """Remember it; Python cannot call it."""
         self.overloads[tuple(cres.signature.args)] = cres
 
 
@@ -344,14 +333,12 @@ class _Listener(event.Listener):  # type: ignore[misc]
         self._since_s: dict[Any, float] = {}
 
     def on_start(self, event: Any) -> None:
-        """Note the time."""
         compiled, args = event.data["dispatcher"], event.data["args"]
         if isinstance(compiled._cache, _CodeCache):
             self._since_s[compiled, args] = time.perf_counter()
             self._begun()
 
     def on_end(self, event: Any) -> None:
-        """Tell what was compiled."""
         compiled, args = event.data["dispatcher"], event.data["args"]
         since_s = self._since_s.pop((compiled, args), None)
         if since_s is not None:
@@ -370,11 +357,9 @@ class _CodeCache(_Cache):  # type: ignore[misc]
 
     @property
     def cache_path(self) -> str:
-        """The folder."""
         return str(cache_root())
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """The compiled form for these types, or None."""
         target_context.refresh()
         file = self._keys[sig] = self._file(sig, target_context.codegen())
         content = None if file is None else read(file)

@@ -11,7 +11,7 @@ import numpy as np
 from inferway.site.compiled import jit
 
 _GOLDEN, _MIX_1, _MIX_2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
-_WORD = 2**64 - 1
+_WORD, _HALF = 2**64 - 1, 2**63
 _UNIT = 2.0**-53
 
 
@@ -22,33 +22,25 @@ def mix(word: int) -> int:
     return word ^ (word >> 31)
 
 
-def _uniform_plain(draw: int, i: int) -> float:
-    return (mix((int(draw) + (i + 1) * _GOLDEN) & _WORD) >> 11) * _UNIT
-
-
 _G, _M1, _M2 = np.uint64(_GOLDEN), np.uint64(_MIX_1), np.uint64(_MIX_2)
 _S30, _S27, _S31, _S11 = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(11)
 
 
 @jit
-def _uniform_compiled(draw: int, i: int) -> float:
-    # The same arithmetic in machine words, which wrap around by themselves.
-    word = np.uint64(draw) + np.uint64(i + 1) * _G
+def _scrambled(word: Any) -> Any:
+    # `mix` in machine words, which wrap around by themselves.
     word = (word ^ (word >> _S30)) * _M1
     word = (word ^ (word >> _S27)) * _M2
-    word = word ^ (word >> _S31)
-    return float(word >> _S11) * _UNIT
+    return word ^ (word >> _S31)
 
 
-# ``uniform(draw, i)``: the word's i-th independent uniform number in [0, 1), i = 0, 1, 2, ...
-# The word is a signed or unsigned 64-bit integer; worlds pass signed ones.
-uniform = _uniform_plain if numba.config.DISABLE_JIT else _uniform_compiled
+def _uniform_plain(draw: int, i: int) -> float:
+    return (mix((int(draw) + (i + 1) * _GOLDEN) & _WORD) >> 11) * _UNIT
 
 
-_GOLDEN, _WORD, _HALF = 0x9E3779B97F4A7C15, 2**64 - 1, 2**63
-_UNIT = 2.0**-53
-_G, _M1, _M2 = np.uint64(_GOLDEN), np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
-_S30, _S27, _S31, _S11 = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(11)
+@jit
+def _uniform_compiled(draw: int, i: int) -> float:
+    return float(_scrambled(np.uint64(draw) + np.uint64(i + 1) * _G) >> _S11) * _UNIT
 
 
 def _step_plain(state: Any) -> Any:
@@ -69,14 +61,6 @@ def _step_compiled(state: Any) -> Any:
 
 
 @jit
-def _scrambled(state: Any) -> Any:
-    # `inferway.site.draw.mix` in machine words, which wrap around by themselves.
-    word = (state ^ (state >> _S30)) * _M1
-    word = (word ^ (word >> _S27)) * _M2
-    return word ^ (word >> _S31)
-
-
-@jit
 def _word_compiled(state: Any) -> int:
     return int(np.int64(_scrambled(state)))
 
@@ -87,6 +71,9 @@ def _unit_compiled(state: Any) -> float:
 
 
 _PLAIN = numba.config.DISABLE_JIT
+# ``uniform(draw, i)``: the word's i-th independent uniform number in [0, 1), i = 0, 1, 2, ...
+# The word is a signed or unsigned 64-bit integer; worlds pass signed ones.
+uniform = _uniform_plain if _PLAIN else _uniform_compiled
 # ``step(state)``: the stream's next state, an unsigned 64-bit integer.
 step = _step_plain if _PLAIN else _step_compiled
 # ``word(state)``: the state's random word, a signed 64-bit integer, as policies get it.

@@ -76,6 +76,7 @@ def join(site: Site, server: int, places: int) -> int:
     k = site.server_class[server]
     queue = site.queue[server] + 1
     site.queue[server] = queue
+    site.in_system[k] += 1
     if queue == 1:
         _leave_idle(site, server, k)
         site.busy[k] += 1
@@ -90,6 +91,7 @@ def leave(site: Site, server: int, k: int) -> int:
     """Count one request less at the server, of class k; how many are left."""
     queue = site.queue[server] - 1
     site.queue[server] = queue
+    site.in_system[k] -= 1
     site.open[server] = site.healthy[server]
     if queue == 0:
         site.busy[k] -= 1
@@ -134,6 +136,7 @@ def abandon(site: Site, server: int, position: int) -> None:
         site.rows[server, here] = site.rows[server, after]
         site.expected_s[server, here] = site.expected_s[server, after]
     site.queue[server] -= 1
+    site.in_system[site.server_class[server]] -= 1
     site.open[server] = site.healthy[server]
 
 

@@ -64,6 +64,7 @@ class Site(NamedTuple):
     # Which servers are idle.
     idle: Ints  # (K,) healthy idle servers
     busy: Ints  # (K,) servers with a request in service
+    in_system: Ints  # (K,) requests at the servers, those in service included
     # (n,) ``idle_server[first[k] : first[k] + idle[k]]`` are the idle servers of class k; the
     # others of the class stand behind them.
     idle_server: Indices
@@ -146,6 +147,7 @@ def empty_site(fleet: Fleet, target: float | None, places: int) -> Site:
         open=np.ones(servers, np.bool_),
         idle=fleet.count.astype(np.int64),
         busy=np.zeros(classes, np.int64),
+        in_system=np.zeros(classes, np.int64),
         idle_server=numbers.copy(),
         idle_place=numbers.copy(),
         idle_classes=np.array([(1 << classes) - 1], np.int64),

@@ -27,6 +27,7 @@ STUDIES = {
     "small-optimum": "queueing.priced",
     "energy": "queueing.priced",
     "priced-limits": "queueing.priced",
+    "promise": "queueing.promise",
     "placement-tiers": "placement.tiers",
     "placement-alpha": "placement.gain",
     "placement-gain": "placement.gain",

@@ -31,7 +31,7 @@ from inferway.twin.kernel.service_times import laws
 from inferway.twin.kernel.state import BROKEN, DEEP, DONE, FULL, REFUSED, ROOM, Records
 from inferway.twin.scenario import Scenario
 from inferway.workload import PhaseCourse, phases_of, stream
-from inferway.workload.phases import spans
+from inferway.workload.arrivals import spans
 
 Kind = Literal["markov", "ordered", "general"]
 KINDS: tuple[Kind, ...] = ("markov", "ordered", "general")

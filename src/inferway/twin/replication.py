@@ -219,7 +219,6 @@ def truncation(means: Floats) -> int:
 
 
 def _sums(engine: Engine) -> Any:
-    """Answers, their response times and their accuracies so far."""
     tally, accuracy = engine.tally, engine.scenario.fleet.accuracy
     answered = tally.answered.sum(axis=0)
     return np.array([answered.sum(), tally.response_s.sum(), answered @ accuracy])
@@ -370,7 +369,6 @@ def _classes(fleet: Fleet, outcomes: Sequence[Replicated], tally: Tally) -> dict
 
 
 def _verdict(scenario: Scenario, outcomes: Sequence[Replicated]) -> tuple[bool, tuple[str, ...]]:
-    """Tell whether the site was stable, and what a reader should know."""
     notes = []
     crowded = [outcome.crowded for outcome in outcomes if outcome.crowded]
     growth = sum(outcome.growth for outcome in outcomes)
@@ -395,7 +393,6 @@ def _verdict(scenario: Scenario, outcomes: Sequence[Replicated]) -> tuple[bool, 
 
 
 def _rise(outcomes: Sequence[Replicated]) -> float:
-    """Mean response time of the second halves of the runs over that of the first halves."""
     (first, first_s), (second, second_s) = np.sum(
         [
             [one.blocks[:middle, :2].sum(axis=0), one.blocks[middle:, :2].sum(axis=0)]
@@ -422,4 +419,5 @@ def _series(accuracy: Floats, outcomes: Sequence[Replicated]) -> Series | None:
             in_system=present,
             accuracy=since @ accuracy / since.sum(axis=2),
             running_accuracy=sent @ accuracy / sent.sum(axis=2),
+            dispatched=sent.sum(axis=2),
         )

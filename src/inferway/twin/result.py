@@ -143,6 +143,7 @@ class Series:
     in_system: Floats  # Requests in the system
     accuracy: Floats  # Mean accuracy of what was dispatched since the sample before
     running_accuracy: Floats  # The same since the start
+    dispatched: Floats  # Requests dispatched since the start
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -85,7 +85,6 @@ class Scenario:
             raise ValueError(wrong)
 
     def _faults(self) -> Iterator[str]:
-        """List what does not fit, a sentence each."""
         fleet, names, classes = self.fleet, self.fleet.variants, len(self.fleet.rate)
         if len(self.service) != classes:
             yield f"{len(self.service)} service times for {classes} classes"

@@ -12,9 +12,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from inferway.dispatch.deployed import dispatcher_of
 from inferway.site.compiled import Compilation, watched
 from inferway.twin.engine import Kind, engine_of
+from inferway.twin.kernel.state import Records, empty_records
 from inferway.twin.replication import Replicated, replicate, summarize
 from inferway.twin.result import Comparison, TaskResult, TwinResult
 from inferway.twin.scenario import Scenario, scenario_of
@@ -29,6 +32,7 @@ from inferway.twin.trace import (
 
 if TYPE_CHECKING:
     from inferway.deployment import Deployment
+    from inferway.site.fleet import Fleet
     from inferway.twin.result import NetworkResult
 
 
@@ -39,6 +43,8 @@ INTERRUPTED = "interrupted: this is what was known by then"
 _SLOTS, _SLOTS_OF_EVENTS = 240, 20  # Of a network, and of one that is simulated request by request
 # How soon Ctrl-C is noticed: a thread that waits for a lock without a limit hears nothing.
 _POLL_S = 0.1
+# What became of a request, by numbers of `twin.kernel.state`.
+OUTCOMES = ("answered", "late", "dropped", "rejected")
 
 
 def simulate(
@@ -159,13 +165,12 @@ def simulate(
                     f"`{name}` is of one site's queues; this file has a `network`, which is "
                     "simulated as a whole, slot by slot"
                 )
+        from inferway.placement.table import policy_of
+
+        settings: dict[str, Any] = {"policy": moved, "seed": seed, "stop": stop}
+        settings["progress"] = told(policy_of(deployment, moved))
         moves = {"fetch_rate": fetch_rate, "start_s": start_s}
-        settings: dict[str, Any] = {
-            "policy": moved,
-            "seed": seed,
-            "stop": stop or threading.Event(),
-        }
-        return _networked(deployment, slots, regret, events, moves, told, **settings)
+        return _networked(deployment, slots, regret, events, moves, settings)
     if slots is not None or placement is not None or regret or events:
         raise ValueError("the file has no `network`, so there are no slots and no placement")
     settings = {
@@ -201,13 +206,9 @@ def _networked(
     regret: bool,
     events: bool,
     moves: dict[str, float | None],
-    told: Callable[[str], Any],
-    **settings: Any,
+    settings: dict[str, Any],
 ) -> TwinResult:
     """Run in a thread, so that Ctrl-C ends it where all sums are whole."""
-    from inferway.placement.table import policy_of
-
-    progress = told(policy_of(deployment, settings["policy"]))
     given = {key: value for key, value in moves.items() if value is not None}
     slots = slots if slots is not None else _SLOTS_OF_EVENTS if events else _SLOTS
     run: Callable[..., NetworkResult]
@@ -216,18 +217,16 @@ def _networked(
 
         if regret:
             raise ValueError("`regret` is of whole slots; leave `events` out to compare by it")
-        settings |= {"progress": progress, **given}
     else:
         from inferway.twin.slots import simulate_slots as run
 
         if given:
             raise ValueError(f"`{next(iter(given))}` needs `events`: slots take no time to move")
-        settings["regret"] = regret
-        settings["progress"] = progress and (lambda _: progress(1))
-    stop = settings["stop"]
+        given = {"regret": regret}
+    stop = settings["stop"] = settings["stop"] or threading.Event()
     pool = ThreadPoolExecutor(max_workers=1)
     try:
-        running = pool.submit(run, deployment, slots=slots, **settings)
+        running = pool.submit(run, deployment, slots=slots, **settings, **given)
         while not running.done():
             try:
                 wait([running], timeout=_POLL_S)
@@ -253,7 +252,7 @@ def _traced(
     **settings: Any,
 ) -> TwinResult:
     """Simulate recorded requests, by measured service times and by the file's."""
-    found = {}
+    found: dict[str, TaskResult] = {}
     for name, trace in traces(folder).items():
         if tasks is not None and name not in tasks:
             continue
@@ -269,16 +268,18 @@ def _traced(
         )
         with replayed(deployment, trace, node) as scenario:
             own = None if records is None else records / f"{name}.parquet"
-            twin = simulation(calibrated(scenario, trace), records=own)
+            found[name] = twin = simulation(calibrated(scenario, trace), records=own)
             if INTERRUPTED in twin.notes:
-                found[name] = twin
                 break
             profiled = simulation(scenario)
             notes = departures(scenario, trace)
-        comparison = Comparison(live, simulated(twin), simulated(profiled), tuple(notes))
-        found[name] = replace(twin, trace=comparison)
-        if INTERRUPTED in profiled.notes:
-            found[name] = replace(found[name], notes=(*twin.notes, INTERRUPTED))
+        stopped = INTERRUPTED in profiled.notes
+        found[name] = replace(
+            twin,
+            trace=Comparison(live, simulated(twin), simulated(profiled), tuple(notes)),
+            notes=(*twin.notes, INTERRUPTED) if stopped else twin.notes,
+        )
+        if stopped:
             break
     if not found:
         raise ValueError(f"{folder} holds no recording of {', '.join(map(repr, tasks or ()))}")
@@ -325,19 +326,22 @@ def run(
     ConservationError
         Where the run's counts do not add up.
     """
-    if queries < 1 or replications < 1:
-        raise ValueError(
-            f"queries and replications are at least 1, not {queries} and {replications}"
-        )
-    if queries % 1 != 0:
-        raise ValueError(f"queries are a whole number, not {queries:g}")
+    for holds, sentence in (
+        (
+            queries >= 1 and replications >= 1,
+            f"queries and replications are at least 1, not {queries} and {replications}",
+        ),
+        (queries % 1 == 0, f"queries are a whole number, not {queries:g}"),
+        (warmup is None or warmup >= 0, f"a warm-up is not negative, as {warmup} is"),
+        (workers is None or workers >= 1, f"workers are at least 1, not {workers}"),
+        (
+            sample_s is None or sample_s > 0,
+            f"samples are more than 0 s apart, not {sample_s or 0:g}",
+        ),
+    ):
+        if not holds:
+            raise ValueError(sentence)
     queries = int(queries)  # 1e6 is one too
-    if warmup is not None and warmup < 0:
-        raise ValueError(f"a warm-up is not negative, as {warmup} is")
-    if workers is not None and workers < 1:
-        raise ValueError(f"workers are at least 1, not {workers}")
-    if sample_s is not None and not sample_s > 0:
-        raise ValueError(f"samples are more than 0 s apart, not {sample_s:g}")
     # Compiled once, before several threads ask for it.
     first = engine_of(scenario, seed=seed, kind=engine, records=records is not None)
     first.advance(0)
@@ -347,9 +351,6 @@ def run(
     settings |= {"kind": first.kind, "sample_s": sample_s, "stop": stop, "progress": progress}
     with ExitStack() as stack:
         if records is not None:
-            # Imported here: most runs record nothing, and pyarrow takes a while.
-            from inferway.twin.records import RecordFile
-
             settings["sink"] = stack.enter_context(RecordFile(records, scenario.fleet)).write
         pool = stack.enter_context(ThreadPoolExecutor(max_workers=workers or os.cpu_count()))
         pending = [
@@ -364,6 +365,57 @@ def run(
         raise KeyboardInterrupt
     result = summarize(scenario, counted or outcomes)
     return replace(result, notes=(*result.notes, INTERRUPTED)) if interrupted else result
+
+
+class RecordFile:
+    """A Parquet file of requests in the order in which they left; several threads may write.
+
+    OSError when it cannot be written.
+    """
+
+    def __init__(self, file: Path, fleet: Fleet) -> None:
+        # Imported here: most runs record nothing, and pyarrow takes a while.
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        self._arrow = pa
+        self._class_of = np.repeat(np.arange(len(fleet.variants), dtype=np.int32), fleet.count)
+        self._variants = pa.array(fleet.variants)
+        self._lock = threading.Lock()
+        file.parent.mkdir(parents=True, exist_ok=True)
+        empty = self._table(0, empty_records(0))
+        self._writer = pq.ParquetWriter(file, empty.schema, compression="zstd")
+
+    def write(self, replication: int, rows: Records) -> None:
+        """Append the rows of a replication."""
+        table = self._table(replication, rows)
+        with self._lock:
+            self._writer.write_table(table)
+
+    def _table(self, replication: int, rows: Records) -> Any:
+        pa, size = self._arrow, int(rows.size[0])
+        columns = {name: getattr(rows, name)[:size] for name in Records._fields[:-1]}
+        server, outcome = (columns[name].astype(np.int32) for name in ("server", "outcome"))
+        variant = np.where(server >= 0, self._class_of[np.maximum(server, 0)], 0)
+        named = pa.DictionaryArray.from_arrays
+        return pa.table(
+            {
+                "replication": np.full(size, replication, np.int32),
+                "arrived_s": columns["arrived_s"],
+                "started_s": pa.array(columns["started_s"], from_pandas=True),
+                "left_s": columns["left_s"],
+                "server": pa.array(server, mask=server < 0),
+                "variant": named(pa.array(variant, mask=server < 0), self._variants),
+                "outcome": named(pa.array(outcome), pa.array(OUTCOMES)),
+                "phase": columns["phase"].astype(np.int32),
+            }
+        )
+
+    def __enter__(self) -> RecordFile:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self._writer.close()
 
 
 def _wait(pending: list[Future[Replicated]], stop: threading.Event) -> bool:

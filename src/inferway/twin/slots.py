@@ -24,7 +24,8 @@ from inferway.placement.exact import best_static
 from inferway.placement.infida import PSI, regret_constant
 from inferway.placement.objective import minimal
 from inferway.placement.serving import serve, spent, tally
-from inferway.placement.table import WRITTEN, Written, build_policy, expected_batches, policy_of
+from inferway.placement.static import Written
+from inferway.placement.table import WRITTEN, build_policy, expected_batches, policy_of
 from inferway.twin.result import NetworkResult, PartResult, Regret
 
 if TYPE_CHECKING:
@@ -139,7 +140,8 @@ def simulate_slots(
     The seed is that of the requests and of what the policy draws; the network stays what the file's
     own seed makes it. Another policy than the file's has its defaults and these options;
     ``written`` is what the file lists under `instances`. With `regret`, the run is compared with
-    the best static allocation (a mixed-integer program, up to a minute). DeploymentError where the
+    the best static allocation (a mixed-integer program, up to a minute). Progress is called after
+    each slot, with 1. DeploymentError where the
     file has no network, or one that cannot be used; ValueError for a number of slots that is not
     positive, an unknown policy or option.
     """
@@ -218,7 +220,7 @@ def run_slots(
         policy.step(Observation(requests, load))
         sums.cpu[slot] = time.thread_time() - start
         if progress is not None:
-            progress(slot + 1)
+            progress(1)
     by_tier, by_task = tally(network, served)
     return sums.result(
         NetworkResult,

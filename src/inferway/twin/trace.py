@@ -348,7 +348,6 @@ def _drift(trace: RecordedTrace) -> list[str]:
 
 
 def _runs(trace: RecordedTrace, variant: str) -> Ints:
-    """Select the requests that a variant ran alone, or as the first of a batch."""
     if variant not in trace.variants:
         return np.empty(0, np.int64)
     own = (trace.together > 0) & (trace.taken_by == trace.variants.index(variant))

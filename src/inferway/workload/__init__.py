@@ -1,7 +1,16 @@
 """Requests over time: arrival processes as arrays of arrival times."""
 
-from inferway.workload.arrivals import Chunk, mean_rate, peak_rate, stream, times
-from inferway.workload.phases import PhaseCourse, Span, phase_of, phases_of, spans
+from inferway.workload.arrivals import (
+    Chunk,
+    PhaseCourse,
+    Span,
+    mean_rate,
+    peak_rate,
+    phases_of,
+    spans,
+    stream,
+    times,
+)
 
 __all__ = [
     "Chunk",
@@ -9,7 +18,6 @@ __all__ = [
     "Span",
     "mean_rate",
     "peak_rate",
-    "phase_of",
     "phases_of",
     "spans",
     "stream",

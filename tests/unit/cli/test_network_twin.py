@@ -133,9 +133,10 @@ def test_ctrl_c_prints_what_is_known() -> None:
     code = (
         "import sys, inferway.twin.slots as slots\n"
         "from inferway.cli import main\n"
-        "run = slots.run_slots\n"
-        "def told(done):\n"
-        "    if done == 2:\n"
+        "run, seen = slots.run_slots, []\n"
+        "def told(more):\n"
+        "    seen.append(more)\n"
+        "    if len(seen) == 2:\n"
         "        print('running', file=sys.stderr, flush=True)\n"
         "        sys.stdin.readline()\n"
         "slots.run_slots = lambda *a, **k: run(*a, **{**k, 'progress': told})\n"

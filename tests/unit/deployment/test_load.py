@@ -36,7 +36,7 @@ def test_the_papers_fleet(examples: Path) -> None:
     assert [accuracy for _, accuracy, _ in fleet] == [0.70, 0.75, 0.80, 1.0]
     assert [count for _, _, count in fleet] == [16] * 4
     assert deployment.policy_of(task).policy == "priced"
-    assert deployment.policy_of(task.name).options == {"price": None, "step": None, "wait": 3.0}
+    assert deployment.policy_of(task.name).options == {"price": None, "step": 1.0, "wait": 2.3}
 
 
 def test_the_edge_under_bursts(examples: Path) -> None:

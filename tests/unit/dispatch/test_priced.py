@@ -1,4 +1,4 @@
-"""`priced`: with one price as it always was, with two it keeps both means."""
+"""`priced`: the rule as its text says, and with two prices it keeps both means."""
 
 from __future__ import annotations
 
@@ -19,55 +19,103 @@ FLEET = Fleet(
 TARGET = 0.76
 
 
-def by_one_price(dispatcher: Dispatcher, price: float, wait: float) -> int:
-    """The rule as it was before there was a second price, written out on the site."""
-    site, best, least = dispatcher.site, -1, np.inf
-    for k, accuracy in enumerate(site.accuracy):
-        cost = 1.0 / site.rate[k] - price * accuracy
-        if cost < least and site.idle[k] > 0:
-            best, least = int(site.idle_server[site.first[k] + site.idle[k] - 1]), cost
-    for k, accuracy in enumerate(site.accuracy):
-        for server in range(site.first[k], site.first[k + 1]):
-            cost = (1.0 + wait * site.queue[server]) / site.rate[k] - price * accuracy
-            if site.queue[server] and cost < least and site.open[server]:
-                best, least = server, cost
-    return best
+class ByTheText:
+    """The rule of the module's docstring, written out on the site, one step after the other."""
+
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        policy = dispatcher.policy
+        self.site, self.span, self.wait = dispatcher.site, policy.span, policy.wait
+        self.least, self.base, self.price = policy.least, float(policy.price[0]), policy.price[0]
+        self.bank, self.answers = 0.0, 0
+
+    def choose(self) -> int:
+        site, costs = self.site, {}
+        for server, k in enumerate(site.server_class):
+            q, n = int(site.queue[server]), int(site.first[k + 1] - site.first[k])
+            at_class = int(site.queue[site.first[k] : site.first[k + 1]].sum())
+            others = max(0, at_class - n + 1 - q)
+            crowd = 0.5 * (n * q + others) / np.sqrt(n) if q else 0.0
+            cost = (1 + self.wait * q + crowd) / site.rate[k] - self.price * site.accuracy[k]
+            if site.open[server]:
+                costs[server] = cost
+        least = min(costs.values())
+        cheapest = [server for server, cost in costs.items() if cost < least + 1e-12]
+        idle = [server for server in cheapest if not site.queue[server]]
+        if not idle:
+            return cheapest[0]
+        k = site.server_class[idle[0]]
+        return int(site.idle_server[site.first[k] + site.idle[k] - 1])
+
+    def learn(self, k: int, rows: int) -> None:
+        gain = rows * (self.site.accuracy[k] - TARGET) / self.span
+        self.answers += rows
+        self.bank = min(2000.0, self.bank + gain)
+        short = max(0.0, 20.0 - self.bank) / 5
+        gate = max(1 / 150, 1 / (5 + self.answers / 20))
+        push = min(np.log(1 + short), 1.0) / min(5000.0, 300 + self.answers / 2)
+        self.base = max(self.least, self.base * np.exp(push - gate * gain))
+        self.price = self.base * min(1 + short, 150.0)
 
 
-def test_without_a_budget_every_decision_and_every_price_is_as_with_one_price() -> None:
+def test_every_decision_and_every_price_is_the_texts() -> None:
     rate = 0.9 * max_rate(FLEET, TARGET)
     dispatcher = Dispatcher(FLEET, "priced", target=TARGET, rate_per_s=rate)
-    policy, generator = dispatcher.policy, np.random.default_rng(5)
-    assert policy.price.shape == (2,)
-    price, wait, now, busy = float(policy.price[0]), policy.wait, 0.0, 0
-    for _ in range(4_000):
+    generator, now, busy = np.random.default_rng(5), 0.0, 0
+    text, k_of = ByTheText(dispatcher), dispatcher.site.server_class
+    for step in range(4_000):
         now += generator.exponential(1 / rate)
         for server in np.flatnonzero(dispatcher.site.queue):
-            k = dispatcher.site.server_class[server]
-            if generator.random() < 0.9 * dispatcher.site.rate[k] / rate:
+            if generator.random() < 0.9 * dispatcher.site.rate[k_of[server]] / rate:
                 dispatcher.finish(int(server), now, 0.1)
-        expected = by_one_price(dispatcher, price, wait)
+        expected = text.choose()
         busy += bool(dispatcher.site.queue[expected])
-        assert dispatcher.arrive(now, 1) == expected
-        k = dispatcher.site.server_class[expected]
-        price = max(0.0, price + policy.step * (TARGET - dispatcher.site.accuracy[k]))
-        assert policy.price.tolist() == [price, 0.0]
+        rows = 1 + step % 3
+        assert dispatcher.arrive(now, 1, rows=rows) == expected
+        text.learn(k_of[expected], rows)
+        if step % 17 == 0:
+            dispatcher.withdraw(expected, int(dispatcher.site.queue[expected]) - 1, now)
+            text.learn(k_of[expected], -rows)
+        assert dispatcher.policy.price.tolist() == pytest.approx([text.price, 0.0], rel=1e-9)
     assert busy > 100
+
+
+def test_the_span_is_of_the_classes_that_the_bound_mixes() -> None:
+    fleet = Fleet(
+        ("tiny", "medium", "large"),
+        np.array([1000.0, 200.0, 100.0]),
+        np.array([0.4, 0.90, 0.93]),
+        np.array([1, 1, 1]),
+        buffer=15,
+    )
+    policy = Dispatcher(fleet, "priced", target=0.92, rate_per_s=30.0).policy
+    assert policy.span == pytest.approx(0.03)
+
+
+def test_the_bank_never_holds_more_than_the_balance() -> None:
+    """Whoever takes over a task that owes something owes it, too."""
+    dispatcher = Dispatcher(FLEET, "priced", target=TARGET, rate_per_s=1.0)
+    dispatcher.share_balance(np.array([-4.0]))
+    dispatcher.arrive(0.0, 1)
+    bank = dispatcher.policy.memory[1]
+    assert bank == pytest.approx(dispatcher.balance / dispatcher.policy.span)
+    assert bank < -4.0
 
 
 def test_the_prices_start_above_the_bounds() -> None:
     rate = 0.5 * max_rate(FLEET, TARGET, 1.8)
     policy = Dispatcher(FLEET, "priced", target=TARGET, rate_per_s=rate, energy_budget=1.8).policy
     optimum = solve(FLEET, TARGET, rate, 1.8)
-    assert optimum.price_s < policy.price[0]
+    assert optimum.price_s < policy.price[0] == policy.memory[0]
     assert 0 < optimum.energy_price_s < policy.price[1]
 
 
-def test_a_withdrawn_request_gives_its_energy_back() -> None:
+def test_a_withdrawn_request_gives_back_what_it_earned_and_used() -> None:
     rate = 0.5 * max_rate(FLEET, TARGET, 1.8)
     dispatcher = Dispatcher(FLEET, "priced", target=TARGET, rate_per_s=rate, energy_budget=1.8)
-    before = dispatcher.policy.price.copy()
+    policy, before = dispatcher.policy, dispatcher.policy.price[1]
     server = dispatcher.arrive(0.0, 1, rows=3)
-    assert (dispatcher.policy.price != before).all()
+    assert policy.price[1] != before
+    assert policy.memory[1:].all()
     dispatcher.withdraw(server, 0, 0.0)
-    assert dispatcher.policy.price == pytest.approx(before, rel=1e-12)
+    assert policy.price[1] == pytest.approx(before, rel=1e-12)
+    assert policy.memory[1:] == pytest.approx([0.0, 0.0], abs=1e-12)

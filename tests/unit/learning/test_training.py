@@ -19,13 +19,13 @@ from burst import SMALL, control
 
 torch: Any = pytest.importorskip("torch", reason="needs PyTorch: pip install 'inferway[learn]'")
 
+from inferway.files import alone  # noqa: E402
 from inferway.learning.ppo import DivergenceError  # noqa: E402
 from inferway.learning.training import (  # noqa: E402
     CHECKPOINT,
     POLICY,
     Trained,
     TrainingProgress,
-    alone,
     read_checkpoint,
     train,
     write_checkpoint,
@@ -185,7 +185,8 @@ def test_a_checkpoint_of_an_earlier_version_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_folder_is_held_by_one_training(tmp_path: Path) -> None:
-    with alone(tmp_path), pytest.raises(RuntimeError, match="another training writes to"):
+    refused = pytest.raises(RuntimeError, match="another training writes to")
+    with alone(tmp_path, "training"), refused:
         short(tmp_path)
 
 

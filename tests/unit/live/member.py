@@ -19,12 +19,12 @@ import numpy as np
 import inferway
 from inferway.live.control.peers import Peers
 from inferway.live.control.session import neighbors_of
+from inferway.live.node.placement import SlotClock
 from inferway.live.node.placement_messages import PlacementMessages
-from inferway.live.node.slots import SlotClock
 from inferway.live.security.tls import Credentials
 from inferway.network import network_of, topology_of
 from inferway.placement.agent import Agent
-from inferway.placement.crossing import data_of
+from inferway.placement.layout import data_of
 
 
 class Member:

@@ -34,7 +34,7 @@ def free_ports(count: int) -> list[int]:
 
 def parts(network: DeliveryNetwork, node: int, requests: Any, load: Any) -> dict[str, Any]:
     """Cut what a node measures itself out of the whole network's requests and loads."""
-    from inferway.placement.crossing import data_of
+    from inferway.placement.layout import data_of
 
     crossings = data_of(network)[node].crossings
     return {

@@ -50,11 +50,11 @@ class World:
         self.leaving: list[asyncio.Task[None]] = []
         self.runtime = Gated()
 
-    async def come(self, task: str = "a") -> TaskSite:
+    async def come(self, task: str = "a", target: float | None = 0.8) -> TaskSite:
         self.runtime = Gated()
         fleet = Fleet(("tiny",), np.array([1e3]), np.array([0.6]), np.array([1]))
-        dispatcher = Dispatcher(fleet, "fastest-only", target=0.8)
-        pool = Pool(task, SIGNATURE, dispatcher, [self.runtime], PoolOptions(target=0.8))
+        dispatcher = Dispatcher(fleet, "fastest-only", target=target)
+        pool = Pool(task, SIGNATURE, dispatcher, [self.runtime], PoolOptions(target=target))
         site = self.sites[task]
         await site.prepare(pool)
         leaving = site.swap(pool)
@@ -179,5 +179,23 @@ def test_saved_balances_are_taken_up_with_and_without_a_site(run: Any) -> None:
         assert (await world.come("b")).pool.dispatcher.balance == -2.5
         take_up(world.sites, {"b": Balance(0.9, 7.0)})
         assert world.held("b") == -2.5
+
+    run(work)
+
+
+def test_a_changed_target_is_another_promise(run: Any) -> None:
+    async def work(world: World) -> None:
+        site = await world.come()
+        await world.answered(world.ask())
+        assert site.promise is not None
+        assert (site.promise.answers, site.promise.mean) == (1, 0.6)
+        await world.come()
+        assert site.promise.answers == 1
+        await world.come(target=0.5)
+        promise = site.promise
+        assert (promise.target, promise.answers, promise.balance) == (0.5, 0, 0.0)
+        await world.answered(world.ask())
+        assert site.promise.balance == pytest.approx(0.1)
+        assert (await world.come("free", target=None)).promise is None
 
     run(work)

@@ -13,7 +13,7 @@ from finished import Finished
 from inferway.live.instance import FAILURES, RETRY_S, PoolTerms, RetryBudget
 from inferway.live.local import verdict
 from inferway.live.request import InferRequest, Outcome
-from inferway.live.upstream.server import ServerInstance
+from inferway.live.upstream.remote import ServerInstance
 from inferway.protocol import Signature, Tensor
 from inferway.runtime import Fault, RemoteError
 

@@ -18,6 +18,17 @@ def test_answers_and_their_latency() -> None:
     assert counters.service_sum_s == [0.25, 1.0]
 
 
+def test_a_promise_leaves_out_what_does_not_count_and_begins_anew() -> None:
+    counters = Stats(("tiny", "big"))
+    counters.answered(1, 3, 0.9, 0.0, 0.5)
+    counters.answered(0, 2, 0.5, 0.0, 0.5, counted=False)
+    assert (counters.promised, counters.promised_sum) == (3, 3 * 0.9)
+    counters.promise_anew()
+    counters.answered(0, 1, 0.5, 0.0, 0.5)
+    assert (counters.promised, counters.promised_sum) == (1, 0.5)
+    assert counters.total_rows == 6
+
+
 def test_ends_without_a_variant_are_counted_apart() -> None:
     counters = Stats(("tiny", "big"))
     counters.ended(Outcome.REJECTED)

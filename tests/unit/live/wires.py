@@ -8,6 +8,7 @@ from typing import Any
 
 from inferway.live.control.peers import MENU
 from inferway.live.node.offer_table import OfferTable
+from inferway.live.request import NodeCondition
 from inferway.protocol import Signature
 
 
@@ -31,7 +32,7 @@ class Wires:
         links = {a if b == node else b: 0.01 for a, b in ends}
         self.peers[node] = Links(self, node)
         return OfferTable(
-            node,
+            NodeCondition(node),
             self.peers[node],  # type: ignore[arg-type]
             links_s=links,
             upstream=upstream,

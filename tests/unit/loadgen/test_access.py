@@ -17,9 +17,8 @@ from inferway.live import Certificate
 from inferway.live.security.authority import issue
 from inferway.loadgen import Access, DriveError, Stream, drive, replay, summary
 from inferway.loadgen.access import OPEN, signature
-from inferway.loadgen.generator import SendPlan
+from inferway.loadgen.generator import SendPlan, carry_out
 from inferway.loadgen.message import head
-from inferway.loadgen.process import carry_out
 from inferway.protocol.address import ServerAddress
 
 KEY = "a-key-of-enough-length"

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from inferway.loadgen.answer import Prediction, decode
+from inferway.loadgen.message import Prediction, decode
 
 
 def _body(data: object = None, **output: object) -> bytes:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from inferway.placement import Observation, build_policy, minimal, serve
-from inferway.placement.hindsight import average_gain, horizon_of
+from inferway.placement.static import average_gain, horizon_of
 
 
 def one_node(budget: float, variants: list[naive.Variant], requests: float, copies: int = 1):

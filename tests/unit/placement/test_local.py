@@ -11,12 +11,20 @@ from agent_exchange import Exchange
 
 from inferway.network.delivery import DeliveryNetwork
 from inferway.placement import Observation, build_policy, minimal, serve
-from inferway.placement.agent import Agent
-from inferway.placement.counters import Counters
-from inferway.placement.crossing import data_of
+from inferway.placement.agent import (
+    Agent,
+    Counters,
+    Floor,
+    LocalPolicy,
+    Needed,
+    Offers,
+    Worst,
+    decode,
+    encode,
+)
 from inferway.placement.infida import InfidaState
-from inferway.placement.local import LocalPolicy, loads_of, local_policy, variants_of
-from inferway.placement.messages import Floor, Needed, Offers, Worst, decode, encode
+from inferway.placement.layout import data_of
+from inferway.placement.local import loads_of, local_policy
 
 
 def some_network(seed: int, **changes: object) -> DeliveryNetwork:
@@ -60,7 +68,7 @@ def test_nodes_that_count_decide_as_the_whole_network_does(seed: int, name: str)
         assert np.array_equal(np.concatenate([local.x for local in nodes]), whole.allocation)
         seen.add(whole.allocation.tobytes())
     assert len(seen) > 1 or name != "greedy"
-    assert not any(local.needs_letters for local in nodes)
+    assert not any(isinstance(local, Agent) for local in nodes)
 
 
 @pytest.mark.parametrize("name", ["static-greedy", "repository-only", "exact"])
@@ -92,17 +100,17 @@ def test_infida_is_an_agent_with_the_options_given() -> None:
         requests = naive.batch(network, slot)
         load = serve(network, requests, exchange.allocation)
         exchange.step(Observation(requests, load))
-        letters = [letter for local in nodes for letter in local.agent.open()] if not slot else []
+        letters = [letter for local in nodes for letter in local.open()] if not slot else []
         deliver(nodes, letters)
         for node, local in enumerate(nodes):
             came = reached(network, node, requests, load)
             letters += local.close_slot(
-                entering(local.agent, requests), came, measured(network, node, load)
+                entering(local, requests), came, measured(network, node, load)
             )
         deliver(nodes, letters)
         deliver(nodes, [letter for local in nodes for letter in local.step()])
         assert np.array_equal(np.concatenate([local.x for local in nodes]), exchange.allocation)
-    assert all(local.needs_letters for local in nodes)
+    assert all(isinstance(local, Agent) for local in nodes)
 
 
 def entering(agent: Agent, requests) -> dict[int, float]:
@@ -116,7 +124,7 @@ def entering(agent: Agent, requests) -> dict[int, float]:
 def deliver(nodes: list[LocalPolicy], letters: list) -> None:
     while letters:
         letter = letters.pop(0)
-        letters += nodes[letter.to].agent.receive(letter.data)
+        letters += nodes[letter.to].receive(letter.data)
 
 
 def test_unknown_names_and_options_are_refused() -> None:
@@ -156,7 +164,7 @@ class Course:
         letters = []
         for node, agent in enumerate(self.agents):
             loads = measured(self.network, node, load)
-            letters += agent.close_slot(entering(agent, requests), loads, slot=number)
+            letters += agent.close_slot(entering(agent, requests), {}, loads, slot=number)
         self.deliver(letters)
         self.deliver([letter for agent in self.agents for letter in agent.step()])
 
@@ -176,7 +184,7 @@ class Course:
 
     @property
     def allocation(self):
-        return np.concatenate([agent.allocation for agent in self.agents])
+        return np.concatenate([agent.x for agent in self.agents])
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -312,7 +320,7 @@ def test_what_another_policy_has_saved_is_no_beginning_for_infida() -> None:
     again.restore(counted.state, closed=7)
     requests = naive.batch(network, 1)
     for one in (again, fresh):
-        one.close_slot(entering(one.agent, requests), {}, {}, slot=8)
+        one.close_slot(entering(one, requests), {}, {}, slot=8)
         one.step()
         assert one.state.y.any()
     for name, left, right in zip(again.state._fields, again.state, fresh.state, strict=True):
@@ -361,12 +369,13 @@ def copies_network() -> DeliveryNetwork:
 
 def test_counts_of_a_variant_are_put_down_to_the_copies_that_ran() -> None:
     network = copies_network()
-    data, names = data_of(network)[1], variants_of(network, 1)
+    data = data_of(network)[1]
+    names = data.variants
     small, large = (network.variants[k] for k in range(2))
     running = np.zeros(len(names), np.uint8)
     of_small = [p for p, name in enumerate(names) if name == small and data.layout.task[p] == 0]
     running[of_small[1:]] = 1
-    loads = loads_of(data, names, {(0, small): 30.0, (1, small): 60.0}, running)
+    loads = loads_of(data, {(0, small): 30.0, (1, small): 60.0}, running)
     at = {
         rho: {int(p): float(n) for p, n in zip(c.pair, loads[rho], strict=True) if n}
         for rho, c in data.crossings.items()
@@ -376,10 +385,10 @@ def test_counts_of_a_variant_are_put_down_to_the_copies_that_ran() -> None:
     assert at[1] == pytest.approx({of_small[1]: 60 * 50 / 90, of_small[2]: 60 * 40 / 90})
     assert at[2] == {}
     # Beyond all capacities, and where nothing runs any more.
-    loads = loads_of(data, names, {(0, small): 500.0}, np.zeros_like(running))
+    loads = loads_of(data, {(0, small): 500.0}, np.zeros_like(running))
     assert sorted(loads[0][loads[0] > 0]) == [50.0, 50.0, 400.0]
-    assert loads_of(data, names, {(9, small): 5.0, (0, "huge"): 5.0}, running)[0].sum() == 0
-    assert loads_of(data, names, {(0, small): 0.0, (0, large): 0.0}, running)[0].sum() == 0
+    assert loads_of(data, {(9, small): 5.0, (0, "huge"): 5.0}, running)[0].sum() == 0
+    assert loads_of(data, {(0, small): 0.0, (0, large): 0.0}, running)[0].sum() == 0
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -388,14 +397,14 @@ def test_counts_by_variant_give_back_the_twin_s_loads(seed: int) -> None:
     allocation = naive.some_allocation(network, seed)
     load = serve(network, naive.batch(network, seed), allocation)
     for node, data in enumerate(data_of(network)):
-        names = variants_of(network, node)
+        names = data.variants
         served: dict[tuple[int, str], float] = {}
         for rho, crossing in data.crossings.items():
             for pair, number in zip(crossing.pair, load[crossing.option], strict=True):
                 key = rho, names[pair]
                 served[key] = served.get(key, 0.0) + float(number)
         start, end = network.pairs.first[node : node + 2]
-        loads = loads_of(data, names, served, allocation[start:end])
+        loads = loads_of(data, served, allocation[start:end])
         taken = np.zeros(len(names))
         for rho, crossing in data.crossings.items():
             assert loads[rho].sum() == pytest.approx(load[crossing.option].sum())

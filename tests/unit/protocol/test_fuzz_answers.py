@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from fuzzed import MIXED, as_binary, as_json
 from fuzzing import Course, few_or_many
-from inferway.loadgen.answer import decode as read_answer
+from inferway.loadgen.message import decode as read_answer
 from inferway.protocol import Signature
 from inferway.protocol.inference import AnswerError
 from inferway.protocol.inference import decode as read_remote

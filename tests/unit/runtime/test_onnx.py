@@ -112,7 +112,7 @@ def test_of_one_file_the_weights_are_there_once(
         pytest.fail("the file was read again")
 
     with monkeypatch.context() as patch:
-        patch.setattr("inferway.runtime.onnx.read", read)
+        patch.setattr("inferway.runtime.runtime.read", read)
         second = OnnxRuntime(path)
     first.close()
     for name, array in second.run(inputs).items():

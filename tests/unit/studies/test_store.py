@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from inferway.experiments.runner import Point, ResultStore, key
+from inferway.files import alone
 
 
 def call(**arguments):
@@ -59,10 +60,9 @@ def test_rows_that_nobody_asks_for_are_dropped(tmp_path):
 
 
 def test_two_runs_never_write_to_one_folder(tmp_path):
-    store = ResultStore(tmp_path)
-    with store.alone(), pytest.raises(RuntimeError, match="another run writes"):
-        ResultStore(tmp_path).alone().__enter__()
-    with store.alone():
+    with alone(tmp_path, "run"), pytest.raises(RuntimeError, match="another run writes"):
+        alone(tmp_path, "run").__enter__()
+    with alone(tmp_path, "run"):
         pass
 
 

@@ -16,7 +16,7 @@ from inferway.site import Fleet, Site
 from inferway.twin import Scenario, SetOutage, run
 from inferway.twin.engine import kinds_of
 from inferway.twin.replication import replicate
-from inferway.workload import phase_of, stream
+from inferway.workload import PhaseCourse, stream
 
 ONES = np.ones(2, np.int64)
 BURSTY = MapArrivals.read(
@@ -125,7 +125,9 @@ def test_periodic_phases_are_seen_too(probe: Any) -> None:
     times_s = np.array([seen[0] for seen in controller.seen])
     inside = np.abs(np.mod(times_s, 2.2)[:, None] - [0, 1.5, 2.2]).min(axis=1) > 1e-9
     phases = np.array([seen[1].phase for seen in controller.seen])
-    assert (phases == phase_of(arrivals, times_s))[inside].all()
+    course = PhaseCourse(arrivals)
+    expected = np.array([course.at(time_s)[0] for time_s in times_s])
+    assert (phases == expected)[inside].all()
 
 
 def test_a_rejection_asks_again_at_once(probe: Any) -> None:

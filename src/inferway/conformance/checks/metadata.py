@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from inferway.conformance.answer import answered
 from inferway.conformance.client import Answer, NotOfferedError, ViolationError, expect
 from inferway.conformance.report import Check
-from inferway.conformance.target import REPOSITORY, Target
+from inferway.conformance.target import REPOSITORY, Target, answered
 from inferway.conformance.tensors import packed
 
 NOBODY: Final = "inferway-conformance-nobody"
@@ -37,13 +36,11 @@ def _health(side: str) -> Callable[[Target], str]:
 
 
 def _model_ready(target: Target) -> str:
-    """The model is ready under the path without a version."""
     target.needs_unversioned()
     return _healthy(target.get(f"{target.unversioned}/ready"), "ready")
 
 
 def _version_ready(target: Target) -> str:
-    """Every version that the metadata name answers, and one at least is ready."""
     answers = [target.get(f"{target.versioned(one)}/ready") for one in target.offered_versions]
     for answer in answers:
         expect(answer.status in (200, 400, 503), f"{answer}; the metadata name this version")
@@ -54,7 +51,6 @@ def _version_ready(target: Target) -> str:
 
 
 def _nobody_ready(target: Target) -> str:
-    """A model that does not exist is not ready."""
     answer = target.get(f"/v2/models/{NOBODY}/ready").refused("expected 404 or another 4xx")
     return f"status {answer.status}"
 
@@ -69,7 +65,6 @@ def _server(answer: Answer) -> str:
 
 
 def _server_slash(target: Target) -> str:
-    """`/v2/` gives the same, or leads there."""
     answer = target.get("/v2/")
     if answer.status in (301, 302, 307, 308):
         location = answer.headers.get("location", "")
@@ -83,14 +78,12 @@ def _server_slash(target: Target) -> str:
 
 
 def _model(target: Target) -> str:
-    """The model's metadata are complete."""
     target.needs_unversioned()
     _complete(target, target.metadata)
     return str(target.signature)
 
 
 def _versions(target: Target) -> str:
-    """Every version that the metadata name has the same inputs and outputs."""
     for one in target.offered_versions:
         answer = target.get(target.versioned(one))
         _complete(target, answer.good("the metadata name this version").json)
@@ -122,14 +115,12 @@ def _complete(target: Target, metadata: Any) -> None:
 
 
 def _consistent(target: Target) -> str:
-    """An answer has the outputs that the metadata name, no more and no fewer."""
     outputs = answered(target, target.message()).outputs
     shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in outputs.items())
     return f"answered {shapes} as the metadata say"
 
 
 def _index(target: Target) -> str:
-    """The repository index lists the model as ready."""
     answer = target.call("POST", "/v2/repository/index", *packed({"ready": True}))
     if answer.status in (404, 405, 501):
         target.needs(REPOSITORY)

@@ -11,12 +11,20 @@ import grpc
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from inferway.conformance.answer import Inference, agree, compared, complete, described, reference
 from inferway.conformance.checks.infer import outputs_alone
 from inferway.conformance.checks.metadata import NOBODY
 from inferway.conformance.client import NotOfferedError, ViolationError, expect
 from inferway.conformance.report import Check
-from inferway.conformance.target import ConformanceError, Target
+from inferway.conformance.target import (
+    ConformanceError,
+    Inference,
+    Target,
+    agree,
+    compared,
+    complete,
+    described,
+    reference,
+)
 from inferway.conformance.tensors import Array, Message, draw, from_raw, to_raw
 from inferway.live.grpc import messages
 from inferway.protocol import Tensor
@@ -37,8 +45,6 @@ SERVING: Final = 1
 
 
 class _StatusError(ViolationError):
-    """A call ended with a status other than OK."""
-
     def __init__(self, method: str, code: str, details: str) -> None:
         self.reason = f"{method} ended with {code}: {details[:160]}"
         super().__init__(f"{self.reason}; expected OK")
@@ -111,7 +117,6 @@ def _request(target: Target, message: Message, version: str = "") -> Any:
 
 
 def _infer(target: Target, message: Message, version: str = "") -> Inference:
-    """Send a request that is right, and read its answer; a violation if that is none."""
     answer = _call(target, "ModelInfer", _request(target, message, version))
     agree("model_name", answer.model_name, target.task)
     if sent := message.fields.get("id"):
@@ -159,8 +164,6 @@ def _server_is(target: Target, state: str, otherwise: str) -> str:
 
 
 def _model_ready(target: Target) -> str:
-    """The model is ready, one that does not exist is not."""
-
     def ready(name: str) -> bool:
         return bool(_call(target, "ModelReady", messages.ModelReadyRequest(name=name)).ready)
 
@@ -173,7 +176,6 @@ def _model_ready(target: Target) -> str:
 
 
 def _server(target: Target) -> str:
-    """ServerMetadata agrees with HTTP's."""
     found, said = _call(target, "ServerMetadata"), target.get("/v2").json
     expect(
         (found.name, found.version) == (said.get("name"), said.get("version")),
@@ -183,7 +185,6 @@ def _server(target: Target) -> str:
 
 
 def _model(target: Target) -> str:
-    """ModelMetadata agrees with HTTP's."""
     found = _call(target, "ModelMetadata", messages.ModelMetadataRequest(name=target.task))
     for side in ("inputs", "outputs"):
         over = [(one.name, one.datatype, tuple(one.shape)) for one in getattr(found, side)]
@@ -216,7 +217,6 @@ def _versions(target: Target) -> str:
 
 
 def _health(target: Target) -> str:
-    """The server is healthy in the words of gRPC's own health protocol."""
     try:
         status = _call(target, "Check", service=messages.HEALTH).status
     except _StatusError as error:

@@ -9,32 +9,20 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+# Most that is held of what one neighbor says.
 STATE_BYTES: Final = 64 << 20
-"""Most that is held of what one neighbor says."""
 # A neighbor holds one token, and two for a moment when it restarts.
 _PROCESSES: Final = 4
 
 
 class Sample(NamedTuple):
-    """A value that a neighbor put or deleted, or a message of it.
+    """A value that a neighbor put or deleted, or a message of it, which has no name."""
 
-    Attributes
-    ----------
-    process
-        Which of the neighbor's processes sent it.
-    number
-        Of the change; of the last change before it where it is a message.
-    kind, name
-        Its key in two parts; a message has no name.
-    data
-        The content; None where the value was deleted.
-    """
-
-    process: str
-    number: int
+    process: str  # Which of the neighbor's processes sent it
+    number: int  # Of the change; of the last change before it where it is a message
     kind: str
     name: str
-    data: bytes | None
+    data: bytes | None  # None where the value was deleted
 
     @property
     def key(self) -> str:
@@ -64,27 +52,19 @@ _NOTHING: Final = _Held(-1, 0, False)
 class PeerLink:
     """The link to one neighbor, without the wire.
 
-    Attributes
-    ----------
-    values
-        What is said to the neighbor, by key.
-    number
-        Of the last change of it.
-    alive
-        Whether the neighbor was said to live.
-    whole
-        Whether all that the neighbor says is held.
+    It has the `values` that are said to the neighbor, by key, and the `number` of their last
+    change. The neighbor may have been said to be `alive`, and is held `whole` where all is held
+    that it says.
     """
+
+    alive = whole = False
 
     def __init__(self) -> None:
         self.values: dict[str, bytes] = {}
-        self.number = 0
-        self.alive = self.whole = False
         self._processes: list[str] = []
         self._held: dict[str, _Held] = {}
-        self._bytes = 0
         # Changes came without a gap from the first to the last of these numbers.
-        self._first = self._last = 0
+        self.number = self._bytes = self._first = self._last = 0
 
     def say(self, key: str, data: bytes | None) -> bool:
         """Set a value, or delete it; returns whether that changes anything."""
@@ -111,7 +91,8 @@ class PeerLink:
             self._processes.append(process)
         if self.process == before:
             return False
-        self._forget()
+        self._held, self._bytes, self.whole = {}, 0, False
+        self._first = self._last = 0
         return True
 
     def take(self, sample: Sample) -> str | None:
@@ -160,8 +141,3 @@ class PeerLink:
         if self.whole and sample.data is None:  # nothing older can come any more
             self._bytes -= self._held.pop(key).size
         return None
-
-    def _forget(self) -> None:
-        self._held, self._bytes = {}, 0
-        self._first = self._last = 0
-        self.whole = False

@@ -20,6 +20,7 @@ import struct
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from importlib.util import find_spec
 from typing import Any, Final, NamedTuple
@@ -31,16 +32,16 @@ from inferway.live.errors import ServeError
 from inferway.live.security.tls import Credentials
 from inferway.live.threads import Wakeup
 
+# The kind of what a node offers.
 MENU: Final = "menu"
-"""The kind of what a node offers."""
+# The kinds of placement's messages.
 PLACEMENT: Final = ("floor", "needed", "worst", "offers")
-"""The kinds of placement's messages."""
 KINDS: Final = frozenset((MENU, *PLACEMENT))
 
+# A neighbor from which nothing comes for so long is gone.
 LEASE_S: Final = 1.0
-"""A neighbor from which nothing comes for so long is gone."""
+# Most that one sample may have.
 LIMIT_BYTES: Final = 1 << 20
-"""Most that one sample may have."""
 # Of one neighbor, until the loop has looked; what comes beyond is dropped.
 _INBOX_BYTES: Final = 64 << 20
 # What a sample takes beside its content.
@@ -54,28 +55,26 @@ _STAMP: Final = struct.Struct(">4sQ")
 _WHOLE: Final = "whole"
 
 
+# Samples and bytes by (neighbor, kind).
+Counts = dict[tuple[str, str], tuple[int, int]]
+
+
 class Traffic(NamedTuple):
     """Traffic over the node's links since the last `Peers.cut`.
 
-    Attributes
-    ----------
-    sent, received
-        Samples and bytes, by (neighbor, kind); the bytes are of names and contents.
-    refused
-        Samples that were dropped, by (neighbor, reason): ``gone`` (nobody was there) and ``large``
-        before they were sent; ``large``, ``kind``, ``anonymous`` (names no process), ``flood``,
-        ``full``, ``old`` (overtaken) and ``gone`` (of another process than the one that counts)
-        when they came; ``failed`` where whoever took them raised.
+    Samples and bytes, of names and contents, by (neighbor, kind); and samples that were dropped, by
+    (neighbor, reason): ``gone`` (nobody was there) and ``large`` before they were sent; ``large``,
+    ``kind``, ``anonymous`` (names no process), ``flood``, ``full``, ``old`` (overtaken) and
+    ``gone`` (of another process than the one that counts) when they came; ``failed`` where whoever
+    took them raised.
     """
 
-    sent: dict[tuple[str, str], tuple[int, int]]
-    received: dict[tuple[str, str], tuple[int, int]]
+    sent: Counts
+    received: Counts
     refused: dict[tuple[str, str], int]
 
 
 class _Token(NamedTuple):
-    """A process of a neighbor that comes or goes."""
-
     process: str
     there: bool
 
@@ -83,22 +82,10 @@ class _Token(NamedTuple):
 class Peers:
     """A node's links to its neighbors; used from one event loop.
 
-    Parameters
-    ----------
-    node
-        The node's name.
-    network
-        The network's name; nodes of others are not heard.
-    listen
-        Own address, as HOST:PORT.
-    neighbors
-        Their names, with the address of each that this node connects to; None for those that
-        connect to it (`inferway.live.control.session.neighbors_of`).
-    credentials
-        The node's, checked by `open`; None for TCP without encryption, where any process that
-        reaches the address may speak in a neighbor's name.
-    delays_s
-        By neighbor, s, how much later all that is said reaches it, where links are emulated.
+    Nodes of other networks are not heard. The neighbors are those of
+    `inferway.live.control.session.neighbors_of`, `open` checks the node's credentials, and without
+    these any process that reaches the address may speak in a neighbor's name. Where links are
+    emulated, all that is said reaches a neighbor later by its delay, s.
     """
 
     def __init__(
@@ -112,10 +99,8 @@ class Peers:
         delays_s: Mapping[str, float] | None = None,
     ) -> None:
         self.node, self.listen = node, listen
-        self._addresses = dict(neighbors)
-        self._keys = KeyExpressions(network, node)
-        self._credentials = credentials
-        self._delays_s = delays_s or {}
+        self._addresses, self._credentials = dict(neighbors), credentials
+        self._keys, self._delays_s = KeyExpressions(network, node), delays_s or {}
         self._on_sample: list[Callable[[str, str, str, bytes | None], None]] = []
         self._on_neighbor: list[Callable[[str, bool], None]] = []
         self._process = secrets.token_bytes(4)
@@ -131,8 +116,8 @@ class Peers:
         self._lock = threading.Lock()
         self._inbox: deque[tuple[str, Sample | WholeState | _Token]] = deque()
         self._pending: Counter[str] = Counter()
-        self._sent: Counter[tuple[str, str, str]] = Counter()
-        self._received: Counter[tuple[str, str, str]] = Counter()
+        self._sent: Counts = {}
+        self._received: Counts = {}
         self._refused: Counter[tuple[str, str]] = Counter()
 
     def on_sample(self, callback: Callable[[str, str, str, bytes | None], None]) -> None:
@@ -158,11 +143,8 @@ class Peers:
     async def open(self) -> None:
         """Listen, and begin to connect to the neighbors; returns without waiting for them.
 
-        Raises
-        ------
-        ServeError
-            Where the address cannot be listened at, the credentials do not hold, or the extra
-            `network` is not installed.
+        ServeError where the address cannot be listened at, the credentials do not hold, or the
+        extra `network` is not installed.
         """
         check_extra(secured=self._credentials is not None)
         if self._credentials is not None:
@@ -190,14 +172,17 @@ class Peers:
     def cut(self) -> Traffic:
         """Return the traffic since the last cut, and begin anew."""
         with self._lock:
-            traffic = Traffic(_paired(self._sent), _paired(self._received), dict(self._refused))
+            traffic = Traffic(self._sent.copy(), self._received.copy(), dict(self._refused))
             for counts in (self._sent, self._received, self._refused):
                 counts.clear()
         return traffic
 
     async def close(self) -> None:
         """Say goodbye: neighbors learn at once that the node has gone."""
-        await asyncio.to_thread(self._disconnect)
+        session, self._session = self._session, None
+        if session is not None:
+            await asyncio.to_thread(session.close)
+        self._held.clear()
         with self._lock:
             bell, self._bell = self._bell, None
         if bell is not None:
@@ -227,11 +212,11 @@ class Peers:
             self._send(neighbor, kind, b"")
 
     def _put(self, neighbor: str, key: str, data: bytes | None) -> None:
+        if data is not None and len(data) > LIMIT_BYTES:
+            self._refuse(neighbor, "large")
+            return
         link = self._links[neighbor]
         with self._lock:
-            if data is not None and len(data) > LIMIT_BYTES:
-                self._refused[neighbor, "large"] += 1
-                return
             changed = link.say(key, data)
         if changed and link.process is not None:
             self._transmit(neighbor, key, data, link.number)
@@ -242,24 +227,25 @@ class Peers:
         if there and len(data) <= LIMIT_BYTES:
             self._transmit(neighbor, kind, data, link.number)
         else:
-            with self._lock:
-                self._refused[neighbor, "large" if there else "gone"] += 1
+            self._refuse(neighbor, "large" if there else "gone")
 
     def _transmit(self, neighbor: str, key: str, data: bytes | None, number: int) -> None:
         import zenoh
 
-        session, drop = self._session, zenoh.CongestionControl.DROP
-        at, stamp = f"{self._keys.to(neighbor)}/{key}", _STAMP.pack(self._process, number)
+        session, at = self._session, f"{self._keys.to(neighbor)}/{key}"
+        how = {
+            "congestion_control": zenoh.CongestionControl.DROP,
+            "attachment": _STAMP.pack(self._process, number),
+        }
         try:
             if session is None:
                 raise zenoh.ZError("it is closed")
             if data is None:
-                session.delete(at, congestion_control=drop, attachment=stamp)
+                session.delete(at, **how)
             else:
-                session.put(at, data, congestion_control=drop, attachment=stamp)
+                session.put(at, data, **how)
         except zenoh.ZError:  # the session may close at any moment
-            with self._lock:
-                self._refused[neighbor, "gone"] += 1
+            self._refuse(neighbor, "gone")
         else:
             self._count(self._sent, neighbor, key, data)
 
@@ -295,9 +281,10 @@ class Peers:
         try:
             session = zenoh.open(zenoh.Config.from_json5(config))
         except zenoh.ZError as error:
+            # Without the places in Zenoh's source.
+            cause = str(error).partition(" at /")[0].strip() or type(error).__name__
             raise ServeError(
-                f"node {self.node} cannot listen for its neighbors at {self.listen}: "
-                f"{_first_cause(error)}"
+                f"node {self.node} cannot listen for its neighbors at {self.listen}: {cause}"
             ) from None
         self._session = session
         remote = zenoh.Locality.REMOTE
@@ -319,23 +306,15 @@ class Peers:
             token = f"{self._keys.to(neighbor)}/{ALIVE}/{self._process.hex()}"
             self._held.append(session.liveliness().declare_token(token))
 
-    def _disconnect(self) -> None:
-        session, self._session = self._session, None
-        if session is not None:
-            session.close()
-        self._held.clear()
-
     # What is heard.
 
     def _see(self, neighbor: str, token: Any) -> None:
-        """Note a neighbor's token, in a thread of Zenoh's."""
         import zenoh
 
         process = str(token.key_expr).rpartition("/")[2]
         self._arrive(neighbor, _Token(process, token.kind == zenoh.SampleKind.PUT))
 
     def _hear(self, neighbor: str, heard: Any) -> None:
-        """Take a neighbor's sample, in a thread of Zenoh's."""
         sample = self._read(neighbor, heard)
         if sample is not None:
             self._arrive(neighbor, sample)
@@ -355,8 +334,7 @@ class Peers:
         elif len(stamp) != _STAMP.size:
             reason = "anonymous"
         if reason is not None:
-            with self._lock:
-                self._refused[neighbor, reason] += 1
+            self._refuse(neighbor, reason)
             return None
         process, number = _STAMP.unpack(stamp)
         gone = heard.kind == zenoh.SampleKind.DELETE
@@ -364,7 +342,6 @@ class Peers:
         return Sample(process.hex(), number, kind, name, data)
 
     def _arrive(self, neighbor: str, what: Sample | WholeState | _Token) -> None:
-        """Hand something to the loop."""
         size = _size(what)
         with self._lock:
             if isinstance(what, Sample) and self._pending[neighbor] + size > _INBOX_BYTES:
@@ -376,7 +353,6 @@ class Peers:
                 self._bell.ring()
 
     def _deliver(self) -> None:
-        """Hand over what has come, on the loop."""
         # Not more than is there now: a neighbor that never stops must not keep the loop.
         for _ in range(len(self._inbox)):
             with self._lock:
@@ -391,13 +367,11 @@ class Peers:
                     self._take(neighbor, what)
 
     def _turn(self, neighbor: str, token: _Token) -> None:
-        """Take note of a process that came or went."""
         link = self._links[neighbor]
-        if not link.see(token.process, token.there):
-            return
-        self._tell_alive(neighbor, False)
-        if link.process is not None:
-            self._ask(neighbor, link.process)
+        if link.see(token.process, token.there):
+            self._tell_alive(neighbor, False)
+            if link.process is not None:
+                self._ask(neighbor, link.process)
 
     def _tell_alive(self, neighbor: str, alive: bool) -> None:
         link = self._links[neighbor]
@@ -427,8 +401,7 @@ class Peers:
         if reason is None:
             self._hand_over(neighbor, sample)
         else:
-            with self._lock:
-                self._refused[neighbor, reason] += 1
+            self._refuse(neighbor, reason)
         if link.process is not None and not link.whole:
             self._ask(neighbor, link.process, again=True)
 
@@ -467,7 +440,7 @@ class Peers:
             self._arrive(neighbor, WholeState(process, number, samples if last else []))
 
         session = self._session
-        try:
+        with suppress(zenoh.ZError):  # the session may close at any moment
             if session is not None:
                 session.get(
                     f"{self._keys.of(neighbor)}/**",
@@ -476,64 +449,39 @@ class Peers:
                     congestion_control=zenoh.CongestionControl.BLOCK,
                     timeout=_QUERY_S,
                 )
-        except zenoh.ZError:  # the session may close at any moment
-            pass
 
     def _guarded(self, neighbor: str, callback: Callable[..., None], *given: object) -> None:
         """Call what is not ours: what it raises is the loop's to report, and nothing is held up."""
         try:
             callback(*given)
         except Exception as error:
-            with self._lock:
-                self._refused[neighbor, "failed"] += 1
+            self._refuse(neighbor, "failed")
             assert self._loop is not None
             self._loop.call_exception_handler(
                 {"message": f"what neighbor {neighbor} said was not taken", "exception": error}
             )
 
-    def _count(
-        self, counts: Counter[tuple[str, str, str]], neighbor: str, key: str, data: bytes | None
-    ) -> None:
+    def _count(self, counts: Counts, neighbor: str, key: str, data: bytes | None) -> None:
         kind, _, name = key.partition("/")
         with self._lock:
-            counts[neighbor, kind, "samples"] += 1
-            counts[neighbor, kind, "bytes"] += len(name) + len(data or b"")
+            samples, size = counts.get((neighbor, kind), (0, 0))
+            counts[neighbor, kind] = samples + 1, size + len(name) + len(data or b"")
 
-
-def _paired(counts: Counter[tuple[str, str, str]]) -> dict[tuple[str, str], tuple[int, int]]:
-    """Put samples and bytes of each (neighbor, kind) together."""
-    return {
-        (neighbor, kind): (number, counts[neighbor, kind, "bytes"])
-        for (neighbor, kind, what), number in counts.items()
-        if what == "samples"
-    }
+    def _refuse(self, neighbor: str, reason: str) -> None:
+        with self._lock:
+            self._refused[neighbor, reason] += 1
 
 
 def _size(what: Sample | WholeState | _Token) -> int:
     """Count what something takes until the loop has looked, in bytes."""
-    match what:
-        case Sample():
-            return _SAMPLE_BYTES + len(what.data or b"")
-        case WholeState():
-            return _SAMPLE_BYTES + sum(map(_size, what.samples))
-        case _Token():
-            return _SAMPLE_BYTES
-
-
-def _first_cause(error: Exception) -> str:
-    """Return what matters of Zenoh's error, without the places in its source."""
-    text = str(error).partition(" at /")[0].strip()
-    return text or type(error).__name__
+    if isinstance(what, WholeState):
+        return _SAMPLE_BYTES + sum(map(_size, what.samples))
+    data = what.data if isinstance(what, Sample) else None
+    return _SAMPLE_BYTES + len(data or b"")
 
 
 def check_extra(*, secured: bool) -> None:
-    """See to it that what nodes talk to each other with is installed.
-
-    Raises
-    ------
-    ServeError
-        When it is not; it is all in one extra.
-    """
+    """Have what nodes talk to each other with installed, all in one extra; else ServeError."""
     for module in ("zenoh", "cryptography") if secured else ("zenoh",):
         if find_spec(module) is None:
             raise ServeError(

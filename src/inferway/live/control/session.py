@@ -15,8 +15,8 @@ from inferway.live.security.tls import Credentials
 from inferway.network.topology import Topology
 from inferway.protocol.address import joined, split
 
+# Under which key a node tells a neighbor that it lives.
 ALIVE: Final = "alive"
-"""Under which key a node tells a neighbor that it lives."""
 
 _RETRY: Final = {"period_init_ms": 100, "period_max_ms": 1000, "period_increase_factor": 2.0}
 # A connection attempt into a partition hangs until then, and one that heals is not seen before.
@@ -25,37 +25,29 @@ _OPEN_TIMEOUT_MS: Final = 3000
 _QUEUE: Final = 16
 _SAID: Final = ("put", "delete", "liveliness_token", "declare_queryable", "reply")
 _ASKED: Final = (
-    "declare_subscriber",
-    "declare_liveliness_subscriber",
-    "liveliness_query",
-    "query",
+    *("declare_subscriber", "declare_liveliness_subscriber"),
+    *("liveliness_query", "query"),
 )
 
 
 class KeyExpressions(NamedTuple):
-    """Names of what one node says to another: ``inferway/NETWORK/FROM/TO/KIND``.
-
-    Attributes
-    ----------
-    network, node
-        The network's name and the node's own.
-    """
+    """Names of what a node of a network says to another: ``inferway/NETWORK/FROM/TO/KIND``."""
 
     network: str
     node: str
 
     def to(self, neighbor: str) -> str:
         """Return the prefix of what the node says to a neighbor."""
-        return f"inferway/{_chunk(self.network)}/{_chunk(self.node)}/{_chunk(neighbor)}"
+        return _prefix(self.network, self.node, neighbor)
 
     def of(self, neighbor: str) -> str:
         """Return the prefix of what a neighbor says to the node."""
-        return f"inferway/{_chunk(self.network)}/{_chunk(neighbor)}/{_chunk(self.node)}"
+        return _prefix(self.network, neighbor, self.node)
 
 
-def _chunk(name: str) -> str:
-    """Write a name as one part of a key: Zenoh reads slashes and ``* $ ? # @`` as its own."""
-    return quote(name, safe="")
+def _prefix(*names: str) -> str:
+    # Zenoh reads slashes and ``* $ ? # @`` as its own.
+    return "/".join(("inferway", *(quote(name, safe="") for name in names)))
 
 
 def neighbors_of(
@@ -64,26 +56,9 @@ def neighbors_of(
     """Name the other ends of a node's links.
 
     One end of each link connects, that which the file names later: in a tree the one further down,
-    which may sit behind a router that lets nobody in.
-
-    Parameters
-    ----------
-    topology
-        Nodes and links.
-    node
-        Its name.
-    addresses
-        HOST:PORT by name, of at least the neighbors that the node connects to.
-
-    Returns
-    -------
-    dict
-        Address by neighbor, in the network's order; None for those that connect to this node.
-
-    Raises
-    ------
-    ServeError
-        For a name that no node has, or a neighbor to connect to without an address.
+    which may sit behind a router that lets nobody in. Neighbors come in the network's order, each
+    with the HOST:PORT that it has in `addresses`, or None where it connects to this node.
+    ServeError for a name that no node has, or an address that is missing.
     """
     if node not in topology.nodes:
         raise ServeError(f"the network has no node {node}; it has {', '.join(topology.nodes[:20])}")
@@ -113,22 +88,10 @@ def settings(
     """Write the configuration of a session, in JSON.
 
     With credentials, who speaks is known from the certificate, and access rules let each neighbor
-    say what begins with its own name and hear what is meant for it, and all others nothing.
-
-    Parameters
-    ----------
-    keys
-        The node's.
-    listen
-        Address, as HOST:PORT; a name stands for each of its addresses.
-    neighbors
-        Address of each that the node connects to; None for those that connect to it.
-    credentials
-        The node's; None for plain TCP, where names are only claimed.
-    lease_s
-        A neighbor from which nothing comes for so long is gone.
-    limit_bytes
-        What is larger is dropped while it arrives.
+    say what begins with its own name and hear what is meant for it, and all others nothing; without
+    them names are only claimed. A name in `listen` stands for each of its addresses. A neighbor
+    from which nothing comes for `lease_s` is gone, and what is larger than `limit_bytes` is dropped
+    while it arrives.
     """
     scheme = "tcp" if credentials is None else "tls"
     dialed = [f"{scheme}/{address}" for address in neighbors.values() if address is not None]
@@ -209,10 +172,19 @@ def _rules(
     for k, neighbor in enumerate(neighbors):
         there, here = f"{keys.of(neighbor)}/**", f"{keys.to(neighbor)}/**"
         own = [
-            _rule(f"hear {k}", _SAID, "ingress", there),
-            _rule(f"ask {k}", _ASKED, "egress", there),
-            _rule(f"tell {k}", _SAID, "egress", here),
-            _rule(f"be asked {k}", _ASKED, "ingress", here),
+            {
+                "id": f"{name} {k}",
+                "messages": list(messages),
+                "flows": [flow],
+                "permission": "allow",
+                "key_exprs": [key],
+            }
+            for name, messages, flow, key in (
+                ("hear", _SAID, "ingress", there),
+                ("ask", _ASKED, "egress", there),
+                ("tell", _SAID, "egress", here),
+                ("be asked", _ASKED, "ingress", here),
+            )
         ]
         subject = f"neighbor {k}"
         rules += own
@@ -224,14 +196,4 @@ def _rules(
         "rules": rules,
         "subjects": subjects,
         "policies": policies,
-    }
-
-
-def _rule(name: str, messages: tuple[str, ...], flow: str, keys: str) -> dict[str, Any]:
-    return {
-        "id": name,
-        "messages": list(messages),
-        "flows": [flow],
-        "permission": "allow",
-        "key_exprs": [keys],
     }

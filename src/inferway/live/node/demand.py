@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Container, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
 from inferway.live.request import InferRequest, Outcome
@@ -16,46 +16,26 @@ if TYPE_CHECKING:
     from inferway.live.node.plan import NodePlan
 
 
-class Measured(NamedTuple):
-    """A slot's counts, in rows; what is passed on for neighbors counts as one row: nobody reads it.
-
-    Attributes
-    ----------
-    arrived
-        By request type: what clients asked of this node, answered or not.
-    reached
-        By request type: that, and what neighbors sent here or through here.
-    served
-        By (request type, variant): what the node's own copies answered.
-    """
-
-    arrived: dict[int, float]
-    reached: dict[int, float]
-    served: dict[tuple[int, str], float]
+# Rows since the start: asked by clients, of these sent on, served here for anybody, sent on for
+# others, and asked by clients but not answered.
+COUNTED: Final = ("arrived", "forwarded", "served", "passed", "failed")
 
 
 class LocalDemand:
     """Counts requests by their type: the task, and the node where they entered.
 
-    Parameters
-    ----------
-    node
-        The node's name.
-    types
-        Request type by (task, entry node). What is of none is served and not counted by type.
+    `types` has the request type by (task, entry node); what is of none is served and not counted by
+    type. The attributes of `COUNTED` are rows since the start, and `for_clients` those by task and
+    variant that were served here for clients of this node.
     """
 
     def __init__(self, node: str, types: Mapping[tuple[str, str], int]) -> None:
-        self.node = node
-        self._types = types
+        self.node, self._types = node, types
         self.arrived = self.forwarded = self.served = self.passed = self.failed = 0
-        """Rows since the start: asked by clients, of these sent on, served here for anybody, sent
-        on for others, and asked by clients but not answered."""
         self.for_clients: Counter[tuple[str, str]] = Counter()
-        """Rows since the start, by task and variant: served here for clients of this node."""
-        self._arrived: Counter[int] = Counter()
-        self._reached: Counter[int] = Counter()
-        self._served: Counter[tuple[int, str]] = Counter()
+        self._arrived: dict[int, float] = defaultdict(float)
+        self._reached: dict[int, float] = defaultdict(float)
+        self._served: dict[tuple[int, str], float] = defaultdict(float)
 
     def ended(self, task: str, request: InferRequest) -> None:
         """Count a request that a site has ended."""
@@ -82,12 +62,12 @@ class LocalDemand:
         if own:
             self._served[kind, request.variant] += rows
 
-    def came(self, task: str, entry: str, here: bool, variant: str) -> None:
+    def came(self, task: str, entry: str, here: bool, _variant: str) -> None:
         """Count a request from a neighbor; as `inferway.live.node.proxy.Passed`.
 
-        One that is to be served here is counted, by its rows, when it has `ended`.
+        One that is to be served here is counted, by its rows, when it has `ended`. Nobody reads
+        those of one that is passed on.
         """
-        del variant
         if here:
             return
         self.passed += 1
@@ -95,13 +75,22 @@ class LocalDemand:
         if kind is not None:
             self._reached[kind] += 1
 
-    def cut(self) -> Measured:
-        """Return what has come since the last cut, and begin anew."""
-        counts = (self._arrived, self._reached, self._served)
-        measured = Measured(*({key: float(rows) for key, rows in one.items()} for one in counts))  # type: ignore[arg-type]
-        for one in counts:
+    def cut(self) -> tuple[dict[int, float], dict[int, float], dict[tuple[int, str], float]]:
+        """Return what has come since the last cut, in rows, and begin anew.
+
+        Returns
+        -------
+        arrived
+            By request type: what clients asked of this node, answered or not.
+        reached
+            By request type: that, and what neighbors sent here or through here.
+        served
+            By (request type, variant): what the node's own copies answered.
+        """
+        counted = dict(self._arrived), dict(self._reached), dict(self._served)
+        for one in (self._arrived, self._reached, self._served):
             one.clear()
-        return measured
+        return counted
 
 
 def spare_capacity(
@@ -113,18 +102,8 @@ def spare_capacity(
     """List what runs at a node, as it is offered to its neighbors.
 
     A request's service time is that of the smallest run, alone where the file's `batch` does not
-    say more; what can be spared is counted in the batches that pay most.
-
-    Parameters
-    ----------
-    plan
-        The node's.
-    fleets
-        Where the copies run.
-    taken_per_s
-        By task and variant, what its own clients take of them, 1/s.
-    but
-        Task and variant of those that are not offered.
+    say more; what can be spared is counted in the batches that pay most, less what the node's own
+    clients take, 1/s by task and variant. Those of `but` are not offered.
     """
     found = []
     for (task, variant), copies in fleets.running.items():

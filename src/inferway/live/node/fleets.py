@@ -37,24 +37,10 @@ if TYPE_CHECKING:
 class Fleets:
     """Makes the fleets of a node.
 
-    Parameters
-    ----------
-    deployment
-        The file.
-    plan
-        The node's.
-    sites
-        By task, whose fleets these are.
-    replace
-        Lets a fleet, or none, answer a task; returns what ends when the fleet before has gone.
-    models
-        The node's loaded models.
-    offers
-        What the node goes by.
-    upstreams
-        By neighbor, for those that may be forwarded to.
-    spans
-        Made of what is forwarded; None makes none.
+    `sites` are by task those whose fleets these are, and `replace` lets a fleet, or none, answer a
+    task; it returns what ends when the fleet before has gone. `offers` are what the node goes by,
+    `upstreams` by neighbor those that may be forwarded to, and `spans` are made of what is.
+    `running` are the copies of the node's own variants that take requests.
     """
 
     def __init__(
@@ -72,7 +58,7 @@ class Fleets:
         self._replace, self._models, self._offers = replace, models, offers
         self._upstreams, self._spans = upstreams, spans
         self.running: dict[Pair, int] = {}
-        """Copies of the node's own variants that take requests."""
+        asked = {task for task, _ in plan.types}
         self._tasks = {
             task: TaskFleets(
                 deployment,
@@ -85,7 +71,7 @@ class Fleets:
                 plan.member.late == "drop",
                 plan.rates_per_s.get(task, 0.0),
                 plan.peaks_per_s.get(task, 0.0),
-                elsewhere=any(of == task for of, _ in plan.types),
+                elsewhere=task in asked,
             )
             for task, kind in plan.tasks.items()
         }
@@ -114,11 +100,8 @@ class Fleets:
     def heed(self, task: str) -> bool:
         """Follow a task's offers at once, as far as its fleet has classes for them.
 
-        Returns
-        -------
-        bool
-            Whether there are others, or batches need more of them under way at once than the fleet
-            has servers for, so that it has to be made anew.
+        Tell whether there are others, or batches need more of them under way at once than the fleet
+        has servers for, so that it has to be made anew.
         """
         if task not in self._tasks:
             return False  # of another file's
@@ -132,10 +115,8 @@ class Fleets:
     async def refresh(self, task: str) -> asyncio.Task[None] | None:
         """Make a task's fleet anew where its own copies have changed or there are new offers.
 
-        Returns
-        -------
-        asyncio.Task or None
-            Ends when the fleet that it replaces is gone; None where it stays, or there was none.
+        Return what ends when the fleet that it replaces is gone; None where it stays, or there was
+        none.
         """
         if task not in self._tasks:
             return None
@@ -146,8 +127,7 @@ class Fleets:
             offers = fleets.remember(self._offers.offers(task), self.sites[task].now())
             # A node that has no file of the task yet forwards all the same.
             signature = await self._models.learn(task) or self._offers.signature(task)
-            pool: Pool | None = None
-            stands_for: Sequence[Offer | None] = ()
+            pool, stands_for = None, None
             if signature is not None and (own or offers):
                 # One loan for all copies: a pool gives back what it has been lent when it goes.
                 lent = {variant: self._models.acquire(task, variant) for variant in own}
@@ -161,7 +141,7 @@ class Fleets:
                     raise
             leaving = await self._replace(task, pool)
             # Where it is not known what the task takes, the next look tries again.
-            fleets.adopt(own, () if signature is None else offers, stands_for)
+            fleets.adopt(own, () if signature is None else offers, stands_for or ())
             self.heed(task)
             return leaving
 
@@ -185,22 +165,34 @@ class Fleets:
                 error
             )
         dispatcher, stands_for = made.dispatcher, made.stands_for
-        fleet = dispatcher.fleet
+        variants = dispatcher.fleet.variants
+        forwarded = {
+            name: offer
+            for name, offer in zip(variants, stands_for, strict=True)
+            if offer is not None
+        }
+
+        def round_trips_s() -> dict[str, float | None]:
+            """Those that servers were last told, by class; None if not known."""
+            return {
+                name: self._upstreams[offer.path[0]].trips.round_trip_s(offer.path)
+                for name, offer in forwarded.items()
+            }
+
         dispatcher.prepare(shifts=True)
         before, carried = self.pool(task), list[str]()
         rtt_s: dict[str, float | None] = {}
-        if before is not None:
+        # The old fleet's times may be shifted while they are copied, in another thread.
+        while before is not None:
+            rtt_s = round_trips_s()
             # A way that has changed is measured anew.
             same = self._tasks[task].unchanged(made)
-            # The old fleet's times may be shifted while they are copied, in another thread.
-            while True:
-                rtt_s = self._round_trips_s(fleet.variants, stands_for)
-                carried = carry_over(dispatcher, before.dispatcher, same)  # type: ignore[arg-type]
-                if rtt_s == self._round_trips_s(fleet.variants, stands_for):
-                    break
+            carried = carry_over(dispatcher, before.dispatcher, same)  # type: ignore[arg-type]
+            if rtt_s == round_trips_s():
+                break
         runtimes = [
             lent[name]
-            if offer is None
+            if (offer := forwarded.get(name)) is None
             else Forwarding(
                 self._upstreams[offer.path[0]],
                 offer.node,
@@ -209,7 +201,7 @@ class Fleets:
                 self._spans,
                 rtt_s[name] if name in carried else offer.rtt_s,
             )
-            for name, offer in zip(fleet.variants, stands_for, strict=True)
+            for name in variants
         ]
         pool = pool_of(
             self._deployment,
@@ -226,13 +218,3 @@ class Fleets:
             ),
         )
         return pool, stands_for
-
-    def _round_trips_s(
-        self, variants: Sequence[str], stands_for: Sequence[Offer | None]
-    ) -> dict[str, float | None]:
-        """Tell, by class, the round trip that its servers were last told; None if not known."""
-        return {
-            name: self._upstreams[offer.path[0]].round_trip_s(offer.path)
-            for name, offer in zip(variants, stands_for, strict=True)
-            if offer is not None
-        }

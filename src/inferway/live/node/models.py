@@ -14,8 +14,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import threading
-from collections.abc import Callable, Coroutine, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -33,7 +33,6 @@ from inferway.runtime import (
     ArtifactError,
     OnnxRuntime,
     RemoteError,
-    RemoteRuntime,
     Served,
     inspect,
 )
@@ -41,12 +40,12 @@ from inferway.runtime.growth import Growth
 from inferway.site.view import RUN_ROWS
 
 if TYPE_CHECKING:
-    from inferway.deployment import Deployment, Model, Remote, Task, Variant
+    from inferway.deployment import Deployment, Model, Task, Variant
     from inferway.live.store.store import ModelStore
 
 T = TypeVar("T")
-Pair = tuple[str, str]
-"""Task and variant."""
+Pair = tuple[str, str]  # task and variant
+_Agreed = tuple[Signature, str]  # a task's signature, and the variant that was first to say it
 
 
 class _File(NamedTuple):
@@ -65,33 +64,13 @@ class _File(NamedTuple):
         return str(error).replace(str(self.path), self.uri)
 
 
-class _Agreed(NamedTuple):
-    """A task's signature, and the variant that was first to say it."""
-
-    signature: Signature
-    variant: str
-
-
-class _Ready(NamedTuple):
-    """A file that is here and stays, none of a remote variant; closing the stack lets it go."""
-
-    file: _File | None
-    stack: ExitStack
-
-
 class LoadedModels:
     """Models that are loaded; for one event loop.
 
-    Parameters
-    ----------
-    deployment
-        Names the models. Of a task with a `count` above 1, ``NAME-0`` and so on are the names.
-    store
-        Fetches files and keeps them.
-    growths
-        Says what runs take; None where nobody does.
-    headroom
-        Of all runs; None bounds nothing.
+    The file names them; of a task with a `count` above 1, ``NAME-0`` and so on are the names. The
+    store fetches files and keeps them, `growths` say what runs take (None where nobody does), and
+    `headroom` is that of all runs; None bounds nothing. `freed` is called when weights that were to
+    go are gone at last.
     """
 
     def __init__(
@@ -101,18 +80,17 @@ class LoadedModels:
         growths: Growths | None = None,
         headroom: Headroom | None = None,
     ) -> None:
-        self.headroom = headroom
-        self._tasks = deployment.named()
+        self.headroom, self._tasks = headroom, deployment.named()
         self._store, self._growths = store, growths
+        # Of files without a digest, what they were when they were first read.
         self._hashed: dict[Path, str] = {}
-        """Of files without a digest, what they were when they were first read."""
+        # None where another server runs the variant: nothing of it is here.
         self._loaded: dict[Pair, _Weights | None] = {}
-        """None where another server runs the variant: nothing of it is here."""
-        self._ready: dict[Pair, _Ready] = {}
+        # Files that are here and stay, none of a remote variant; closing a stack lets one go.
+        self._ready: dict[Pair, tuple[_File | None, ExitStack]] = {}
         self._agreed: dict[str, _Agreed] = {}
         self._growth: dict[Pair, tuple[Growth, str] | None] = {}
         self.freed: Callable[[], None] = lambda: None
-        """Called when weights that were to go are gone at last."""
 
     def __contains__(self, pair: object) -> bool:
         return pair in self._loaded
@@ -120,18 +98,13 @@ class LoadedModels:
     def signature(self, task: str) -> Signature | None:
         """Say what a task takes and gives, as far as known: see `learn`."""
         agreed = self._agreed.get(task)
-        return None if agreed is None else agreed.signature
+        return None if agreed is None else agreed[0]
 
     async def learn(self, task: str) -> Signature | None:
         """Find out what a task takes and gives; None where nothing here says it.
 
         While none of its variants has been loaded, the smallest of its model files on this machine
-        says it.
-
-        Raises
-        ------
-        LoadError
-            If there is no such task.
+        says it. LoadError if there is no such task.
         """
         if task not in self._agreed:
             files = [
@@ -141,7 +114,7 @@ class LoadedModels:
             ]
             for _, name, file in sorted(files):
                 with suppress(LoadError):  # whoever loads it hears why
-                    self._agreed.setdefault(task, _Agreed(await _check(file), name))
+                    self._agreed.setdefault(task, (await _check(file), name))
                     break
         return self.signature(task)
 
@@ -149,29 +122,22 @@ class LoadedModels:
         """Have a variant's file here and check it, so that little can go wrong with `load`.
 
         The file stays in the store until the variant is loaded, or `forget` is called. Of a remote
-        variant, its server is asked.
-
-        Raises
-        ------
-        LoadError
-            When it could not be loaded; begins with its name.
+        variant, its server is asked. LoadError, which begins with its name, when it could not be
+        loaded.
         """
         pair = task, variant
         if self.is_ready(task, variant):
             return
-        try:
+        with _naming(pair):
             described = self._variant(task, variant)
             if _is_elsewhere(described):
                 await self._reach(task, described)
-                self._ready[pair] = _Ready(None, ExitStack())
+                self._ready[pair] = None, ExitStack()
                 return
             file, stack = await self._fetched(described, progress)
-            assert file is not None
             with stack:
                 await self._good(described, file, _check(file, self._agreed.get(task)))
-                self._ready[pair] = _Ready(file, stack.pop_all())
-        except LoadError as error:
-            raise LoadError(f"{task}/{variant}: {error}") from error
+                self._ready[pair] = file, stack.pop_all()
 
     def is_ready(self, task: str, variant: str) -> bool:
         """Tell whether a variant is loaded, or prepared."""
@@ -179,65 +145,46 @@ class LoadedModels:
 
     def forget(self, task: str, variant: str) -> None:
         """Let go what `prepare` has prepared."""
-        ready = self._ready.pop((task, variant), None)
-        if ready is not None:
-            ready.stack.close()
+        _, stack = self._ready.pop((task, variant), (None, ExitStack()))
+        stack.close()
 
     async def load(self, task: str, variant: str, progress: Progress | None = None) -> None:
         """Have a variant in memory, ready to run; one that is there already costs nothing.
 
         Canceled, it leaves nothing but a file, or its beginning, in the store. One call at a time.
-
-        Parameters
-        ----------
-        task, variant
-            What to load.
-        progress
-            Called on the loop with the bytes that are there of those that are to come, where the
-            file must be fetched first.
-
-        Raises
-        ------
-        LoadError
-            When it cannot be loaded; the message begins with its name.
+        `progress` is called on the loop with the bytes that are there of those that are to come,
+        where the file must be fetched first. LoadError, which begins with its name, when it cannot
+        be loaded.
         """
         pair = task, variant
-        weights = self._loaded.get(pair)
-        if weights is not None:
-            weights.leaving = False
         if pair in self._loaded:
+            if (weights := self._loaded[pair]) is not None:
+                weights.leaving = False
             return
-        try:
+        with _naming(pair):
             described = self._variant(task, variant)
             if not _is_elsewhere(described):
-                self._loaded[pair] = _Weights(await self._opened(pair, described, progress))
+                runtime = await self._opened(pair, described, progress)
+                self._loaded[pair] = _Weights(runtime, lambda: self._idle(pair))
                 return
             if self._ready.pop(pair, None) is None:
                 await self._reach(task, described)
             self._loaded[pair] = None
-        except LoadError as error:
-            raise LoadError(f"{task}/{variant}: {error}") from error
 
     def acquire(self, task: str, variant: str) -> Served:
         """Give a pool what runs a loaded variant; closing it gives it back.
 
         Any thread may run what stays. A remote variant's is made anew each time: there are no
-        weights to share, and what it counts is the pool's.
-
-        Raises
-        ------
-        LoadError
-            If it is not loaded.
+        weights to share, and what it counts is the pool's. LoadError if it is not loaded.
         """
-        pair = task, variant
-        if pair not in self._loaded:
+        if (task, variant) not in self._loaded:
             raise LoadError(f"{task}/{variant} is not loaded, so that nothing can run it")
-        weights = self._loaded[pair]
+        weights = self._loaded[task, variant]
         if weights is not None:
-            return _Loan(weights, lambda: self._returned(pair, weights))
+            return _Loan(weights)
         remote = self._variant(task, variant).remote
         assert remote is not None
-        return self._runtime_of(task, remote)
+        return remote.runtime(signature=self.signature(task))
 
     def growth(self, task: str, variant: str) -> tuple[Growth, str] | None:
         """Say what runs of a loaded variant take, and where that comes from; None if not known."""
@@ -289,7 +236,9 @@ class LoadedModels:
                 ) from None
         return self._hashed[path]
 
-    async def _fetched(self, variant: Variant, progress: Progress | None) -> _Ready:
+    async def _fetched(
+        self, variant: Variant, progress: Progress | None
+    ) -> tuple[_File, ExitStack]:
         """Find or fetch a variant's file, which then stays in the store."""
         model = variant.model
         if model is None:
@@ -297,7 +246,7 @@ class LoadedModels:
         path, digest = model.path, await self._digest_of(model)
         if digest is None:
             assert path is not None  # a zoo's
-            return _Ready(_File(path, model.digest, model.uri, False), ExitStack())
+            return _File(path, model.digest, model.uri, False), ExitStack()
         uri = model.uri if path is None else path.absolute().as_uri()
         with ExitStack() as stack:
             stack.enter_context(self._store.use(digest))
@@ -308,29 +257,29 @@ class LoadedModels:
                     # Nobody stated what it must be: it may be another one by now.
                     self._hashed.pop(path, None)
                 raise LoadError(str(error)) from error
-            return _Ready(_File(stored, digest, shown(model.uri), True), stack.pop_all())
+            return _File(stored, digest, shown(model.uri), True), stack.pop_all()
 
     async def _opened(self, pair: Pair, variant: Variant, progress: Progress | None) -> OnnxRuntime:
         task, name = pair
-        ready = self._ready.pop(pair) if pair in self._ready else None
-        file, stack = ready or await self._fetched(variant, progress)
-        assert file is not None
+        file, stack = self._ready.pop(pair, (None, ExitStack()))
+        if file is None:
+            file, stack = await self._fetched(variant, progress)
         sizes = (1,) if variant.batch is None else variant.batch.sizes
         # Once it is open, the file is not read again, and the store may give its room to others.
         with stack:
             work = _open(f"{task}/{name}", file, self._agreed.get(task), sizes)
             runtime = await self._good(variant, file, work)
-            model, growths = variant.model, self._growths
+            model, growths, path = variant.model, self._growths, file.path
             if growths is not None and model is not None and is_closed(runtime.signature):
                 largest = max(sizes) if variant.batch else RUN_ROWS
                 try:
                     self._growth[pair] = await run_in_thread(
-                        lambda: growths.of(model, file.path, largest)
+                        lambda: growths.of(model, path, largest)
                     )
                 except BaseException:
                     runtime.close()
                     raise
-        self._agreed.setdefault(task, _Agreed(runtime.signature, name))
+        self._agreed.setdefault(task, (runtime.signature, name))
         return runtime
 
     async def _good(self, variant: Variant, file: _File, work: Coroutine[Any, Any, T]) -> T:
@@ -346,10 +295,10 @@ class LoadedModels:
             if model is not None and model.path is not None and model.digest is None:
                 self._hashed.pop(model.path, None)
             if file.stored and file.digest is not None:
-                found = ""
+                digest = ""
                 with suppress(OSError):
-                    found = await run_in_thread(lambda: _hash(file.path))
-                if found != file.digest:
+                    digest = await run_in_thread(lambda: _hash(file.path))
+                if digest != file.digest:
                     with suppress(OSError):
                         self._store.discard(file.digest)
             raise
@@ -360,7 +309,7 @@ class LoadedModels:
         await self.learn(task)
         agreed = self._agreed.get(task)
         try:
-            runtime = self._runtime_of(task, variant.remote)
+            runtime = variant.remote.runtime(signature=self.signature(task))
         except ValueError as error:
             raise LoadError(str(error)) from error
         try:
@@ -374,21 +323,14 @@ class LoadedModels:
                 ) from error
         else:
             _fit(runtime.signature, agreed)
-            self._agreed.setdefault(task, _Agreed(runtime.signature, variant.name))
+            self._agreed.setdefault(task, (runtime.signature, variant.name))
         finally:
             runtime.close()
 
-    def _runtime_of(self, task: str, remote: Remote) -> RemoteRuntime:
-        return remote.runtime(signature=self.signature(task))
-
-    def _returned(self, pair: Pair, weights: _Weights) -> None:
-        # Wherever it was closed, or forgotten.
-        if weights.leaving and not weights.loans:
-            with suppress(RuntimeError):  # the loop has ended
-                weights.loop.call_soon_threadsafe(self._look, pair, weights)
-
-    def _look(self, pair: Pair, weights: _Weights) -> None:
-        if self._loaded.get(pair) is weights and weights.leaving and self.release(*pair):
+    def _idle(self, pair: Pair) -> None:
+        """Free what was to go when its last loan came back."""
+        weights = self._loaded.get(pair)
+        if weights is not None and weights.leaving and self.release(*pair):
             self.freed()
 
     def _task(self, name: str) -> Task:
@@ -404,10 +346,13 @@ class LoadedModels:
 
 
 class _Weights:
-    """A loaded model, and whoever has borrowed it; for the loop on which it was made."""
+    """A loaded model, and whoever has borrowed it; for the loop on which it was made.
 
-    def __init__(self, runtime: OnnxRuntime) -> None:
-        self.runtime = runtime
+    `idle` is called there when the last loan has come back and the model is to leave.
+    """
+
+    def __init__(self, runtime: OnnxRuntime, idle: Callable[[], None]) -> None:
+        self.runtime, self.idle = runtime, idle
         self.loop = asyncio.get_running_loop()
         # Putting in and taking out are one step each, from any thread.
         self.loans: set[int] = set()
@@ -415,19 +360,15 @@ class _Weights:
 
 
 class _Loan:
-    """A loaded model in a pool's hands; closed, or forgotten, it is given back.
-
-    Whoever closes it calls `returned` in its thread.
-    """
+    """A loaded model in a pool's hands; closed, in any thread, or forgotten, it is given back."""
 
     steady = True
 
-    def __init__(self, weights: _Weights, returned: Callable[[], None]) -> None:
+    def __init__(self, weights: _Weights) -> None:
         self.signature = weights.runtime.signature
         self.warmed_s = weights.runtime.warmed_s
         self.call = weights.runtime.call
         self._weights: _Weights | None = weights
-        self._returned = returned
         weights.loans.add(id(self))
 
     def run(self, inputs: dict[str, NDArray[Any]], call: Any = None) -> dict[str, NDArray[Any]]:
@@ -440,21 +381,31 @@ class _Loan:
     def close(self) -> None:
         """Give it back; calls that are under way still end."""
         weights, self._weights = self._weights, None
-        if weights is not None:
-            weights.loans.discard(id(self))
-            self._returned()
+        if weights is None:
+            return
+        weights.loans.discard(id(self))
+        if weights.leaving and not weights.loans:
+            with suppress(RuntimeError):  # the loop has ended
+                weights.loop.call_soon_threadsafe(weights.idle)
 
     def __del__(self) -> None:
         # A pool that was given up while it was made closes nothing.
         self.close()
 
 
+@contextmanager
+def _naming(pair: Pair) -> Iterator[None]:
+    """Begin what is said of a failure with whose it is."""
+    try:
+        yield
+    except LoadError as error:
+        raise LoadError(f"{'/'.join(pair)}: {error}") from error
+
+
 def _fit(signature: Signature, agreed: _Agreed | None) -> None:
     """Hold a signature against the task's; LoadError where they differ."""
-    if agreed is not None and signature != agreed.signature:
-        raise LoadError(
-            f"its signature {signature} differs from {agreed.signature} of {agreed.variant}"
-        )
+    if agreed is not None and signature != agreed[0]:
+        raise LoadError(f"its signature {signature} differs from {agreed[0]} of {agreed[1]}")
 
 
 async def _check(file: _File, agreed: _Agreed | None = None) -> Signature:

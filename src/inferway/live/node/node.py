@@ -25,14 +25,14 @@ from inferway.live.applying import is_loopback
 from inferway.live.errors import ServeError, listening
 from inferway.live.headroom import Growths
 from inferway.live.http.connection import Listener
-from inferway.live.http.exchange import Exchange, Limits
+from inferway.live.http.exchange import Limits
 from inferway.live.node.addresses import Addresses, bound
-from inferway.live.node.demand import LocalDemand, spare_capacity
+from inferway.live.node.demand import COUNTED, LocalDemand, spare_capacity
 from inferway.live.node.fleets import Fleets
 from inferway.live.node.models import LoadedModels
 from inferway.live.node.offer_table import OfferTable
-from inferway.live.node.placement import node_placement
-from inferway.live.node.plan import host_and_port, peers_of, plan_of, upstreams_of
+from inferway.live.node.placement import NodePlacement
+from inferway.live.node.plan import host_and_port, links_of, plan_of
 from inferway.live.node.proxy import Proxy
 from inferway.live.node.reconciler import Reconciler
 from inferway.live.node.recordings import RecordingRotation
@@ -48,7 +48,6 @@ from inferway.live.store.allowed import Allowed
 from inferway.live.store.store import ModelStore
 from inferway.live.upstream.spans import Spans
 from inferway.live.upstream.upstream import Upstream
-from inferway.network.layout import topology_of
 from inferway.network.node import ClientRates
 from inferway.network.offers import LOOK_S
 from inferway.placement.table import policy_of
@@ -56,13 +55,14 @@ from inferway.protocol.address import joined
 
 if TYPE_CHECKING:
     from inferway.deployment import Deployment
-    from inferway.protocol import Signature
 
+# Changes of offers that come together make sites anew together.
 GATHER_S: Final = 0.05
-"""Changes of offers that come together make sites anew together."""
+# How long news of an offer may take beside the way itself.
 TOLD_S: Final = 0.1
-"""How long news of an offer may take beside the way itself."""
 _POLL_S: Final = 0.01
+# Of an offer in the status.
+_SHOWN: Final = ("task", "variant", "node", "path", "spare_per_s")
 
 
 class LiveNode:
@@ -104,49 +104,42 @@ class LiveNode:
         reasons = deployment.unserved_at_node()
         if reasons:
             raise ServeError("\n".join(f"{deployment.path}: {reason}" for reason in reasons))
-        self.plan = plan = plan_of(deployment, name)
-        topology = topology_of(deployment)
+        self.name, self.plan = name, plan_of(deployment, name)
+        plan, member, self._now = self.plan, self.plan.member, options.now
         if name not in addresses:
             raise ServeError(
                 f"node {name} has no address; say its `address` in the deployment file, or give a "
                 "file of addresses"
             )
-        here = bound(name, addresses[name], bind)
-        self.name = name
-        self._now = options.now
-        mine = None if credentials is None else Credentials.of(name, credentials)
+        at = bound(name, addresses[name], bind)
+        self._peer_at = host_and_port(at.peer)
+        self._mine = mine = None if credentials is None else Credentials.of(name, credentials)
         if mine is not None:
             mine.check(name)
         # Everything on disk is the node's own.
         folder.mkdir(parents=True, exist_ok=True)
-        kept = plan.member.store
+        kept = member.store
         allowed = Allowed(kept.schemes, kept.hosts, kept.loopback, kept.private)
         self.store = ModelStore(folder / "models", limit_bytes=kept.limit, allowed=allowed)
         self.memory = NodeState(
             folder / "state.sqlite", fingerprint(plan.deployed.network, plan.number)
         )
-        self._told_after_s = plan.reach_s + TOLD_S
-        self.upstreams = upstreams_of(plan, addresses, mine, emulate_rtt=emulate_rtt)
-        self.peers = peers_of(
-            topology, plan, addresses, mine, listen=here.control, emulate_rtt=emulate_rtt
-        )
+        self.upstreams, self.peers = links_of(plan, addresses, mine, at.control, emulate_rtt)
+        condition = NodeCondition(name)
         self.offer_table = OfferTable(
-            name,
+            condition,
             self.peers,
             links_s=plan.links_s,
             upstream=plan.upstream,
             changed=self._offers_changed,
-            signature=self._signature,
+            signature=lambda task: self.models.signature(task),
             now=options.now,
         )
         self.peers.on_neighbor(self._neighbor)
         for neighbor, upstream in self.upstreams.items():
             upstream.watch(partial(self._reached, neighbor))
         self.demand = LocalDemand(name, plan.types)
-        self._condition = condition = NodeCondition(name)
-        http_host, http_port = host_and_port(here.http)
-        admin_host, admin_port = host_and_port(here.admin)
-        self._peer_at = host_and_port(here.peer)
+        http, admin = host_and_port(at.http), host_and_port(at.admin)
         # What it records and traces differs from what a server alone does, and nothing is recalled.
         self.server = Server(
             [
@@ -155,16 +148,20 @@ class LiveNode:
             ],
             replace(
                 options,
-                host=http_host,
-                http_port=http_port,
-                admin_host=admin_host,
-                admin_port=admin_port,
-                limits=options.limits or Limits.of(plan.member.limits),
+                host=http[0],
+                http_port=http[1],
+                admin_host=admin[0],
+                admin_port=admin[1],
+                limits=options.limits or Limits.of(member.limits),
                 record=None,
                 tracer=None,
                 times=None,
             ),
-            pages={"/v2/node": self._page},
+            pages={
+                "/v2/node": lambda exchange: exchange.respond(
+                    200, msgspec.json.encode(self.status())
+                )
+            },
         )
         self.log = self.server.log.bind(node=name)
         if mine is None and not is_loopback(self._peer_at[0]):
@@ -174,9 +171,9 @@ class LiveNode:
             )
         self._tracer = tracer = options.tracer
         self._spans = None if tracer is None else Spans(tracer, condition)
-        self._sections = (
-            None if options.record is None else RecordingRotation(options.record, self.log)
-        )
+        self._sections = None
+        if options.record is not None:
+            self._sections = RecordingRotation(options.record, self.log)
         self.models = LoadedModels(
             deployment,
             self.store,
@@ -205,7 +202,7 @@ class LiveNode:
                 if described.size_bytes is not None
             },
             budget_bytes=plan.budget_bytes,
-            pinned=_listed(plan.tasks, plan.member.pinned),
+            pinned=self._listed(member.pinned),
             now=options.now,
             log=self.log,
         )
@@ -218,28 +215,27 @@ class LiveNode:
             spans=self._spans,
             now=options.now,
         )
-        self._listener = Listener(self.proxy.find, self._broken, limits, bodies=bodies, hops=True)
-        self._mine = mine
+        self._listener = Listener(
+            self.proxy.find,
+            lambda error: self.log.error("a hop failed", exc_info=error),
+            limits,
+            bodies=bodies,
+            hops=True,
+        )
         self._peer_tls = {} if mine is None else {"ssl": mine.server_context()}
         self.policy_name = policy_of(deployment)
-        self.placement = node_placement(
-            deployment,
-            plan,
-            self.peers,
-            self.demand,
-            self.memory,
-            self.fleets,
-            self.log,
+        self.placement = NodePlacement(
+            deployment, plan, self.peers, self.demand, self.memory, self.fleets, self.log
         )
         self._tasks: set[asyncio.Task[Any]] = set()
         self._aims = 0
+        # Tasks whose sites are to be made anew.
         self._pending: set[str] = set()
-        """Tasks whose sites are to be made anew."""
+        # Variants that are about to go, and since when nobody is offered them.
         self._leaving: dict[tuple[str, str], float] = {}
-        """Variants that are about to go, and since when nobody is offered them."""
         self._rates = ClientRates(options.now())
+        # Values and messages, and their bytes, since the start, by direction and kind.
         self._traffic: dict[str, dict[str, Counter[str]]] = {"sent": {}, "received": {}}
-        """Values and messages, and their bytes, since the start, by direction and kind."""
         self._begun = asyncio.Event()
 
     @property
@@ -306,9 +302,7 @@ class LiveNode:
         self.server.renew()
         mine = self._mine
         if mine is not None:
-            secured = (
-                upstream.tls for upstream in self.upstreams.values() if upstream.tls is not None
-            )
+            secured = [upstream.tls for upstream in self.upstreams.values() if upstream.tls]
             contexts = [self._peer_tls["ssl"], *secured]
             self.server.again("certs", partial(mine.renew, self.name, contexts))
 
@@ -340,7 +334,6 @@ class LiveNode:
         if fresh and not self._pending:
             self._go(self._refresh())
         self._pending |= fresh
-        self._condition.degraded = self.offer_table.degraded
 
     def _go(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Do something beside; what goes wrong is said."""
@@ -364,15 +357,11 @@ class LiveNode:
                 await self.fleets.refresh(task)
             except Exception as error:
                 self.log.error("a task's site could not be made", task=task, reason=str(error))
-        self._condition.degraded = self.offer_table.degraded
 
     def _ended(self, task: str, request: InferRequest) -> None:
         self.demand.ended(task, request)
         assert self._spans is not None
         self._spans.ended(task, request)
-
-    def _signature(self, task: str) -> Signature | None:
-        return self.models.signature(task)
 
     def _neighbor(self, neighbor: str, alive: bool) -> None:
         self.log.info("neighbor", neighbor=neighbor, alive=alive)
@@ -381,13 +370,9 @@ class LiveNode:
         else:
             self.upstreams[neighbor].lose(f"node {neighbor} does not answer")
 
-    def _reached(self, neighbor: str, works: bool, reason: str) -> None:
-        del reason
+    def _reached(self, neighbor: str, works: bool, _reason: str) -> None:
         # Whoever says it is in the middle of something.
         asyncio.get_running_loop().call_soon(self.offer_table.reach, neighbor, works)
-
-    def _broken(self, error: BaseException) -> None:
-        self.log.error("a hop failed", exc_info=error)
 
     def _next_hop(self, destination: str, been: Set[bytes]) -> Upstream | None:
         neighbor = self.offer_table.next_hop(destination, been)
@@ -400,11 +385,11 @@ class LiveNode:
 
     def _want(self, wanted: dict[tuple[str, str], int]) -> asyncio.Task[bool]:
         if self.plan.repository:
-            wanted = {**wanted, **_listed(self.plan.tasks, self.plan.member.instances)}
+            wanted = {**wanted, **self._listed(self.plan.member.instances)}
         # Neighbors go by an offer until they have heard that it is taken back, and what they have
         # sent meanwhile is on its way. So it is taken back before anything moves.
         now_s = self._now()
-        staying = wanted.keys() | self.reconciler.pinned.keys()
+        staying = wanted.keys() | {copy.pair for copy in self.reconciler.moves.pinned}
         self._leaving = {
             key: self._leaving.get(key, now_s) for key in self.fleets.running if key not in staying
         }
@@ -421,13 +406,21 @@ class LiveNode:
             self._offer()
         return done
 
+    def _listed(self, instances: Mapping[tuple[str, str], int]) -> dict[tuple[str, str], int]:
+        """Entries of a file's list, a counted task's own name standing for all of them."""
+        return {
+            (name, variant): copies
+            for (task, variant), copies in instances.items()
+            for name, kind in self.plan.tasks.items()
+            if task in (name, kind.name)
+        }
+
     async def _replace(self, task: str, pool: Pool | None) -> asyncio.Task[None] | None:
         leaving = await self.server.replace(task, pool)
         # Since the fleet took over nothing has been waited for, so that no request is missed.
         if pool is not None and self._sections is not None:
             self._sections.begin(self.server.sites[task])
         self.proxy.serve(self.server.served())
-        self._condition.degraded = self.offer_table.degraded
         return leaving
 
     async def _run(self, running: Mapping[tuple[str, str], int]) -> None:
@@ -437,7 +430,7 @@ class LiveNode:
             now_s = self._now()
             since_s = [self._leaving.setdefault(key, now_s) for key in gone]
             self._offer()
-            await asyncio.sleep(max(0.0, max(since_s) + self._told_after_s - now_s))
+            await asyncio.sleep(max(0.0, max(since_s) + self.plan.reach_s + TOLD_S - now_s))
         await self.fleets.run(running)
         for key in gone:
             self._leaving.pop(key, None)
@@ -455,18 +448,13 @@ class LiveNode:
             await asyncio.sleep(LOOK_S)
             self._rates.look(self._now(), self.demand.for_clients)
             self._offer()
-            self._condition.degraded = self.offer_table.degraded
             self._count_traffic()
 
     # What it says of itself.
 
-    def _page(self, exchange: Exchange) -> None:
-        exchange.respond(200, msgspec.json.encode(self.status()))
-
     def status(self) -> dict[str, Any]:
         """Describe the node, for people and scripts."""
         self._count_traffic()
-        demand, moves = self.demand, self.reconciler.status()
         budget = self.plan.budget_bytes
         used = resource.getrusage(resource.RUSAGE_SELF)
         return {
@@ -495,26 +483,10 @@ class LiveNode:
                 f"{task}/{variant}": copies
                 for (task, variant), copies in sorted(self.fleets.running.items())
             },
-            "offers": [
-                {
-                    "task": one.task,
-                    "variant": one.variant,
-                    "node": one.node,
-                    "path": list(one.path),
-                    "spare_per_s": one.spare_per_s,
-                }
-                for one in self.offer_table.all
-            ],
+            "offers": [{key: getattr(one, key) for key in _SHOWN} for one in self.offer_table.all],
             "budget_bytes": budget if budget < math.inf else None,
-            "used_bytes": moves.used_bytes,
-            "moved_bytes": moves.moved_bytes,
-            "moving": msgspec.to_builtins(moves.moving),
-            "failures": msgspec.to_builtins(moves.failures),
-            "arrived": demand.arrived,
-            "forwarded": demand.forwarded,
-            "served": demand.served,
-            "passed": demand.passed,
-            "failed": demand.failed,
+            **self.reconciler.status(),
+            **{key: getattr(self.demand, key) for key in COUNTED},
             "cpu_s": used.ru_utime + used.ru_stime,
             "control": self._traffic,
         }
@@ -526,15 +498,3 @@ class LiveNode:
             for (_, kind), (letters, size) in counts.items():
                 total = self._traffic[direction].setdefault(kind, Counter(letters=0, bytes=0))
                 total.update(letters=letters, bytes=size)
-
-
-def _listed(
-    tasks: Mapping[str, Any], instances: Mapping[tuple[str, str], int]
-) -> dict[tuple[str, str], int]:
-    """Entries of a file's list, a counted task's own name standing for all of them."""
-    return {
-        (name, variant): copies
-        for (task, variant), copies in instances.items()
-        for name, kind in tasks.items()
-        if task in (name, kind.name)
-    }

@@ -23,21 +23,19 @@ from typing import Any, Final
 import msgspec
 
 from inferway.live.control.peers import MENU, Peers
+from inferway.live.request import NodeCondition
 from inferway.live.upstream.headers import encoded
 from inferway.network.offers import REFRESH_S, Offer, OfferBook, received
 from inferway.protocol import DTYPES, Signature
 from inferway.unreadable import UNREADABLE
 
+# What is not said again holds for so long.
 EXPIRES_S: Final = 3.0 * REFRESH_S
-"""What is not said again holds for so long."""
 # Changes that come together are told together.
 _GATHER_S: Final = 0.02
 # Names of a neighbor's values: of each offer, by its number, what stays and what changes all the
 # time; and what tasks take and give, each signature once for all tasks of which it is true.
-_OFFERS: Final = "offers"
-_LOADS: Final = "loads"
-_TAKES: Final = "takes"
-
+_OFFERS, _LOADS, _TAKES = "offers", "loads", "takes"
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode: Final = {
@@ -83,7 +81,11 @@ class NeighborOffers:
         part, _, number = name.partition("/")
         try:
             if part == _TAKES:
-                self._take_signatures([] if data is None else _takes(data))
+                said = [] if data is None else _takes(data)
+                sound = [(one, tasks) for one, tasks in said if _sound(one)]
+                self.takes = {task: signature for signature, tasks in sound for task in tasks}
+                if len(sound) < len(said):
+                    self._refused[self._neighbor, "no signature"] += 1
             elif part not in self._said:
                 raise ValueError(name)
             elif data is None:
@@ -92,26 +94,16 @@ class NeighborOffers:
                 self._said[part][number] = _decode[part](data)
         except UNREADABLE:
             self._refused[self._neighbor, "no menu"] += 1
-        else:
-            self._make(number)
-
-    def _make(self, number: str) -> None:
-        """Make an offer of what was said of it."""
+            return
         self._by_number.pop(number, None)
         fixed, load = self._said[_OFFERS].get(number), self._said[_LOADS].get(number)
         if fixed is None or load is None:
             return
-        service_s, spare_per_s = load
-        offer = msgspec.structs.replace(fixed, service_s=service_s, spare_per_s=spare_per_s)
+        offer = msgspec.structs.replace(fixed, service_s=load[0], spare_per_s=load[1])
         try:
             self._by_number[number] = received(offer, self._neighbor, self._rtt_s, me=self._me)
         except ValueError:
             self._refused[self._neighbor, "impossible"] += 1
-
-    def _take_signatures(self, said: Iterable[tuple[Signature, list[str]]]) -> None:
-        self.takes = {task: signature for signature, of in said if _sound(signature) for task in of}
-        if not all(_sound(signature) for signature, _ in said):
-            self._refused[self._neighbor, "no signature"] += 1
 
     def put_together(self) -> None:
         """Make the offers of what has come."""
@@ -129,32 +121,16 @@ class NeighborOffers:
 class OfferTable:
     """A node's offers.
 
-    Parameters
-    ----------
-    node
-        The node's name.
-    peers
-        The node's neighbors, not yet open.
-    links_s
-        Round-trip time to each neighbor, s.
-    upstream
-        The neighbor towards the nearest repository; None at a repository.
-    signature
-        What a task takes and gives, as far as the node itself knows.
-    changed
-        Called when what the node goes by has changed, with the tasks that it has changed for.
-    now
-        A clock that nobody sets, s.
-
-    Attributes
-    ----------
-    refused
-        Values, or offers in them, that were not taken, by (neighbor, reason).
+    `node` hears why no repository can be reached. `peers` are its neighbors, not yet open, with
+    round-trip times `links_s`, and `upstream` the one towards the nearest repository; None at a
+    repository. `signature` says what a task takes and gives, as far as the node itself knows, and
+    `changed` is called with the tasks for which what the node goes by has changed. Values, or
+    offers in them, that were not taken are counted in `refused`, by (neighbor, reason).
     """
 
     def __init__(
         self,
-        node: str,
+        node: NodeCondition,
         peers: Peers,
         *,
         links_s: Mapping[str, float],
@@ -163,13 +139,12 @@ class OfferTable:
         signature: Callable[[str], Signature | None] = lambda task: None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._book = OfferBook(node, upstream)
+        self._node, self._book = node, OfferBook(node.name, upstream)
         self.refused: Counter[tuple[str, str]] = Counter()
-        self._peers, self._changed, self._now = peers, changed, now
-        self._knows = signature
+        self._peers, self._changed, self._now, self._knows = peers, changed, now, signature
         self._numbers: dict[tuple[str, str, str], int] = {}
         self._heard = {
-            neighbor: NeighborOffers(node, neighbor, rtt_s, self.refused)
+            neighbor: NeighborOffers(node.name, neighbor, rtt_s, self.refused)
             for neighbor, rtt_s in links_s.items()
         }
         # Neighbors that have said something since the last look, and tasks of which it was known
@@ -213,7 +188,7 @@ class OfferTable:
 
     @property
     def all(self) -> Sequence[Offer]:
-        """The same of all tasks."""
+        """Offers of all tasks that the node goes by."""
         return self._book.all
 
     def reach(self, neighbor: str, works: bool) -> None:
@@ -228,13 +203,8 @@ class OfferTable:
     def next_hop(self, destination: str, been: Set[bytes] = frozenset()) -> str | None:
         """Name the neighbor by which a node is reached; None where none is known.
 
-        Parameters
-        ----------
-        destination
-            The node.
-        been
-            Nodes that a request has come through, as headers have them. A way that leads there
-            again is the last resort.
+        A way that leads again through nodes that a request has come through, `been` as headers have
+        them, is the last resort.
         """
         if destination in self._heard and self._answers(destination):
             return destination
@@ -301,12 +271,10 @@ class OfferTable:
     def _look(self, learned: Set[str] = frozenset()) -> None:
         """Choose whom to go by, and say for which tasks that changed anything.
 
-        Parameters
-        ----------
-        learned
-            Tasks of which it has just been said what they take.
+        Of the tasks in `learned` it has just been said what they take.
         """
         tasks, differs = self._book.look(self._live(), learned)
+        self._node.degraded = self.degraded
         if tasks:
             self._changed(tasks)
         if differs:

@@ -1,14 +1,18 @@
-"""A node's work at the end of each slot: measure, exchange letters, decide, save, move."""
+"""A node's work at the end of each slot: measure, exchange letters, decide, save, move.
+
+Slots end at multiples of their length on the wall clock, so that nodes agree.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import copy
+import math
 import os
+import time
 from collections import Counter
-from collections.abc import AsyncIterator
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -19,77 +23,163 @@ from inferway.live.node.fleets import Fleets
 from inferway.live.node.models import Pair
 from inferway.live.node.placement_messages import PlacementMessages
 from inferway.live.node.plan import NodePlan
-from inferway.live.node.slots import SlotClock
 from inferway.live.node.state import DamagedStateError, NodeState, Saved, StateError
 from inferway.live.site import balances_of, take_up
 from inferway.live.threads import run_detached
-from inferway.placement.local import LocalPolicy, loads_of, local_policy, variants_of
+from inferway.placement.agent import Agent, LocalPolicy
+from inferway.placement.local import loads_of, local_policy
 from inferway.placement.table import expected_batches, policy_of
 
 if TYPE_CHECKING:
     from inferway.deployment import Deployment
 
+# How much of a slot a node waits for letters about the last one; by then they are through.
+_WAIT_SHARE: Final = 0.1
+# A clock that was set is noticed after so long.
+_LOOK_S: Final = 1.0
 # Slots that a policy in hindsight is told of.
 _FORESEEN: Final = 100
+
+
+class Slot(NamedTuple):
+    """A slot that has ended.
+
+    Attributes
+    ----------
+    number
+        Its end on the wall clock, in slots since 1970; nodes whose clocks agree to within the wait
+        for letters agree on it.
+    lasted_s
+        How long it took by a clock that nobody sets. Requests were counted for so long.
+    jumped_s
+        How far the wall clock was set meanwhile, forward above 0.
+    """
+
+    number: int
+    lasted_s: float
+    jumped_s: float
+
+
+class SlotClock:
+    """The slots of one node, of a length in seconds.
+
+    A slot ends when the wall clock reaches a multiple of its length. When the clock is set, the
+    node follows it, for it is what nodes agree by: set forward over the ends of several slots,
+    these end together, as the last of them; set back, the slot lasts until the clock comes to a
+    multiple again, and a number may come again. An end at which the slot has lasted less than half
+    its length is let pass. So, however the clock is set once, a slot lasts between a half and two
+    lengths by a clock that nobody sets.
+
+    `wall` tells seconds since 1970, `steady` those of a clock that nobody sets, and `sleep` waits
+    so many of the latter.
+    """
+
+    def __init__(
+        self,
+        slot_s: float,
+        *,
+        wall: Callable[[], float] = time.time,
+        steady: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+    ) -> None:
+        self.slot_s, self._wall, self._steady, self._sleep = slot_s, wall, steady, sleep
+        self._began_s, self._offset_s = steady(), wall() - steady()
+        self._next = math.floor(wall() / slot_s) + 1
+
+    @property
+    def last(self) -> int:
+        """Number of the last slot that has ended, by the wall clock."""
+        return self._next - 1
+
+    @property
+    def due_s(self) -> float:
+        """Seconds until the slot ends, if nobody sets the clock; 0 where it is over."""
+        wall = self._wall()
+        following = math.floor(wall / self.slot_s) + 1
+        # Set back, the clock comes to an earlier multiple first.
+        self._next = min(self._next, following)
+        if wall >= self._next * self.slot_s and self._steady() - self._began_s < self.slot_s / 2:
+            self._next = following
+        return max(self._next * self.slot_s - wall, 0.0)
+
+    async def ended(self) -> Slot:
+        """Wait for the end of the slot, and begin the next."""
+        while (due_s := self.due_s) > 0:
+            await self._sleep(min(due_s, _LOOK_S))
+        wall, steady = self._wall(), self._steady()
+        # A product and a quotient may be rounded to different sides of a multiple.
+        number = max(math.floor(wall / self.slot_s), self._next)
+        offset = wall - steady
+        ended = Slot(number, steady - self._began_s, offset - self._offset_s)
+        self._began_s, self._offset_s, self._next = steady, offset, number + 1
+        return ended
+
+    async def letters(self) -> None:
+        """Wait, from the end of a slot, until letters about it are late."""
+        late_s = self._began_s + _WAIT_SHARE * self.slot_s
+        while (left := late_s - self._steady()) > 0:
+            await self._sleep(left)
 
 
 class NodePlacement:
     """A node's part of placement, slot by slot.
 
-    Parameters
-    ----------
-    plan
-        The node's.
-    policy
-        Its part of the placement policy.
-    post
-        Carries the policy's messages; None where it has none.
-    demand
-        What was measured.
-    clock
-        When slots end.
-    memory
-        Where the state is kept.
-    fleets
-        Says which copies run, and has the sites whose balances are saved, as of a slot's end.
-    log
-        Where events go.
+    `peers`, not yet open, carry the policy's messages where it has some; `demand` is what was
+    measured, and `memory` keeps the state. `fleets` say which copies run, and have the sites whose
+    balances are saved, as of a slot's end.
     """
 
     def __init__(
         self,
+        deployment: Deployment,
         plan: NodePlan,
-        policy: LocalPolicy,
-        post: PlacementMessages | None,
+        peers: Peers,
         demand: LocalDemand,
-        clock: SlotClock,
         memory: NodeState,
         fleets: Fleets,
         log: Any,
     ) -> None:
-        network = plan.deployed.network
-        self._plan, self.policy, self._post = plan, policy, post
-        self._demand, self._clock, self._memory = demand, clock, memory
+        self._plan, self._demand, self._memory = plan, demand, memory
         self._fleets, self._log = fleets, log
+        network, expected = plan.deployed
+        spec, name = deployment.placement, policy_of(deployment)
+        options = {} if spec is None else {k: v for k, v in spec.options.items() if v is not None}
+        self.clock = SlotClock(float(options.pop("slot", network.slot_s)))
+        # The first does once what it does in a slot: a first slot must not wait for its compiler.
+        spare, self.policy = (
+            local_policy(
+                name,
+                network,
+                plan.number,
+                seed=deployment.seed,
+                batches=expected_batches(expected, _FORESEEN) if name in HINDSIGHT else None,
+                deployment=deployment,
+                data=plan.data,
+                **options,
+            )
+            for _ in range(2)
+        )
+        _rehearse(spare, plan)
+        self._post: PlacementMessages | None = None
+        if isinstance(self.policy, Agent):
+            self._post = PlacementMessages(self.policy, peers, network.nodes, slot=self.clock.last)
+        # As of the last slot's end, but for what is loaded.
         self._kept: Saved | None = None
-        """As of the last slot's end, but for what is loaded."""
         self._saving: asyncio.Future[None] | None = None
+        # Whether what was loaded runs at first, and not what is wanted.
         self._resumed = False
-        """Whether what was loaded runs at first, and not what is wanted."""
-        self.slot = 0
-        """Number of the last slot that has ended; 0 before the first."""
-        self.ended = 0
-        """Slots that have ended since the start."""
-        self._names = variants_of(network, plan.number)
-        first, last = network.pairs.first[plan.number : plan.number + 2]
-        models = network.models
-        self._tasks = [
-            network.tasks[models.task[model]] for model in network.pairs.model[first:last]
+        # Number of the last slot that has ended, 0 before the first; and ended since the start.
+        self.slot = self.ended = 0
+        self._names = plan.data.variants
+        own, models = slice(*network.pairs.first[plan.number : plan.number + 2]), network.models
+        self._pairs: list[Pair] = [
+            (network.tasks[models.task[model]], variant)
+            for model, variant in zip(network.pairs.model[own], self._names, strict=True)
         ]
         # A repository's copies are planned for the greatest demand there may be (eq. 9); more of
         # them than processors serve nobody sooner.
         most = os.cpu_count() or 1
-        self._copies = [min(max(1, int(count)), most) for count in network.pairs.pinned[first:last]]
+        self._copies = [min(max(1, int(count)), most) for count in network.pairs.pinned[own]]
 
     async def begin(self) -> dict[Pair, int]:
         """Take up what was saved, and say what is to run, what is to be loaded first in front.
@@ -97,12 +187,7 @@ class NodePlacement:
         A state that is damaged is told in the log, and the node begins anew. Nothing is loaded in a
         new process: what is said first is what was loaded, and what is wanted beside. Where the
         node was killed before a copy had made room for another, or could, the former runs until the
-        latter does.
-
-        Raises
-        ------
-        StateError
-            Where what was saved is another network's, or cannot be read.
+        latter does. StateError where what was saved is another network's, or cannot be read.
         """
         if self._memory.damage:
             self._log.error("begins anew", reason=self._memory.damage)
@@ -117,17 +202,19 @@ class NodePlacement:
             self._log.error("begins anew", reason=f"{error}; it is kept as {kept}")
         if self._post is not None:
             self._post.open()
-        self._kept = self._now()
-        wanted = self.wanted
-        if saved is not None:
-            self._kept = self._kept._replace(loaded=saved.loaded)
-            loaded = self._known(saved.loaded)
-            # What was loaded is sure to load again.
-            wanted = dict(sorted(wanted.items(), key=lambda one: one[0] not in loaded))
-            as_before = np.array_equal(self.policy.x, saved.infida.x)
-            if as_before and not Counter(loaded) <= Counter(wanted):
-                wanted, self._resumed = loaded, True
-        return wanted
+        self._kept, wanted = self._now(), self.wanted
+        if saved is None:
+            return wanted
+        self._kept = self._kept._replace(loaded=saved.loaded)
+        # As far as the node may run what was loaded.
+        copies = Counter(name.rpartition("#")[0] for name in saved.loaded)
+        named = {pair: copies["/".join(pair)] for pair in self._pairs}
+        loaded = {pair: count for pair, count in named.items() if count}
+        if np.array_equal(self.policy.x, saved.infida.x) and not Counter(loaded) <= Counter(wanted):
+            self._resumed = True
+            return loaded
+        # What was loaded is sure to load again.
+        return dict(sorted(wanted.items(), key=lambda one: one[0] not in loaded))
 
     def _take_up(self, saved: Saved) -> None:
         try:
@@ -145,7 +232,7 @@ class NodePlacement:
             self._resumed = False
             yield self.wanted
         while True:
-            slot = await self._clock.ended()
+            slot = await self.clock.ended()
             if abs(slot.jumped_s) > 1.0:
                 self._log.warning("the clock was set", by_s=round(slot.jumped_s, 3))
             try:
@@ -158,14 +245,14 @@ class NodePlacement:
             await self.save()
 
     async def _end(self, number: int) -> None:
-        measured = self._demand.cut()
-        load = loads_of(self._plan.data, self._names, measured.served, self.policy.x)
+        arrived, reached, served = self._demand.cut()
+        load = loads_of(self._plan.data, served, self.policy.x)
         if self._post is not None:
-            self._post.close_slot(number, measured.arrived, load)
-            await self._clock.letters()
+            self._post.close_slot(number, arrived, load)
+            await self.clock.letters()
             self._post.step()
         else:
-            self.policy.close_slot(measured.arrived, measured.reached, load, slot=number)
+            self.policy.close_slot(arrived, reached, load, slot=number)
             self.policy.step()
 
     async def save(self) -> None:
@@ -211,71 +298,21 @@ class NodePlacement:
             for copy in range(copies)
         )
 
-    def _known(self, loaded: tuple[str, ...]) -> dict[Pair, int]:
-        """Copies by (task, variant) of what was loaded, as far as the node may run them."""
-        copies = Counter(name.rpartition("#")[0] for name in loaded)
-        pairs = dict.fromkeys(zip(self._tasks, self._names, strict=True))
-        named = {pair: copies["/".join(pair)] for pair in pairs}
-        return {pair: count for pair, count in named.items() if count}
-
     @property
     def wanted(self) -> dict[Pair, int]:
         """Copies that are to run, by (task, variant)."""
-        found: dict[Pair, int] = {}
-        for task, variant, on, copies in zip(
-            self._tasks, self._names, self.policy.x.tolist(), self._copies, strict=True
-        ):
+        wanted: Counter[Pair] = Counter()
+        for pair, on, copies in zip(self._pairs, self.policy.x.tolist(), self._copies, strict=True):
             if on:
-                found[task, variant] = found.get((task, variant), 0) + copies
-        return found
-
-
-def node_placement(
-    deployment: Deployment,
-    plan: NodePlan,
-    peers: Peers,
-    demand: LocalDemand,
-    memory: NodeState,
-    fleets: Fleets,
-    log: Any,
-) -> NodePlacement:
-    """Join the placement policy to what carries its messages and measures for it.
-
-    Parameters
-    ----------
-    deployment
-        Names the policy, and how long slots are.
-    peers
-        Carries messages, where the policy has some; not open yet.
-    plan, demand, memory, fleets, log
-        As of `NodePlacement`.
-    """
-    network, expected = plan.deployed
-    spec, name = deployment.placement, policy_of(deployment)
-    options = {} if spec is None else {k: v for k, v in spec.options.items() if v is not None}
-    slot_s = float(options.pop("slot", network.slot_s))
-    make = partial(
-        local_policy,
-        name,
-        network,
-        plan.number,
-        seed=deployment.seed,
-        batches=expected_batches(expected, _FORESEEN) if name in HINDSIGHT else None,
-        deployment=deployment,
-        data=plan.data,
-        **options,
-    )
-    policy = make()
-    _rehearse(make(), plan)
-    clock, post = SlotClock(slot_s), None
-    if policy.agent is not None:
-        post = PlacementMessages(policy.agent, peers, network.nodes, slot=clock.last)
-    return NodePlacement(plan, policy, post, demand, clock, memory, fleets, log)
+                wanted[pair] += copies
+        return dict(wanted)
 
 
 def _rehearse(spare: LocalPolicy, plan: NodePlan) -> None:
-    """Have a policy do once what it does in a slot: a first slot must not wait for its compiler."""
-    # Also where nothing enters: letters about what passes must not wait for it either.
+    """Have a policy do once what it does in a slot, also where nothing enters.
+
+    Letters about what passes must not wait for the compiler either.
+    """
     one = dict.fromkeys(plan.data.crossings, 1.0)
     spare.close_slot(one, one, {}, slot=1)
     spare.step()

@@ -18,10 +18,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from inferway.live.control.peers import PLACEMENT, Peers
-from inferway.placement.agent import Agent
-from inferway.placement.contract import Float
-from inferway.placement.crossing import Crossing
-from inferway.placement.messages import (
+from inferway.placement.agent import (
+    Agent,
     Floor,
     Letter,
     Message,
@@ -30,6 +28,8 @@ from inferway.placement.messages import (
     Worst,
     decode,
 )
+from inferway.placement.contract import Float
+from inferway.placement.layout import Crossing
 from inferway.unreadable import UNREADABLE
 
 
@@ -87,7 +87,7 @@ class PlacementMessages:
         early = {(of, rho) for of, rho in self._heard if of == slot} if slot > self._slot else ()
         self._slot, self._heard = slot, set(early)
         self._asked.clear()
-        self._send(self.agent.close_slot(arrived, load, slot=slot))
+        self._send(self.agent.close_slot(arrived, {}, load, slot=slot))
 
     def step(self) -> None:
         """Learn from what has come, and say what changed; later answers to this slot are late."""

@@ -18,7 +18,7 @@ from inferway.live.upstream.upstream import Upstream
 from inferway.network.layout import Deployed, deployed, members_of, topology_of
 from inferway.network.routes import shortest_paths
 from inferway.network.topology import Topology
-from inferway.placement.crossing import NodeData, data_of
+from inferway.placement.layout import NodeData, data_of
 from inferway.protocol.address import split
 
 if TYPE_CHECKING:
@@ -31,20 +31,16 @@ class NodePlan:
 
     Attributes
     ----------
-    node
-        Its name.
-    number
-        Its number among the network's nodes.
+    node, number
+        Its name, and its number among the network's nodes.
     repository
         Whether it is one.
     upstream
         The neighbor towards the nearest repository; None at a repository.
     links_s
         Round-trip time to each neighbor, in seconds.
-    hardware
-        Its own.
-    budget_bytes
-        Infinite where there is none.
+    hardware, budget_bytes
+        Its own; the budget is infinite where there is none.
     tasks
         By the name under which clients ask for them: a counted task's entry of the file stands for
         all that are counted.
@@ -52,14 +48,12 @@ class NodePlan:
         Request type by (task, entry node).
     data
         What placement needs of the node.
-    rates_per_s
-        Mean arrival rate at the start of each task at this node, where it enters here, 1/s.
-    peaks_per_s
-        The same, at most at any time.
+    rates_per_s, peaks_per_s
+        Mean arrival rate at the start of each task that enters here, and the most at any time, 1/s.
     reach_s
         Longest round trip, s, from a node whose requests go through this one.
-    deployed
-        The whole network and the demand for it.
+    topology, deployed
+        All nodes and links, the whole network and the demand for it.
     member
         What the file says of the node.
     """
@@ -77,6 +71,7 @@ class NodePlan:
     rates_per_s: Mapping[str, float]
     peaks_per_s: Mapping[str, float]
     reach_s: float
+    topology: Topology
     deployed: Deployed
     member: Node
 
@@ -95,8 +90,7 @@ def plan_of(deployment: Deployment, node: str) -> NodePlan:
     if node not in topology.nodes:
         raise ServeError(f"the network has no node {node}; it has {', '.join(topology.nodes[:20])}")
     number = topology.nodes.index(node)
-    found = deployed(deployment)
-    network, demand = found
+    network, demand = whole = deployed(deployment)
     first, entry = network.paths.first, network.paths.node
     types = {
         (network.tasks[task], network.nodes[entry[first[path]]]): rho
@@ -132,35 +126,23 @@ def plan_of(deployment: Deployment, node: str) -> NodePlan:
             if at == node
         },
         reach_s=float(network.paths.rtt_s[network.paths.node == number].max(initial=0.0)),
-        deployed=found,
+        topology=topology,
+        deployed=whole,
         member=members_of(deployment, topology)[node],
     )
 
 
-def upstreams_of(
+def links_of(
     plan: NodePlan,
     addresses: Mapping[str, Addresses],
     mine: Credentials | None,
-    *,
+    listen: str,
     emulate_rtt: bool,
-) -> dict[str, Upstream]:
-    """Make the ways to all neighbors.
+) -> tuple[dict[str, Upstream], Peers]:
+    """Make the ways to all neighbors and the control plane between them, not yet open.
 
-    Parameters
-    ----------
-    plan
-        The node's.
-    addresses
-        Of its neighbors, at least.
-    mine
-        The node's certificate; None for plain connections.
-    emulate_rtt
-        Whether they take the links' round-trip times.
-
-    Raises
-    ------
-    ServeError
-        For a neighbor without an address.
+    `mine` is the node's certificate, None for plain connections; `emulate_rtt` has both take the
+    links' round-trip times. ServeError for a neighbor without an address.
     """
     upstreams = {}
     for neighbor, rtt_s in plan.links_s.items():
@@ -175,36 +157,20 @@ def upstreams_of(
             tls=None if mine is None else mine.client_context(),
             server_name=None if mine is None else file_name(neighbor),
         )
-    return upstreams
-
-
-def peers_of(
-    topology: Topology,
-    plan: NodePlan,
-    addresses: Mapping[str, Addresses],
-    mine: Credentials | None,
-    *,
-    listen: str,
-    emulate_rtt: bool,
-) -> Peers:
-    """Make the links between neighbors, not yet open; else as `upstreams_of`."""
-    node = plan.node
-    return Peers(
-        node,
-        network=_name_of(topology.nodes),
+    control = {name: at.control for name, at in addresses.items()}
+    peers = Peers(
+        plan.node,
+        # Named by its nodes, so that two networks of one machine hear nothing of each other.
+        network=hashlib.sha256("\n".join(plan.topology.nodes).encode()).hexdigest()[:12],
         listen=listen,
-        neighbors=neighbors_of(topology, node, {one: at.control for one, at in addresses.items()}),
+        neighbors=neighbors_of(plan.topology, plan.node, control),
         credentials=mine,
         delays_s={one: rtt_s / 2 for one, rtt_s in plan.links_s.items()} if emulate_rtt else {},
     )
+    return upstreams, peers
 
 
 def host_and_port(address: str) -> tuple[str, int]:
     """Split HOST:PORT; 0, any port, where none is given."""
     host, port = split(address)
     return host, port or 0
-
-
-def _name_of(nodes: tuple[str, ...]) -> str:
-    """Name a network by its nodes, so that two of one machine's hear nothing of each other."""
-    return hashlib.sha256("\n".join(nodes).encode()).hexdigest()[:12]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterable, Set
 from functools import partial
@@ -30,17 +29,16 @@ from inferway.live.upstream.breaker import time_limit_s
 from inferway.live.upstream.connections import UpstreamCall
 from inferway.live.upstream.headers import (
     BAD_GATEWAY,
-    MAYBE,
     ConnectError,
     ForwardHeaders,
     Response,
     ResponseHeaders,
     body_lines,
     encoded,
+    failure_of,
     forward_head,
     forward_headers_of,
     live_head,
-    predicted_line,
     seconds_of,
     target_of,
 )
@@ -200,11 +198,10 @@ class Proxy:
         body = exchange.body
         assert isinstance(body, bytes)
         left_s -= self._now() - received_s
-        limit_s = math.inf
-        if predicted_s > 0.0:
-            limit_s = time_limit_s(predicted_s, len(body), len(forward.nodes))
-            carried = predicted_line(predicted_s) + carried
-        head = forward_head(target, *forward.address, forward.onward, left_s, carried, len(body))
+        limit_s = time_limit_s(predicted_s, len(body), len(forward.nodes))
+        head = forward_head(
+            target, forward.address, forward.onward, left_s, predicted_s, carried, len(body)
+        )
         if self._passed is not None:
             self._passed(task, forward.entry, False, forward.variant)
         exchange.withdraw = UpstreamCall.cancel
@@ -223,22 +220,18 @@ class Proxy:
     ) -> None:
         exchange.request = exchange.withdraw = None
         answered_s = self._now()
-        if isinstance(result, Response) and result.is_strange_failure:
-            complaint = result.complaint(neighbor)
-            result = ConnectError(f"{complaint}, and no node wrote that")
-        if isinstance(result, ConnectError):
-            status = 503 if result.unserved else BAD_GATEWAY
-            lost = f"; {MAYBE}" if status == BAD_GATEWAY else ""
-            reason = result.reason + lost
-            self._refuse(exchange, status, reason, received_s, unserved=result.unserved)
-        else:
+        failure = failure_of(result, neighbor)
+        if failure is not None:
+            status, reason = 503 if failure.unserved else BAD_GATEWAY, failure.sentence
+            self._refuse(exchange, status, reason, received_s, unserved=failure.unserved)
+        elif isinstance(result, Response):
             if result.status != 200:
                 result.word(neighbor)
             status = result.status
             lines = self.headers.passed(result, exchange.path, answered_s - received_s)
             exchange.respond(status, result.body, result.kind or JSON, lines)
         if relayed is not None:
-            relayed.ended(status, result, answered_s)
+            relayed.ended(status, failure or result, answered_s)
 
     def _relayed(
         self, task: str, exchange: Exchange, forward: ForwardHeaders, received_s: float
@@ -264,7 +257,7 @@ class Proxy:
         head = live_head(upstream.at, name, b",".join([*nodes, self._own]))
         exchange.withdraw = UpstreamCall.cancel
         done = partial(self._answered, exchange, upstream.name, received_s, None)
-        exchange.request = upstream.ask(head, done)
+        exchange.request = upstream.send(head, b"", done, asks=True)
 
     def _refuse(
         self,

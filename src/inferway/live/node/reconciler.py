@@ -12,9 +12,8 @@ import asyncio
 import math
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, NoReturn
 
 from inferway.live.errors import LoadError, ServeError, WarmUpError
@@ -34,79 +33,8 @@ class Copy(NamedTuple):
 
     @property
     def pair(self) -> Pair:
-        """Pair of which it is a copy."""
+        """Task and variant of which it is a copy."""
         return self.task, self.variant
-
-
-@dataclass(frozen=True)
-class Moving:
-    """A copy on its way.
-
-    Attributes
-    ----------
-    name
-        ``TASK/VARIANT``.
-    step
-        ``loading``, ``starting`` while sites take it up, or ``leaving``.
-    done_bytes, total_bytes
-        What has been fetched of its file; None where nothing is fetched, or nobody says how much
-        it will be.
-    """
-
-    name: str
-    step: str
-    done_bytes: int | None = None
-    total_bytes: int | None = None
-
-
-@dataclass(frozen=True)
-class LoadFailure:
-    """A variant that could not be loaded.
-
-    Attributes
-    ----------
-    name
-        ``TASK/VARIANT``.
-    reason
-        Why, in one sentence.
-    times
-        How often in a row.
-    again_s
-        Seconds until it is tried again, while it is wanted; 0 where it is due.
-    """
-
-    name: str
-    reason: str
-    times: int
-    again_s: float
-
-
-@dataclass(frozen=True)
-class MovesStatus:
-    """Replicas that run and that move.
-
-    Attributes
-    ----------
-    running
-        Copies that take requests, by ``TASK/VARIANT``.
-    moving
-        Copies on their way.
-    failures
-        Variants that could not be loaded.
-    budget_bytes
-        Of the node; None without a bound.
-    used_bytes
-        Of the budget, by what runs, comes and goes.
-    moved_bytes
-        Loaded since the start, pinned copies left out, as the network twin counts them.
-    """
-
-    running: dict[str, int]
-    moving: tuple[Moving, ...]
-    failures: tuple[LoadFailure, ...]
-    budget_bytes: float | None
-    used_bytes: float
-    moved_bytes: float
 
 
 def name_of(pair: Pair) -> str:
@@ -117,30 +45,13 @@ def name_of(pair: Pair) -> str:
 class Reconciler:
     """Moves a node's copies; for one event loop.
 
-    Parameters
-    ----------
-    models
-        Holds the models.
-    announce
-        Called with the copies that are to take requests from now on, by task and variant; returns
-        when no others do any more. It borrows from the models, and gives back what it borrowed for
-        those that left. Where a new copy cannot be taken up, it raises `LoadError`, `ServeError` or
-        `WarmUpError`, and is called again without it. After it was canceled it is called again.
-    sizes
-        Bytes of one copy, by task and variant.
-    budget_bytes
-        For all copies; infinite without a bound.
-    pinned
-        Copies that are always wanted and never unloaded, by task and variant.
-    now
-        Clock of the waits after failures, seconds; the loop's.
-    log
-        Where events go.
-
-    Raises
-    ------
-    ValueError
-        For a size or a budget that is none.
+    `models` holds the models. `announce` is called with the copies that are to take requests from
+    now on, by task and variant, and returns when no others do any more. It borrows from the models,
+    and gives back what it borrowed for those that left. Where a new copy cannot be taken up, it
+    raises `LoadError`, `ServeError` or `WarmUpError`, and is called again without it; after it was
+    canceled, too. `sizes` are bytes of one copy, by task and variant, `budget_bytes` is for all
+    copies, and copies that are `pinned` are always wanted and never unloaded. ValueError for a size
+    or a budget that is none.
     """
 
     def __init__(
@@ -156,96 +67,80 @@ class Reconciler:
     ) -> None:
         if not budget_bytes >= 0:
             raise ValueError(f"a budget of {budget_bytes:g} bytes is refused; it must be 0 or more")
-        for (task, variant), size in sizes.items():
+        for pair, size in sizes.items():
             if not (size >= 0 and math.isfinite(size)):
-                raise ValueError(f"{task}/{variant} has a size of {size:g} bytes; it must be known")
+                raise ValueError(f"{name_of(pair)} has a size of {size:g} bytes; it must be known")
         self._models, self._announce_to = models, announce
         self._sizes, self._now, self._log = dict(sizes), now, log
         place = {pair: k for k, pair in enumerate(self._sizes)}
         # By variant as the sizes are, the last copy of each in front: it goes first.
-        self._moves = Moves[Copy, Pair](
+        self.moves = Moves[Copy, Pair](
             size=lambda copy: self._sizes[copy.pair],
             kind=lambda copy: copy.pair,
             order=lambda copy: (place[copy.pair], -copy.number),
             budget=budget_bytes,
             pinned=self._copies(pinned or {}),
         )
-        self._fetched: tuple[int, int | None] | None = None
+        # Bytes of a file that are here, and that it has; None where nobody says how many.
+        self._fetched: tuple[int | None, int | None] = (None, None)
         self._turn = 0
-        self._going: asyncio.Future[None] | None = None
+        self._going: asyncio.Future[object] | None = None
         self._going_for: Pair = ("", "")
         self._one_at_a_time = asyncio.Lock()
         self._stirred = asyncio.Event()
         models.freed = self._stirred.set
 
     @property
-    def pinned(self) -> dict[Pair, int]:
-        """Copies that are always wanted."""
-        return dict(Counter(copy.pair for copy in self._moves.pinned))
-
-    @property
     def running(self) -> dict[Pair, int]:
         """Copies that take requests, or will with the next announcement."""
-        return dict(Counter(copy.pair for copy in self._in_order(self._moves.running)))
+        return dict(Counter(copy.pair for copy in self._in_order(self.moves.running)))
 
-    @property
-    def used_bytes(self) -> float:
-        """Bytes of the budget held by what runs, what is loading and what is not gone yet."""
-        return self._moves.used_bytes
+    def status(self) -> dict[str, Any]:
+        """Tell what moves and what failed, for people and scripts.
 
-    @property
-    def moved_bytes(self) -> float:
-        """Bytes of all copies loaded since the start but the pinned ones."""
-        return self._moves.moved_bytes
-
-    def status(self) -> MovesStatus:
-        """Tell what runs, what moves and what failed."""
-        moves = self._moves
-        settled = self._in_order(moves.running - moves.fresh)
-        done = (None, None) if self._fetched is None else self._fetched
-        moving = [Moving(name_of(copy.pair), "loading", *done) for copy in moves.loading]
-        steps = (("starting", moves.fresh), ("leaving", moves.leaving))
-        moving += [
-            Moving(name_of(copy.pair), step)
-            for step, copies in steps
-            for copy in self._in_order(copies)
+        A copy on its way is ``loading``, ``starting`` while sites take it up, or ``leaving``, with
+        the bytes of its file; a variant that failed is tried again in so many seconds.
+        """
+        moves, now_s = self.moves, self._now()
+        steps: list[tuple[str, Iterable[Copy]]] = [
+            ("loading", moves.loading),
+            ("starting", self._in_order(moves.fresh)),
+            ("leaving", self._in_order(moves.leaving)),
         ]
-        return MovesStatus(
-            running=dict(Counter(name_of(copy.pair) for copy in settled)),
-            moving=tuple(moving),
-            failures=tuple(
-                LoadFailure(name_of(pair), one.reason, one.times, max(0.0, one.due_s - self._now()))
+        return {
+            "used_bytes": moves.used_bytes,
+            "moved_bytes": moves.moved_bytes,
+            "moving": [
+                {
+                    "name": name_of(copy.pair),
+                    "step": step,
+                    "done_bytes": self._fetched[0] if step == "loading" else None,
+                    "total_bytes": self._fetched[1] if step == "loading" else None,
+                }
+                for step, copies in steps
+                for copy in copies
+            ],
+            "failures": [
+                {
+                    "name": name_of(pair),
+                    "reason": one.reason,
+                    "times": one.times,
+                    "again_s": max(0.0, one.due_s - now_s),
+                }
                 for pair, one in moves.failures.items()
-            ),
-            budget_bytes=moves.budget if math.isfinite(moves.budget) else None,
-            used_bytes=moves.used_bytes,
-            moved_bytes=moves.moved_bytes,
-        )
+            ],
+        }
 
     async def toward(self, wanted: Mapping[Pair, int]) -> bool:
         """Have these copies run, and no others; a later call takes the place of this one.
 
-        Returns when nothing is left that can be done now: a variant that fails is tried again by
-        `persist`, or by the next call. Canceled, it leaves what runs announced, or to be announced
-        next, and nothing half loaded.
-
-        Parameters
-        ----------
-        wanted
-            Copies, by task and variant, those to be loaded first in front. Pinned ones need not be
-            among them.
-
-        Returns
-        -------
-        done
-            Whether these copies run and no others.
-
-        Raises
-        ------
-        ValueError
-            For a variant without a size, or a number of copies below 0.
+        Copies by task and variant, those to be loaded first in front; pinned ones need not be among
+        them. Returns when nothing is left that can be done now, with whether these copies run and
+        no others: a variant that fails is tried again by `persist`, or by the next call. Canceled,
+        it leaves what runs announced, or to be announced next, and nothing half loaded. ValueError
+        for a variant without a size, or a number of copies below 0.
         """
-        asked = self._moves.want(self._copies(wanted), self._now())
+        asked = self.moves.want(self._copies(wanted), self._now())
         self._turn += 1
         for pair in self._sizes.keys() - asked:
             self._models.forget(*pair)
@@ -263,7 +158,7 @@ class Reconciler:
             looked_s = self._now()
             await self._proceed(self._turn)
             # What was due by then has been tried, if there was room for it.
-            rest = self._moves.next(looked_s)
+            rest = self.moves.next(looked_s)
             until_s = rest.until_s if isinstance(rest, Rest) else math.inf
             wait_s = max(0.0, until_s - self._now()) if until_s < math.inf else None
             with suppress(TimeoutError):
@@ -271,7 +166,7 @@ class Reconciler:
                     await self._stirred.wait()
 
     async def _proceed(self, turn: int) -> bool:
-        moves = self._moves
+        moves = self.moves
         async with self._one_at_a_time:
             self._sweep()
             while turn == self._turn:
@@ -284,14 +179,14 @@ class Reconciler:
                     if after is None or self._models.is_ready(*after.pair):
                         moves.unload(move.pair)
                     else:
-                        await self._go(self._prepare(after.pair), after.pair)
+                        await self._go(self._have(self._models.prepare, after.pair), after.pair)
                 elif isinstance(move, Announce):
                     await self._announce()
                 else:
                     return moves.done
             return False
 
-    async def _go(self, work: Coroutine[Any, Any, None], pair: Pair) -> None:
+    async def _go(self, work: Coroutine[Any, Any, object], pair: Pair) -> None:
         """Do what a later `toward` may cancel; whoever is canceled meanwhile waits for its end."""
         self._going, self._going_for = asyncio.ensure_future(work), pair
         going = self._going
@@ -307,54 +202,53 @@ class Reconciler:
             going.result()
 
     async def _load(self, copy: Copy) -> None:
-        moves = self._moves
+        moves = self.moves
         moves.load(copy)
         assert moves.used_bytes <= moves.budget * (1 + _ROUNDING), (moves.used_bytes, moves.budget)
         try:
-            await self._models.load(*copy.pair, self._progress)
-        except LoadError as error:
-            self._fail(copy.pair, str(error))
-        else:
-            # Nothing waits between here and the copy's being counted.
-            moves.loaded(copy)
+            # Nothing waits between its being loaded and its being counted.
+            if await self._have(self._models.load, copy.pair):
+                moves.loaded(copy)
         finally:
             moves.loading.discard(copy)
-            self._fetched = None
 
-    async def _prepare(self, pair: Pair) -> None:
+    async def _have(self, get: Callable[..., Awaitable[None]], pair: Pair) -> bool:
+        """Load or prepare a variant; whether that went well."""
         try:
-            await self._models.prepare(*pair, self._progress)
+            await get(*pair, self._progress)
         except LoadError as error:
             self._fail(pair, str(error))
+            return False
         finally:
-            self._fetched = None
+            self._fetched = (None, None)
+        return True
 
     async def _announce(self) -> None:
         try:
             await self._announce_to(self.running)
         except (LoadError, ServeError, WarmUpError) as error:
-            if not self._moves.fresh:
+            if not self.moves.fresh:
                 raise
-            for pair in self._moves.refused():
+            for pair in self.moves.refused():
                 self._fail(pair, f"{name_of(pair)} could not be taken up: {error}")
         else:
-            for copy in self._moves.taken_up():
+            for copy in self.moves.taken_up():
                 self._say("loaded", copy)
             self._sweep()
 
     def _sweep(self) -> None:
         """Count as gone what has left and whose memory is free."""
-        if not self._moves.announced:
+        if not self.moves.announced:
             return
-        runs = {copy.pair for copy in self._moves.running}
-        for copy in self._in_order(self._moves.leaving):
+        runs = {copy.pair for copy in self.moves.running}
+        for copy in self._in_order(self.moves.leaving):
             # Weights that others share stay; those that are still lent go when they come back.
             if copy.pair in runs or self._models.release(*copy.pair):
-                self._moves.gone(copy)
+                self.moves.gone(copy)
                 self._say("unloaded", copy)
 
     def _fail(self, pair: Pair, reason: str) -> None:
-        one = self._moves.failed(pair, reason, self._now())
+        one = self.moves.failed(pair, reason, self._now())
         self._stirred.set()
         if self._log is not None:
             self._log.warning("not loaded", reason=reason, times=one.times, again_s=one.wait_s)
@@ -382,4 +276,4 @@ class Reconciler:
         ]
 
     def _in_order(self, copies: set[Copy]) -> list[Copy]:
-        return sorted(copies, key=self._moves.order)
+        return sorted(copies, key=self.moves.order)

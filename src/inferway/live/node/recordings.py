@@ -13,9 +13,10 @@ were written to longest ago go first, and none goes while its site writes to it.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import Iterable
+import itertools
+from collections import Counter, defaultdict
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,57 +25,36 @@ from inferway.dispatch.replay import header, recordings
 from inferway.live.errors import ServeError
 from inferway.live.site import TaskSite
 
-KEPT: Final = 256
-"""Sections of a task."""
-KEPT_BYTES: Final = 2 * 1024**3
-"""Of all tasks' sections: two and a half that are as long as a section may get."""
+KEPT: Final = 256  # sections of a task
+KEPT_BYTES: Final = 2 * 1024**3  # of all sections: two and a half that are as long as one may get
 
 
+@dataclass(slots=True, eq=False)
 class _Section:
-    """One recording's folder.
+    """One recording's folder, and its number among the task's.
 
-    Parameters
-    ----------
-    folder, task, number
-        Where it is, whose, and which of the task's.
-    recording
-        Writes to it; None where nothing does any more.
-
-    Attributes
-    ----------
-    size_bytes, written_ns
-        Of its files, when they were last looked at, and when the youngest of them was written.
+    `recording` writes to it; None where nothing does any more. The size of its files and when the
+    youngest of them was written are of when they were last looked at.
     """
 
-    __slots__ = ("_seen", "folder", "number", "recording", "size_bytes", "task", "written_ns")
-
-    def __init__(
-        self, folder: Path, task: str, number: int, recording: Recording | None = None
-    ) -> None:
-        self.folder, self.task, self.number, self.recording = folder, task, number, recording
-        self.size_bytes = self.written_ns = 0
-        self._seen = False
-
-    def settle(self) -> None:
-        """Let go of a recording that has ended."""
-        if self.recording is not None and not (
-            self.recording.writing and self.recording.folder == self.folder
-        ):
-            self.recording = None
+    folder: Path
+    task: str
+    number: int
+    recording: Recording | None = None
+    size_bytes: int = 0
+    written_ns: int = 0
+    seen: bool = False
 
     def look(self) -> None:
         """Look at its files; once more and no more after the last has been written."""
-        if self._seen:
-            return
-        self._seen = self.recording is None
-        size_bytes = written_ns = 0
+        self.seen = self.recording is None
+        self.size_bytes = self.written_ns = 0
         with suppress(OSError):
             for file in self.folder.iterdir():
                 with suppress(FileNotFoundError):  # its oldest files go as it grows
                     found = file.stat()
-                    size_bytes += found.st_size
-                    written_ns = max(written_ns, found.st_mtime_ns)
-        self.size_bytes, self.written_ns = size_bytes, written_ns
+                    self.size_bytes += found.st_size
+                    self.written_ns = max(self.written_ns, found.st_mtime_ns)
 
     def remove(self) -> None:
         """Remove it from the disk."""
@@ -89,56 +69,37 @@ class _Section:
 class RecordingRotation:
     """Records each site from the moment it takes its task over.
 
-    Parameters
-    ----------
-    folder
-        Where; what an earlier run of the node left there stays, and is counted.
-    log
-        Told what cannot be recorded, and what cannot be removed.
-    keep
-        Sections of a task.
-    keep_bytes
-        Of all sections, as they are found when one begins, has another file or ends: they have
-        more by what is written until the next time, or where those that are written to have more.
-
-    Raises
-    ------
-    ServeError
-        Where nothing can be written there.
+    What an earlier run of the node left in the folder stays, and is counted. At most `keep`
+    sections of a task stay, and `keep_bytes` of all as they are found when one begins, has another
+    file or ends: they have more by what is written until the next time, or where those that are
+    written to have more. ServeError where nothing can be written there.
     """
 
     def __init__(
         self, folder: Path, log: Any, *, keep: int = KEPT, keep_bytes: int = KEPT_BYTES
     ) -> None:
-        self._folder, self._log = folder, log
-        self._keep, self._keep_bytes = keep, keep_bytes
+        self._folder, self._log, self._keep, self._keep_bytes = folder, log, keep, keep_bytes
         self._sections: list[_Section] = []
-        self._last: dict[str, int] = {}
-        """By task, the number of its last section."""
-        self._losses: dict[str, Losses] = {}
-        """By task, what could not be recorded, by whatever site."""
+        # By task: the number of its last section; and what could not be recorded.
+        self._last: Counter[str] = Counter()
+        self._losses: dict[str, Losses] = defaultdict(Losses)
+        # Recordings that may begin further sections, and whose.
         self._written: dict[Recording, str] = {}
-        """Recordings that may begin further sections, and whose."""
         self._grown = False
         self._shrinking: asyncio.Task[None] | None = None
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            found = recordings(folder)
+            earlier = recordings(folder)
         except OSError as error:
             reason = error.strerror or error
             raise ServeError(f"nothing can be recorded in {folder}: {reason}") from error
         except ValueError:
-            found = []
-        for one in found:
-            try:
+            earlier = []
+        for one in earlier:
+            with suppress(ValueError):
                 task = header(one)["fleet"]["task"]
-            except ValueError:
-                continue
-            if one.parent == folder:
-                ending = one.name.removeprefix(f"{task}.")
-                number = int(ending) if ending.isdecimal() else 1
-                self._sections.append(_Section(one, task, number))
-                self._last[task] = max(number, self._last.get(task, 0))
+                if one.parent == folder:
+                    self._add(one, task)
 
     def begin(self, site: TaskSite) -> None:
         """Record a site from now on; what cannot be is said, and the site serves all the same."""
@@ -148,30 +109,30 @@ class RecordingRotation:
             self._log,
             told=self._look,
             following=lambda: self._following(task),
-            losses=self._losses.setdefault(task, Losses()),
+            losses=self._losses[task],
             patient=True,
         )
         assert site.pool.recording is not None
         self._written[site.pool.recording] = task
         self._look()
 
+    def _add(self, folder: Path, task: str, recording: Recording | None = None) -> None:
+        ending = folder.name.removeprefix(f"{task}.")
+        number = int(ending) if ending.isdecimal() else 1
+        self._sections.append(_Section(folder, task, number, recording))
+        self._last[task] = max(number, self._last[task])
+
     def _following(self, task: str) -> Path:
-        number = self._last.get(task, 0)
-        while True:
-            number += 1
-            folder = self._folder / (task if number == 1 else f"{task}.{number}")
-            if not folder.exists():
-                return folder
+        numbers = itertools.count(self._last[task] + 1)
+        names = (task if number == 1 else f"{task}.{number}" for number in numbers)
+        return next(path for name in names if not (path := self._folder / name).exists())
 
     def _look(self) -> None:
         """Take in new sections, and have what is too much removed soon."""
-        here = {one.folder for one in self._sections}
+        known = {one.folder for one in self._sections}
         for recording, task in list(self._written.items()):
-            if recording.folder not in here and recording.writing:
-                ending = recording.folder.name.removeprefix(f"{task}.")
-                number = int(ending) if ending.isdecimal() else 1
-                self._sections.append(_Section(recording.folder, task, number, recording))
-                self._last[task] = max(number, self._last.get(task, 0))
+            if recording.folder not in known and recording.writing:
+                self._add(recording.folder, task, recording)
             if not recording.writing and recording.gap is None:
                 del self._written[recording]
         self._grown = True
@@ -182,9 +143,12 @@ class RecordingRotation:
         while self._grown:
             self._grown = False
             for one in self._sections:
-                one.settle()
-            # The files of many sections, or of a busy one, take longer than the loop should wait.
-            await asyncio.to_thread(_look_at, tuple(self._sections))
+                kept = one.recording
+                if kept is not None and not (kept.writing and kept.folder == one.folder):
+                    one.recording = None
+            # The files of a busy section take longer than the loop should wait.
+            for one in [one for one in self._sections if not one.seen]:
+                await asyncio.to_thread(one.look)
             for one in self._surplus():
                 self._sections.remove(one)
                 try:
@@ -193,19 +157,14 @@ class RecordingRotation:
                     self._log.error("a recording stays", task=one.task, reason=str(error))
 
     def _surplus(self) -> list[_Section]:
-        """Replicas that have to go, oldest first."""
+        """Sections that have to go, oldest first."""
         total_bytes = sum(one.size_bytes for one in self._sections)
         of = Counter(one.task for one in self._sections)
-        found = []
+        surplus = []
         ended = (one for one in self._sections if one.recording is None)
         for one in sorted(ended, key=lambda one: (one.written_ns, one.number)):
             if total_bytes > self._keep_bytes or of[one.task] > self._keep:
-                found.append(one)
+                surplus.append(one)
                 total_bytes -= one.size_bytes
                 of[one.task] -= 1
-        return found
-
-
-def _look_at(sections: Iterable[_Section]) -> None:
-    for one in sections:
-        one.look()
+        return surplus

@@ -16,7 +16,7 @@ import os
 import sqlite3
 import threading
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -25,7 +25,7 @@ import msgspec
 import numpy as np
 
 from inferway.live.site import Balance
-from inferway.placement.counters import Counters
+from inferway.placement.agent import Counters
 from inferway.placement.infida import InfidaState
 
 if TYPE_CHECKING:
@@ -37,11 +37,11 @@ _TABLE: Final = (
     "CREATE TABLE state (one INTEGER PRIMARY KEY CHECK (one = 1), "
     "content BLOB NOT NULL, checksum BLOB NOT NULL)"
 )
+# Endings of the names of a database's files.
 _FILES: Final = ("", "-wal", "-shm", "-journal")
-"""Endings of the names of a database's files."""
 _TAKEN: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL)
+# No version will ever be later: more is a number that is damaged.
 _LATEST: Final = 0xFFFF
-"""No version will ever be later: more is a number that is damaged."""
 
 
 class StateError(Exception):
@@ -81,28 +81,17 @@ class Saved(NamedTuple):
 class NodeState:
     """One node's memory in a file; safe to call from any thread, one call at a time.
 
-    A file that is damaged is moved aside, to ``NAME.damaged`` (``NAME.damaged.2`` and so on), and a
-    new one begun.
-
-    Parameters
-    ----------
-    path
-        The database; made if missing. No other process may have it open.
-    fingerprint
-        Of the network and the node that the arrays belong to; see `fingerprint`.
-
-    Raises
-    ------
-    StateError
-        When the file cannot be used, and stays untouched: it is another program's database, of a
-        later version or in use, or rights or the disk forbid it.
+    The database is made if missing, and no other process may have it open; the fingerprint is of
+    the network and the node that the arrays belong to. A file that is damaged is moved aside, to
+    ``NAME.damaged`` (``NAME.damaged.2`` and so on), and a new one begun: `damage` says why what was
+    remembered is lost, in a sentence, empty if it is not. StateError when the file cannot be used,
+    and stays untouched: it is another program's database, of a later version or in use, or rights
+    or the disk forbid it.
     """
 
     def __init__(self, path: Path, fingerprint: str) -> None:
-        self._path, self._fingerprint = path, fingerprint
+        self._path, self._fingerprint, self.damage = path, fingerprint, ""
         self._lock = threading.Lock()
-        self.damage = ""
-        """Why what was remembered is lost, in a sentence; empty if it is not."""
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             try:
@@ -116,15 +105,13 @@ class NodeState:
     def save(self, saved: Saved) -> None:
         """Replace what is remembered, all at once; on the disk when this returns.
 
-        It waits for the disk, so that an event loop calls it aside.
-
-        Raises
-        ------
-        StateError
-            When it cannot be written, as on a full disk; what was remembered before still is.
+        It waits for the disk, so that an event loop calls it aside. StateError when it cannot be
+        written, as on a full disk; what was remembered before still is.
         """
         row = saved._replace(balances=dict(saved.balances))
-        content = msgspec.msgpack.encode((self._fingerprint, row), enc_hook=_from_array)
+        content = msgspec.msgpack.encode(
+            (self._fingerprint, row), enc_hook=lambda array: (array.dtype.str, array.tobytes())
+        )
         values = (content, hashlib.sha256(content).digest())
         try:
             with self._lock:
@@ -135,10 +122,7 @@ class NodeState:
     def begin_anew(self) -> Path:
         """Put aside what makes no sense to whoever has loaded it; return where it is.
 
-        Raises
-        ------
-        StateError
-            When that cannot be done.
+        StateError when that cannot be done.
         """
         with self._lock:
             self._base.close()
@@ -152,12 +136,8 @@ class NodeState:
     def load(self) -> Saved | None:
         """Read what was saved last; None if nothing was.
 
-        Raises
-        ------
-        DamagedStateError
-            When it is damaged.
-        StateError
-            When it is another network's, or the disk fails.
+        DamagedStateError when it is damaged, StateError when it is another network's, or the disk
+        fails.
         """
         try:
             with self._lock:
@@ -187,31 +167,28 @@ class NodeState:
 
     def _opened(self) -> sqlite3.Connection:
         self._check_rights()
-        base = None
-        try:
-            base = sqlite3.connect(
-                self._path, timeout=0.0, isolation_level=None, check_same_thread=False
-            )
-            self._prepare(base)
-        except BaseException as error:
-            if base is not None:
-                base.close()
+        with ExitStack() as stack:
+            try:
+                base = sqlite3.connect(
+                    self._path, timeout=0.0, isolation_level=None, check_same_thread=False
+                )
+                stack.callback(base.close)
+                self._prepare(base)
             # The second where the text of an error is none.
-            if isinstance(error, sqlite3.Error | UnicodeDecodeError):
+            except (sqlite3.Error, UnicodeDecodeError) as error:
                 raise self._fault("opened", error) from None
-            raise
-        return base
+            stack.pop_all()
+            return base
 
     def _check_rights(self) -> None:
         """Tell a lack of rights from damage; nothing is opened, which would lose locks."""
-        folder = self._path.parent
         for place in (Path(f"{self._path}{end}") for end in _FILES):
             if place.exists() and not os.access(place, os.R_OK | os.W_OK):
                 raise self._failure("opened", f"nothing can be written in {place}")
             if place.exists() and not place.is_file():
                 raise self._damaged(f"{place} is no file")
-        if not os.access(folder, os.W_OK | os.X_OK):
-            raise self._failure("opened", f"nothing can be written in {folder}")
+        if not os.access(self._path.parent, os.W_OK | os.X_OK):
+            raise self._failure("opened", f"nothing can be written in {self._path.parent}")
 
     def _prepare(self, base: sqlite3.Connection) -> None:
         base.text_factory = bytes  # what is damaged may be no text
@@ -289,19 +266,15 @@ def fingerprint(network: DeliveryNetwork, node: int) -> str:
     Round trips and service times are left out: measured anew, they do not make what was learned
     worthless.
     """
-    pairs = network.pairs
-    own = range(int(pairs.first[node]), int(pairs.first[node + 1]))
+    own = range(*network.pairs.first[node : node + 2].tolist())
+    models, sizes = network.pairs.model.tolist(), network.pairs.size.tolist()
     content: list[Any] = [
         list(network.nodes),
         network.nodes[node],
         repr(float(network.budget[node])),
-        [[network.name(int(pairs.model[p])), repr(float(pairs.size[p]))] for p in own],
+        [[network.name(models[p]), repr(sizes[p])] for p in own],
     ]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
-
-
-def _from_array(array: Any) -> tuple[str, bytes]:
-    return array.dtype.str, array.tobytes()
 
 
 def _to_array(packed: tuple[str, bytes]) -> Any:

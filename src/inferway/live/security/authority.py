@@ -7,8 +7,6 @@ the node's name as common name, for servers and for clients.
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -26,6 +24,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from inferway.files import write_whole
 from inferway.live.errors import ServeError
 from inferway.live.security.tls import AUTHORITY, Credentials, file_name
 
@@ -206,14 +205,4 @@ def _made(
 
 def _save(path: Path, content: bytes) -> None:
     """Write a file for its owner only, whole or not at all."""
-    # mkstemp makes files that only their owner may read.
-    handle, made = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(made).replace(path)
-    except BaseException:
-        Path(made).unlink(missing_ok=True)
-        raise
+    write_whole(path, content, mode=0o600, lasting=True)

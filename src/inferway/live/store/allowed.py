@@ -19,19 +19,18 @@ from urllib.parse import unquote, urljoin, urlsplit
 
 from inferway.live.errors import ForbiddenSourceError, UnavailableError
 
+# A socket's family, and where it connects to.
 Address = tuple[int, tuple[Any, ...]]
-"""A socket's family, and where it connects to."""
 SCHEMES: Final = ("file", "https")
 
-
+# Amazon over IPv6, Alibaba, Azure, Oracle; all of them, and others, answer at 169.254.169.254 too,
+# which is link-local.
 _METADATA: Final = tuple(
-    # Amazon over IPv6, Alibaba, Azure, Oracle; all of them, and others, answer at 169.254.169.254
-    # too, which is link-local.
     map(ip_network, ("fd00:ec2::/32", "100.100.100.200", "168.63.129.16", "192.0.0.192"))
 )
 _NAT64: Final = ip_network("64:ff9b::/96")
+# Of IPv6, all that is for use between networks (RFC 4291).
 _GIVEN_OUT: Final = ip_network("2000::/3")
-"""Of IPv6, all that is for use between networks (RFC 4291)."""
 
 _HOST: Final = re.compile(r"[a-z0-9_]([a-z0-9_.-]*[a-z0-9_])?")
 _PRINTABLE: Final = re.compile(r"[!-~]+")
@@ -41,11 +40,9 @@ class ModelSource(NamedTuple):
     """A checked URI, in parts."""
 
     uri: str
-    host: str
-    """In lower case; empty for a file."""
+    host: str  # In lower case; empty for a file
     port: int
-    target: str
-    """Path and query; of a file, its path."""
+    target: str  # Path and query; of a file, its path
 
     @property
     def is_file(self) -> bool:
@@ -55,22 +52,12 @@ class ModelSource(NamedTuple):
 
 @dataclass(frozen=True)
 class Allowed:
-    """The sources that models may come from.
-
-    Attributes
-    ----------
-    schemes
-        Of ``file`` and ``https``.
-    hosts
-        Names; ``*.example.org`` stands for all below it, and ``example.org:8443`` for one port
-        only. None: any.
-    loopback, private
-        Whether hosts may resolve to this machine, or to addresses of networks that are not public.
-        Link-local and metadata addresses are never allowed.
-    """
+    """The sources that models may come from; link-local and metadata addresses never are."""
 
     schemes: Sequence[str] = SCHEMES
+    # Names; ``*.example.org`` stands for all below it, and ``example.org:8443`` for one port only.
     hosts: Sequence[str] | None = None
+    # Whether hosts may resolve to this machine, or to addresses of networks that are not public.
     loopback: bool = False
     private: bool = False
 
@@ -82,10 +69,7 @@ class Allowed:
         for host in self.hosts or ():
             name, port = _parted(host)
             name = name.removeprefix("*.")
-            if (
-                not (_is_host(name) or _is_host(name[1:-1]))
-                or not ("1" if port is None else port).isdecimal()
-            ):
+            if not (_is_host(name) or _is_host(name[1:-1])) or not port.isdecimal():
                 raise ValueError(
                     f"{host!r} is no host: write it as models.example.org, *.example.org or "
                     "models.example.org:8443"
@@ -93,44 +77,47 @@ class Allowed:
 
     def source(self, uri: str) -> ModelSource:
         """Check a model's URI without resolving anything; ForbiddenSourceError if it is refused."""
+        name = shown(uri)
         if not _PRINTABLE.fullmatch(uri) or "\\" in uri:
             raise ForbiddenSourceError(
-                f"{shown(uri)} holds characters that a URI must not; write them percent-encoded"
+                f"{name} holds characters that a URI must not; write them percent-encoded"
             )
         try:
             parts = urlsplit(uri)
-            port = parts.port
+            port = 443 if parts.port is None else parts.port
         except ValueError as error:
-            raise ForbiddenSourceError(f"{shown(uri)} is not a URI: {error}") from None
-        if parts.scheme not in self.schemes:
-            raise ForbiddenSourceError(
-                f"models come by {' or '.join(self.schemes) or 'no scheme'} here, "
-                f"and {shown(uri)} does not"
-            )
-        if parts.scheme == "file":
-            path = unquote(parts.path)
-            if parts.netloc not in {"", "localhost"}:
-                raise ForbiddenSourceError(
-                    f"{shown(uri)} names a host; write file:/// and an absolute path"
-                )
-            if not path.startswith("/") or "\0" in path:
-                raise ForbiddenSourceError(
-                    f"{shown(uri)} is no absolute path; write file:/// and one"
-                )
+            raise ForbiddenSourceError(f"{name} is not a URI: {error}") from None
+        path, host = unquote(parts.path), (parts.hostname or "").rstrip(".")
+        is_file = parts.scheme == "file"
+        by, at = " or ".join(self.schemes) or "no scheme", ", ".join(self.hosts or ()) or "no host"
+        for right, of_file, complaint in (
+            (parts.scheme in self.schemes, None, f"models come by {by} here, and {name} does not"),
+            (
+                parts.netloc in {"", "localhost"},
+                True,
+                f"{name} names a host; write file:/// and an absolute path",
+            ),
+            (
+                path.startswith("/") and "\0" not in path,
+                True,
+                f"{name} is no absolute path; write file:/// and one",
+            ),
+            (
+                parts.username is None,
+                False,
+                f"{name} holds a user name; a model's URI must hold none",
+            ),
+            (_is_host(host), False, f"{name} names no host"),
+            (
+                self.hosts is None or any(_matches(one, host, port) for one in self.hosts),
+                False,
+                f"models come from {at} here, and {name} is elsewhere",
+            ),
+        ):
+            if not right and of_file in (None, is_file):
+                raise ForbiddenSourceError(complaint)
+        if is_file:
             return ModelSource(uri, "", 0, str(Path(path)))
-        if parts.username is not None or parts.password is not None:
-            raise ForbiddenSourceError(
-                f"{shown(uri)} holds a user name; a model's URI must hold none"
-            )
-        host = (parts.hostname or "").rstrip(".")
-        if not _is_host(host):
-            raise ForbiddenSourceError(f"{shown(uri)} names no host")
-        port = 443 if port is None else port
-        if self.hosts is not None and not any(_matches(one, host, port) for one in self.hosts):
-            raise ForbiddenSourceError(
-                f"models come from {', '.join(self.hosts) or 'no host'} here, "
-                f"and {shown(uri)} is elsewhere"
-            )
         query = f"?{parts.query}" if parts.query else ""
         return ModelSource(uri, host, port, f"{parts.path or '/'}{query}")
 
@@ -204,20 +191,19 @@ def shown(uri: str) -> str:
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in short)
 
 
-def _parted(host: str) -> tuple[str, str | None]:
-    """Give the name, in lower case, and the port if one is written."""
+def _parted(host: str, port: int = 443) -> tuple[str, str]:
+    """Give the name, in lower case, and its port, as written if one is."""
     if "]:" in host or host.count(":") == 1:
-        name, _, port = host.lower().rpartition(":")
-        return name, port
-    return host.lower(), None
+        name, _, written = host.lower().rpartition(":")
+        return name, written
+    return host.lower(), str(port)
 
 
 def _matches(allowed: str, host: str, port: int) -> bool:
-    name, wanted = _parted(allowed)
-    if wanted is not None and int(wanted) != port:
-        return False
+    name, wanted = _parted(allowed, port)
     name = name.removeprefix("[").removesuffix("]").rstrip(".")
-    return host.endswith(name[1:]) if name.startswith("*.") else host == name
+    same = host.endswith(name[1:]) if name.startswith("*.") else host == name
+    return same and int(wanted) == port
 
 
 def _is_host(name: str) -> bool:

@@ -8,35 +8,158 @@ it connects to; no proxy settings are read.
 from __future__ import annotations
 
 import asyncio
+import errno
+import hashlib
 import http.client
+import io
+import json
 import os
 import re
 import socket
 import ssl
 import stat
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from inferway.live.errors import UnavailableError
+from inferway.files import sync_folder, write_whole
+from inferway.live.errors import NoRoomError, StoreError, UnavailableError
 from inferway.live.store.allowed import Address, Allowed, ModelSource, shown
-from inferway.live.store.cache import Partial
 from inferway.live.threads import run_detached, run_in_thread
+from inferway.unreadable import UNREADABLE
 
+# Redirections that are followed.
 HOPS: Final = 5
-"""Redirections that are followed."""
+# Requests for the rest, one right after the other, while each brings something.
 TRIES: Final = 5
-"""Requests for the rest, one right after the other, while each brings something."""
+# How long any single event of a connection is waited for.
 PATIENCE_S: Final = 30.0
-"""How long any single event of a connection is waited for."""
+# Bytes that have to come in that time, the first time with all that precedes them.
 LEAST_BYTES: Final = 64 * 1024
-"""Bytes that have to come in that time, the first time with all that precedes them."""
 
 _BLOCK: Final = 1 << 18
+# Endings of a file that is not whole, and beside it: which file of which server it begins.
+PARTIAL: Final = ".part"
+ORIGIN: Final = ".origin"
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 _RANGE: Final = re.compile(r"bytes (\d+)-\d+/(\d+|\*)")
+
+
+class Partial:
+    """The beginning of one model file; `open` takes up and hashes what is there already.
+
+    Not for the event loop: it reads and writes. What a kill leaves is a shorter beginning; what a
+    power failure leaves may be damaged in the middle, which the digest tells in the end.
+
+    `claim` is called before bytes are written, with how many there will be then, and how many in
+    the end (None while that is unknown); it raises NoRoomError where there is no room.
+    """
+
+    def __init__(self, file: Path, claim: Callable[[int, int | None], None]) -> None:
+        self._file, self._claim = file, claim
+        self.path, self._origin = beside(file, PARTIAL), beside(file, ORIGIN)
+        self._hash, self.received = hashlib.sha256(), 0
+        self._total: int | None = None
+        self._out: io.FileIO
+
+    def open(self) -> Partial:
+        """Take up what is there."""
+        self._out = self.path.open("ab", buffering=0)
+        with self.path.open("rb", buffering=0) as written:
+            while block := written.read(_BLOCK):
+                self._hash.update(block)
+                self.received += len(block)
+        return self
+
+    @property
+    def digest(self) -> str:
+        """Of what is there, as ``sha256:`` and 64 hexadecimal digits."""
+        return f"sha256:{self._hash.hexdigest()}"
+
+    def validator(self, uri: str) -> str | None:
+        """Tell the entity tag under which a server gave the bytes that are there, if it did."""
+        try:
+            origin = json.loads(self._origin.read_bytes())
+            # The URI may hold keys, so that only its hash is kept.
+            return str(origin["etag"]) if origin["uri"] == _hash_of(uri) else None
+        except (OSError, *UNREADABLE, KeyError, TypeError):
+            return None
+
+    def restart(self, uri: str = "", etag: str | None = None) -> None:
+        """Forget what is there: all bytes come anew, from a server that gives them this tag."""
+        self._out.truncate(0)
+        self._hash, self.received = hashlib.sha256(), 0
+        self._origin.unlink(missing_ok=True)
+        if etag is not None:
+            with suppress(OSError):
+                write_whole(self._origin, json.dumps({"uri": _hash_of(uri), "etag": etag}))
+
+    def expect(self, total_bytes: int) -> None:
+        """Note how many bytes there will be, and make room; NoRoomError if there is none."""
+        self._total = total_bytes
+        self._claim(self.received, total_bytes)
+
+    def append(self, data: bytes) -> None:
+        """Add the next bytes; StoreError when the disk fails.
+
+        NoRoomError when the store or the disk is full. What is there is removed then, as a full
+        disk keeps everything else on this machine from writing, and the node's own state too.
+        """
+        view = memoryview(data)
+        try:
+            self._claim(self.received + len(data), self._total)
+            while view:
+                count = self._out.write(view)
+                self._hash.update(view[:count])
+                self.received += count
+                view = view[count:]
+        except NoRoomError:
+            self.discard()
+            raise
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise StoreError(f"{self.path} cannot be written: {error.strerror}") from None
+            self.discard()
+            raise NoRoomError(
+                f"the disk of {self._file.parent} is full: {error.strerror} "
+                f"after {self.received:,} bytes of a model"
+            ) from None
+
+    def finish(self) -> Path:
+        """Make it the whole file, at once and for good; the caller has compared the digest."""
+        os.fsync(self._out.fileno())
+        self._out.close()
+        self.path.replace(self._file)
+        self._origin.unlink(missing_ok=True)
+        sync_folder(self._file.parent)
+        return self._file
+
+    def discard(self) -> None:
+        """Remove it."""
+        self._out.close()
+        for path in (self.path, self._origin):
+            path.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Leave what is there for another time."""
+        if not hasattr(self, "_out"):
+            return  # it could not be opened
+        self._out.close()
+        if self.received == 0:
+            with suppress(OSError):
+                self.discard()
+
+
+def beside(file: Path, ending: str) -> Path:
+    """Name the file beside another, by another ending."""
+    return file.with_name(file.name + ending)
+
+
+def _hash_of(uri: str) -> str:
+    return hashlib.sha256(uri.encode()).hexdigest()
 
 
 class _CutError(UnavailableError):
@@ -152,11 +275,9 @@ class _Get(http.client.HTTPSConnection):
         self._addresses, self._partial, self._tls = addresses, partial, context
         self._open: socket.socket | None = None
         self._stopped: str | None = None
-        self.brought = 0
-        """Bytes of the model that came."""
+        self.brought = 0  # Bytes of the model
 
     def connect(self) -> None:
-        """Connect to the first address that answers."""
         failure: OSError = ConnectionError("there is no address to connect to")
         for family, where in self._addresses:
             plain = socket.socket(family, socket.SOCK_STREAM)

@@ -12,49 +12,188 @@ import asyncio
 import hashlib
 import os
 import re
+import shutil
 import ssl
+import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
+from inferway.files import lock
 from inferway.live.errors import DamagedError, NoRoomError, StoreError
 from inferway.live.store.allowed import Allowed, ModelSource, shown
-from inferway.live.store.cache import Cache, Partial, lock_folder
-from inferway.live.store.download import copy, download
+from inferway.live.store.download import ORIGIN, PARTIAL, Partial, beside, copy, download
 from inferway.live.threads import run_in_thread
-from inferway.runtime.artifact import MAX_BYTES
+from inferway.runtime.artifact import MAX_BYTES, canonical
 
+# Called on the event loop with the bytes that are there and, if known, how many there will be.
 Progress = Callable[[int, int | None], None]
-"""Called on the event loop with the bytes that are there and, if known, how many there will be."""
 
-_DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
+_NAME: Final = re.compile(r"[0-9a-f]{64}")
 _TELL_BYTES: Final = 1 << 20
 
 
+class Stored(NamedTuple):
+    """One whole model file."""
+
+    digest: str  # ``sha256:`` and 64 hexadecimal digits
+    path: Path
+    size_bytes: int
+    uses: int  # How often it is in use now
+
+
+class Cache:
+    """A folder of files named by what they hash to, never above a limit.
+
+    Safe to call from several threads. When room is needed, beginnings of files go first, then
+    files in the order of their last use; never what is in use or on its way. The order outlives
+    the process in the files' times, which only ever grow: a clock that jumps cannot turn it.
+
+    The folder exists, and nobody else writes there. The limit is for all files together, beginnings
+    included; `now` is the wall clock, in seconds.
+    """
+
+    def __init__(self, folder: Path, limit_bytes: int, now: Callable[[], float]) -> None:
+        self._folder, self._limit, self._now = folder, limit_bytes, now
+        self._lock = threading.Lock()
+        self._uses: Counter[str] = Counter()
+        self._coming: set[str] = set()
+        # Bytes of files that are not whole, with what is claimed for them.
+        self._begun: dict[str, int] = {}
+        # Bytes of whole files, the one that was used longest ago first.
+        self._whole: dict[str, int] = {}
+        self._last_ns = 0
+        self._scan()
+        with suppress(NoRoomError):  # the limit may be less than at the last start
+            self._make_room(0, "", 0)
+
+    def path(self, digest: str) -> Path:
+        """Name the place where a file is, or would be."""
+        return self._folder / digest.removeprefix("sha256:")
+
+    def contents(self) -> tuple[Stored, ...]:
+        """All whole files, the one that was used longest ago first."""
+        with self._lock:
+            return tuple(
+                Stored(digest, self.path(digest), size, self._uses[digest])
+                for digest, size in self._whole.items()
+            )
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes of all files, with what is claimed for those on their way."""
+        with self._lock:
+            return self._used()
+
+    def __contains__(self, digest: str) -> bool:
+        with self._lock:
+            return digest in self._whole
+
+    def hold(self, digest: str, more: int = 1) -> None:
+        """Count so many more uses, or fewer, and note that the file was used."""
+        with self._lock:
+            self._uses[digest] += more
+            self._uses = +self._uses  # without those that nobody uses
+            self._touch(digest)
+
+    def begin(self, digest: str) -> None:
+        """Note that a file is on its way."""
+        with self._lock:
+            self._coming.add(digest)
+
+    def claim(self, digest: str, size_bytes: int, present_bytes: int) -> None:
+        """Make room for a file on its way, of which some bytes are on the disk already.
+
+        NoRoomError if what is in use leaves too little, or the disk has too little.
+        """
+        with self._lock:
+            if size_bytes <= self._begun.get(digest, -1):
+                return
+            self._make_room(size_bytes, digest, size_bytes - present_bytes)
+            self._begun[digest] = size_bytes
+
+    def end(self, digest: str) -> None:
+        """Note what has become of a file on its way."""
+        with self._lock:
+            self._coming.discard(digest)
+            self._begun.pop(digest, None)
+            for held, ending in ((self._begun, PARTIAL), (self._whole, "")):
+                with suppress(FileNotFoundError):
+                    held[digest] = beside(self.path(digest), ending).stat().st_size
+            self._touch(digest)
+
+    def discard(self, digest: str) -> None:
+        """Remove a whole file; the next fetch brings it anew."""
+        with self._lock:
+            self._whole.pop(digest, None)
+            self.path(digest).unlink(missing_ok=True)
+
+    def _scan(self) -> None:
+        whole = []
+        for path in self._folder.iterdir():
+            digest = f"sha256:{path.stem}"
+            if path.suffix == ORIGIN and not path.with_suffix(PARTIAL).exists():
+                path.unlink()
+            elif _NAME.fullmatch(path.stem) and path.is_file():
+                status = path.stat()
+                if path.suffix == PARTIAL:
+                    self._begun[digest] = status.st_size
+                elif not path.suffix:
+                    whole.append((status.st_mtime_ns, digest, status.st_size))
+        for used_ns, digest, size in sorted(whole):
+            self._whole[digest] = size
+            self._last_ns = used_ns
+
+    def _touch(self, digest: str) -> None:
+        size = self._whole.pop(digest, None)
+        if size is None:
+            return
+        self._whole[digest] = size
+        self._last_ns = max(int(self._now() * 1e9), self._last_ns + 1)
+        with suppress(OSError):  # someone removed it; whoever reads it will say so
+            os.utime(self.path(digest), ns=(self._last_ns, self._last_ns))
+
+    def _used(self) -> int:
+        return sum(self._whole.values()) + sum(self._begun.values())
+
+    def _make_room(self, size_bytes: int, digest: str, growth_bytes: int) -> None:
+        others = self._used() - self._begun.get(digest, 0)
+        while others + size_bytes > self._limit:
+            freed = self._evict() if size_bytes <= self._limit else 0
+            if not freed:
+                raise NoRoomError(
+                    f"a model of {size_bytes:,} bytes does not fit: the store {self._folder} may "
+                    f"take {self._limit:,} bytes, and {others:,} of them are in use"
+                )
+            others -= freed
+        while growth_bytes > (free := shutil.disk_usage(self._folder).free):
+            if not self._evict():
+                raise NoRoomError(
+                    f"a model's {growth_bytes:,} bytes do not fit: "
+                    f"the disk of {self._folder} has {free:,} bytes left"
+                )
+
+    def _evict(self) -> int:
+        """Remove what is missed least, and tell its bytes; 0 if all is needed."""
+        for held, endings in ((self._begun, (PARTIAL, ORIGIN)), (self._whole, ("",))):
+            for digest, size in held.items():
+                needed = digest in self._coming or (held is self._whole and self._uses[digest])
+                if size and not needed:
+                    for ending in endings:
+                        beside(self.path(digest), ending).unlink(missing_ok=True)
+                    return held.pop(digest)
+        return 0
+
+
 class ModelStore:
-    """A node's models on its disk.
+    """A node's models on its disk, for one event loop; what takes time runs in threads beside it.
 
-    For one event loop; all that takes time runs in threads beside it.
-
-    Parameters
-    ----------
-    folder
-        Made if it is missing; no other process may have it open.
-    limit_bytes
-        What all its files may take.
-    allowed
-        Where models may come from; by default any file, and any public host over HTTPS.
-    now
-        Wall clock, seconds: stamps files with their last use.
-    tls
-        Whom to trust; by default the system's authorities.
-
-    Raises
-    ------
-    StoreError
-        When the folder cannot be used.
+    The folder is made if it is missing, and no other process may have it open; StoreError where it
+    cannot be used. By default models come from any file, and any public host over HTTPS that the
+    system's authorities vouch for. `now` is the wall clock, s: it stamps files with their last use.
     """
 
     def __init__(
@@ -68,13 +207,12 @@ class ModelStore:
     ) -> None:
         if limit_bytes <= 0:
             raise ValueError(f"a store needs a limit above 0 bytes, not {limit_bytes}")
-        self._allowed = Allowed() if allowed is None else allowed
-        self._tls = tls
+        self._allowed, self._tls = allowed or Allowed(), tls
         self._closing = ExitStack()
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             # Two processes would evict each other's files.
-            self._closing.callback(os.close, lock_folder(folder))
+            self._closing.callback(os.close, lock(folder))
             self._cache = Cache(folder, limit_bytes, now)
         except BlockingIOError:
             raise StoreError(
@@ -82,16 +220,17 @@ class ModelStore:
             ) from None
         except OSError as error:
             raise StoreError(f"models cannot be kept in {folder}: {error.strerror}") from None
+        # All models that are there, the one that was used longest ago first.
         self.contents = self._cache.contents
-        """All models that are there, the one that was used longest ago first."""
+        # Files that have been hashed since this process began.
         self._checked: set[str] = set()
-        """Files that have been hashed since this process began."""
         self._one_at_a_time = asyncio.Lock()
 
     async def fetch(self, uri: str, digest: str, progress: Progress | None = None) -> Path:
         """Have a model in the store, fetching what is missing of it, one model at a time.
 
-        Canceled, it leaves what came for the next fetch.
+        Canceled, it leaves what came for the next fetch. The file that is returned stays while in
+        `use`, which may begin before.
 
         Parameters
         ----------
@@ -103,34 +242,23 @@ class ModelStore:
         progress
             Called now and then while bytes come.
 
-        Returns
-        -------
-        path
-            The model's file. It stays while in `use`, which may begin before the fetch.
-
         Raises
         ------
         ValueError
             For a digest of another form.
-        ForbiddenSourceError
-            If models must not come from there.
-        UnavailableError
-            If the source does not answer, breaks off, or is too slow.
-        DamagedError
-            If it has another file.
-        NoRoomError
-            If the model is too large for what is left.
         StoreError
-            When the store's folder fails.
+            Forbidden where models must not come from there, unavailable where the source does not
+            answer, breaks off or is too slow, damaged where it has another file, no room where the
+            model is too large for what is left; by itself where the store's folder fails.
         """
-        digest = _canonical(digest)
+        digest = canonical(digest)
         source = self._allowed.source(uri)
         path = self._cache.path(digest)
         async with self._one_at_a_time:
             if digest in self._cache:
                 if digest in self._checked or await run_in_thread(lambda: _hash(path)) == digest:
                     self._checked.add(digest)
-                    self._cache.touch(digest)
+                    self._cache.hold(digest, 0)
                     return path
                 self._cache.discard(digest)
             self._cache.begin(digest)
@@ -149,7 +277,7 @@ class ModelStore:
     @contextmanager
     def use(self, digest: str) -> Iterator[Path]:
         """Keep a model from being evicted, whether it is there already or yet to be fetched."""
-        digest = _canonical(digest)
+        digest = canonical(digest)
         self._cache.hold(digest)
         try:
             yield self._cache.path(digest)
@@ -163,7 +291,7 @@ class ModelStore:
 
     def discard(self, digest: str) -> None:
         """Remove a model that turned out to be damaged; the next fetch brings it anew."""
-        digest = _canonical(digest)
+        digest = canonical(digest)
         self._checked.discard(digest)
         self._cache.discard(digest)
 
@@ -210,14 +338,6 @@ class ModelStore:
         if resumed:
             return False
         raise DamagedError(f"{name} is not the model: its digest is {fetched}, expected {digest}")
-
-
-def _canonical(digest: str) -> str:
-    if not _DIGEST.fullmatch(digest.lower()):
-        raise ValueError(
-            f"the digest {digest!r} is not 'sha256:' followed by 64 hexadecimal digits"
-        )
-    return digest.lower()
 
 
 def _hash(path: Path) -> str:

@@ -12,40 +12,39 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+# Failures in a row that open a breaker.
 FAILURES: Final = 3
-"""Failures in a row that open a breaker."""
+# Waits before a half-open probe: these two and doublings in between. A neighbor that is back must
+# not stay unused for long.
 FIRST_WAIT_S: Final = 0.1
 LONGEST_WAIT_S: Final = 2.0
-"""Waits before a half-open probe: these two and doublings in between. A neighbor that is back must
-not stay unused for long."""
 
+# A request that is out for longer than both, so many times what was predicted and this time, makes
+# its neighbor suspect.
 SUSPECT_FACTOR: Final = 4.0
 SUSPECT_LEAST_S: Final = 0.25
-"""A request that is out for longer than both, so many times what was predicted and this time, makes
-its neighbor suspect."""
+# However long was predicted, a request that is out for longer does: asking is cheap, and within
+# 2 s it is to be known whether a neighbor hangs.
 SUSPECT_MOST_S: Final = 1.25
-"""However long was predicted, a request that is out for longer does: asking is cheap, and within
-2 s it is to be known whether a neighbor hangs."""
+# Between two questions to a neighbor that lives and stays slow: these two and doublings between.
 ASK_FIRST_WAIT_S: Final = 0.25
 ASK_LONGEST_WAIT_S: Final = 1.0
-"""Between two questions to a neighbor that lives and stays slow: these two and doublings in
-between."""
 
+# A neighbor has a request for so many times what was predicted, and at least this time: what was
+# to take less than 250 ms has 3 s in all, in which it is taken back, looked for once in 0.1 s, and
+# answered by another.
 LIMIT_FACTOR: Final = 8.0
 LIMIT_LEAST_S: Final = 2.0
-"""A neighbor has a request for so many times what was predicted, and at least this time: what was
-to take less than 250 ms has 3 s in all, in which it is taken back, looked for once in 0.1 s, and
-answered by another."""
+# And for so long per byte of the request (2 Mbit/s): what a slow link takes to carry it is in no
+# prediction before it has been learned. An answer has none, for one that drips quickly and never
+# ends cannot be told from a long one.
 BYTE_S: Final = 4e-6
-"""And for so long per byte of the request (2 Mbit/s): what a slow link takes to carry it is in no
-prediction before it has been learned. An answer has none, for one that drips quickly and never ends
-cannot be told from a long one."""
+# Of what the entry waits, each node on the way waits for this share of the one before it, down to
+# the second: the one before whoever does not answer finds it out first, and nobody else is blamed.
 SHARE: Final = 0.8
 LEAST_SHARE: Final = 0.4
-"""Of what the entry waits, each node on the way waits for this share of the one before it, down to
-the second: the one before whoever does not answer finds it out first, and nobody else is blamed."""
+# Share of it for the one request that shows whether a neighbor works: until then it did not.
 TRIAL: Final = 0.25
-"""Share of it for the one request that shows whether a neighbor works: until then it did not."""
 
 
 class CircuitBreaker:
@@ -53,26 +52,19 @@ class CircuitBreaker:
 
     One that answers its probes and fails at requests would be asked again and again: where that
     may be, a probe's answer puts it on trial, and one request shows whether it works. `now` is the
-    clock, seconds.
+    clock, seconds; `closed` says whether requests may go, `trial` whether one may where it is not
+    closed, and `due_s` when the next probe may, inf while closed.
     """
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self.now = now
-        self._strikes = 0
-        self._wait_s = FIRST_WAIT_S
-        self.closed = True
-        """Whether requests may go."""
-        self.trial = False
-        """Whether one request may, where it is not closed."""
-        self.due_s = math.inf
-        """When the next probe may go, on the clock; inf while closed."""
+        self._strikes, self._wait_s = 0, FIRST_WAIT_S
+        self.closed, self.trial, self.due_s = True, False, math.inf
+        # How often it has opened, and how often it was on trial.
         self.opened = self.tried = 0
-        """How often it has opened, and how often it was on trial."""
 
     def allows(self) -> bool:
-        """Tell whether a request may go now; where it is open, one may as a probe when that is
-        due.
-        """
+        """Tell whether a request may go now; where it is open, a probe that is due may."""
         if self.closed:
             return True
         if self.now() < self.due_s:
@@ -96,13 +88,9 @@ class CircuitBreaker:
         self.tried += 1
 
     def failed(self, *, certain: bool = False) -> bool:
-        """Take a failure into account; whether that has opened it.
-
-        A failure is `certain` where the neighbor refuses connections: it opens the breaker at once.
-        """
+        """Take a failure into account; whether that has opened it, as a `certain` one does."""
         if not self.closed:
-            self.trial = False
-            self._wait_s = min(LONGEST_WAIT_S, 2.0 * self._wait_s)
+            self.trial, self._wait_s = False, min(LONGEST_WAIT_S, 2.0 * self._wait_s)
             self.due_s = self.now() + self._wait_s
             return False
         self._strikes += 1
@@ -117,13 +105,11 @@ class CircuitBreaker:
 class Suspicion:
     """Decides when to ask one neighbor whether it lives because a request is out for too long.
 
-    One that lives is slow, and is asked again after growing waits; one that does not say that it
-    lives is left out. `asked` counts the questions.
+    One that lives is slow, and is asked again after growing waits. `asked` counts the questions.
     """
 
     def __init__(self) -> None:
-        self._due_s, self._wait_s = 0.0, ASK_FIRST_WAIT_S
-        self.asked = 0
+        self._due_s, self._wait_s, self.asked = 0.0, ASK_FIRST_WAIT_S, 0
 
     def asks(self, now_s: float, overdue_s: float) -> bool:
         """Tell whether to ask now.
@@ -135,10 +121,9 @@ class Suspicion:
             # Nothing is late: the next that is finds a neighbor that was asked of nothing.
             self._wait_s = ASK_FIRST_WAIT_S
             return False
-        if now_s < self._due_s:
-            return False
-        self.asked += 1
-        return True
+        asks = now_s >= self._due_s
+        self.asked += asks
+        return asks
 
     def cleared(self, now_s: float) -> None:
         """Take into account that it lives: it is slow, and asked again a little later."""
@@ -149,8 +134,7 @@ class Suspicion:
 def suspect_after_s(predicted_s: float) -> float:
     """Tell how long a request may be out before its neighbor is suspect.
 
-    It is predicted to take so long from here and back, the queue there included; 0 where nothing is
-    known.
+    It is predicted to take so long, the queue there included; 0 where nothing is known.
     """
     return min(max(SUSPECT_FACTOR * predicted_s, SUSPECT_LEAST_S), SUSPECT_MOST_S)
 
@@ -163,7 +147,5 @@ def time_limit_s(predicted_s: float, size: int, nodes: int = 0) -> float:
     """
     if predicted_s <= 0.0:
         return math.inf
-    limit_s = max(LIMIT_FACTOR * predicted_s, LIMIT_LEAST_S)
-    if nodes:
-        limit_s *= max(SHARE**nodes, LEAST_SHARE)
-    return limit_s + BYTE_S * size
+    share = max(SHARE**nodes, LEAST_SHARE)
+    return share * max(LIMIT_FACTOR * predicted_s, LIMIT_LEAST_S) + BYTE_S * size

@@ -11,14 +11,13 @@ from typing import Any, Final, TypeVar
 from inferway.live.upstream.headers import ConnectError, Response
 from inferway.protocol.http1 import ClientConnection, ConnectionPool, connect_failure
 
+# For the connection of a question, and then for its answer beside the round trips that the
+# connection showed.
 ALIVE_S: Final = 0.5
-"""For the connection of a question, and then for its answer beside the round trips that the
-connection showed."""
+# A limit that this process itself kept by so much too late goes on for as long as that.
 SLACK_S: Final = 0.05
-"""A limit that this process itself kept by so much too late goes on for as long as that."""
-_TRIPS: Final = 2.0
-_TLS_TRIPS: Final = 3.0
-"""Round trips between the connection and the answer, and one to spare."""
+# Round trips between the connection and the answer, with TLS, and one to spare.
+_TRIPS: Final = {False: 2.0, True: 3.0}
 
 T = TypeVar("T")
 
@@ -26,29 +25,17 @@ T = TypeVar("T")
 class UpstreamCall:
     """One request on its way to a neighbor and back.
 
-    Attributes
-    ----------
-    done
-        Called once with the answer or the failure, unless it is canceled; never before the call
-        that made it has returned.
-    predicted_s, limit_s
-        How long it was predicted to take, 0 where nothing was, and the neighbor may have it, s.
-    asks
-        Whether it is a question about health: its answer says nothing of how requests fare.
-    timer
-        What goes on with it, where it waits for an emulated latency.
-    late
-        Whether its answer is to be late by half of an emulated latency, as it was.
-    ended
-        Whether it has been answered, has failed or has been canceled.
-    since_s
-        Since when it waits for a connection, on the monotonic clock, where it had to.
+    `done` is called once with the answer or the failure, unless it is canceled; never before the
+    call that made it has returned. The answer to one that `asks` for health says nothing of how
+    requests fare.
     """
 
     connection: ClientConnection | None = None
+    # What goes on with it, where it waits for an emulated latency.
     timer: asyncio.TimerHandle | None = None
-    ended = late = False
-    since_s = 0.0
+    ended = False
+    late = False  # Whether its answer is to be late by half of an emulated latency, as it was
+    since_s = 0.0  # Since when it waits for a connection, on the monotonic clock, where it had to
 
     def __init__(
         self,
@@ -90,24 +77,39 @@ async def why_dead(
     the pool keeps the connection. The second value says whether the server has refused it, which
     says nothing of others that it has.
     """
-    ended: asyncio.Future[tuple[Any, bool]] = asyncio.get_running_loop().create_future()
+    loop, begun_s = asyncio.get_running_loop(), monotonic()
+    ended: asyncio.Future[tuple[Any, bool]] = loop.create_future()
 
     def end(_: ClientConnection, answer: Response | str, keep: bool = False) -> None:
         if not ended.done():
             ended.set_result((answer, keep))
 
     def lost(connection: ClientConnection, wrong: str) -> None:
-        failing = f"is not understood: {wrong}" if wrong else "closed the connection"
-        end(connection, f"{failing} when it was asked whether it lives")
+        end(connection, f"is not understood: {wrong}" if wrong else "closed the connection")
 
     connection = ClientConnection(Response, end, lost)
+
+    async def exchange() -> tuple[Any, bool]:
+        if pool.tls is not None:
+            transport = await loop.start_tls(
+                connection.transport, connection, pool.tls, server_hostname=pool.server_name
+            )
+            if transport is None:
+                raise ConnectionResetError("the connection ended")
+            connection.connection_made(transport)
+        connection.call = question
+        connection.send(question)
+        return await ended
+
     reason, refused, kept = "", False, False
     try:
-        answer, keep = await _asked(pool, connection, question, rtt_s, ended)
-        if isinstance(answer, str):
-            reason = answer
-        elif answer.status != 200:
-            reason = f"answered {answer.status} when it was asked whether it lives"
+        connecting = loop.create_connection(lambda: connection, pool.host, pool.port)
+        await within(ALIVE_S + rtt_s, connecting)
+        trips_s = _TRIPS[pool.tls is not None] * (monotonic() - begun_s)
+        answer, keep = await within(ALIVE_S + trips_s, exchange())
+        if isinstance(answer, str) or answer.status != 200:
+            said = answer if isinstance(answer, str) else f"answered {answer.status}"
+            reason = f"{said} when it was asked whether it lives"
         elif keep:
             connection.call, kept = None, True
             pool.adopt(connection)
@@ -122,34 +124,6 @@ async def why_dead(
         if connection.transport is not None and not kept:
             connection.abort()
     return reason and f"node {name} {reason}", refused
-
-
-async def _asked(
-    pool: ConnectionPool,
-    connection: ClientConnection,
-    question: bytes,
-    rtt_s: float,
-    ended: Awaitable[T],
-) -> T:
-    loop, begun_s = asyncio.get_running_loop(), monotonic()
-    connecting = loop.create_connection(lambda: connection, pool.host, pool.port)
-    await within(ALIVE_S + rtt_s, connecting)
-    trip_s = monotonic() - begun_s
-
-    async def exchange() -> T:
-        if pool.tls is not None:
-            transport = await loop.start_tls(
-                connection.transport, connection, pool.tls, server_hostname=pool.server_name
-            )
-            if transport is None:
-                raise ConnectionResetError("the connection ended")
-            connection.connection_made(transport)
-        connection.call = question
-        connection.send(question)
-        return await ended
-
-    trips = _TRIPS if pool.tls is None else _TLS_TRIPS
-    return await within(ALIVE_S + trips * trip_s, exchange())
 
 
 async def within(limit_s: float, work: Awaitable[T]) -> T:

@@ -26,22 +26,21 @@ from inferway.protocol.address import joined
 from inferway.protocol.messages import ErrorMessage
 from inferway.unreadable import UNREADABLE
 
+# Hop headers of an answer, beside those of a request; in lower case.
 TIMES: Final = b"inferway-time-ms"
 DEGRADED: Final = b"inferway-degraded"
 UNSERVED: Final = b"inferway-unserved"
-"""Hop headers of an answer, beside those of a request; in lower case."""
 BAD_GATEWAY: Final = 502
 _STATUSES: Final = frozenset(status.value for status in HTTPStatus)
-MAYBE: Final = "the request may have been run"
-"""What is said where another node had a request and nobody knows what became of it."""
 
+# Lines of an answer that go on as they came.
 _CARRIED: Final = (
     (b"vary", b"Vary: %s\r\n"),
     (b"inference-header-content-length", b"Inference-Header-Content-Length: %s\r\n"),
     (b"content-encoding", b"Content-Encoding: %s\r\n"),
     (b"retry-after", b"Retry-After: %s\r\n"),
 )
-"""Lines of an answer that go on as they came."""
+# Lines of a request that say how to read its body, and the answer's wish.
 _OF_BODY: Final = (
     (b"content-type", b"Content-Type: %s\r\n"),
     (b"content-encoding", b"Content-Encoding: %s\r\n"),
@@ -71,26 +70,15 @@ def decoded(name: bytes) -> str:
 
 
 class ForwardHeaders(NamedTuple):
-    """A neighbor's demands with a request.
-
-    Attributes
-    ----------
-    node, variant, address
-        Who shall answer; `address` is both as the headers have them.
-    path, onward, nodes
-        Nodes that it has come through, the sender last, as the header has them; the same with this
-        node behind them; and each by itself, encoded.
-    entry
-        The first of these.
-    """
+    """A neighbor's demands with a request: who shall answer, and the nodes that it has come by."""
 
     node: str
     variant: str
-    address: tuple[bytes, bytes]
-    path: bytes
-    onward: bytes
-    nodes: frozenset[bytes]
-    entry: str
+    address: tuple[bytes, bytes]  # Both as the headers have them
+    path: bytes  # The nodes, the sender last, as the header has them
+    onward: bytes  # The same with this node behind them
+    nodes: frozenset[bytes]  # Each by itself, encoded
+    entry: str  # The first of them
 
 
 def forward_headers_of(headers: Mapping[bytes, bytes], own: bytes) -> tuple[ForwardHeaders, float]:
@@ -151,31 +139,32 @@ def _forward_headers(node: bytes, variant: bytes, path: bytes, own: bytes) -> Fo
 
 
 def forward_head(
-    target: bytes, to: bytes, variant: bytes, path: bytes, left_s: float, carried: bytes, size: int
+    target: bytes,
+    address: tuple[bytes, bytes],
+    path: bytes,
+    left_s: float,
+    predicted_s: float,
+    carried: bytes,
+    size: int,
 ) -> bytes:
     """Write the head of a request to a neighbor, for a body of so many bytes.
 
-    It begins with `target_of`. The nodes so far, this one included, are encoded and joined by
-    commas. Without a deadline, inf seconds are left. Lines that go on as the client gave them may
-    stand behind a `predicted_line`.
+    It begins with `target_of`. Node and variant, and the nodes so far, this one included and joined
+    by commas, are encoded. Without a deadline, inf seconds are left. `predicted_s` is for nodes
+    that pass the request on, 0 where there are none; lines that the client gave go on.
     """
     return (
-        b"POST %sInferway-Node: %s\r\nInferway-Variant: %s\r\nInferway-Path: %s\r\n%s%s"
+        b"POST %sInferway-Node: %s\r\nInferway-Variant: %s\r\nInferway-Path: %s\r\n%s%s%s"
         b"Content-Length: %d\r\n\r\n"
     ) % (
         target,
-        to,
-        variant,
+        *address,
         path,
         b"" if left_s == math.inf else b"Inferway-Deadline-Ms: %.3f\r\n" % (left_s * 1e3),
+        b"Inferway-Predicted-Ms: %.3f\r\n" % (predicted_s * 1e3) if predicted_s > 0.0 else b"",
         carried,
         size,
     )
-
-
-def predicted_line(predicted_s: float) -> bytes:
-    """Write how long a request is predicted to take, for nodes that pass it on; first of lines."""
-    return b"Inferway-Predicted-Ms: %.3f\r\n" % (predicted_s * 1e3)
 
 
 def live_head(at: bytes, to: str = "", path: bytes = b"") -> bytes:
@@ -313,6 +302,19 @@ class ConnectError(NamedTuple):
     unserved: bool = False
     late: bool = False
 
+    @property
+    def sentence(self) -> str:
+        """The reason, and that nobody knows what became of a request that another node had."""
+        return self.reason if self.unserved else f"{self.reason}; the request may have been run"
+
+
+def failure_of(result: Response | ConnectError, neighbor: str) -> ConnectError | None:
+    """Tell why there is no answer: none came, or no node has written what did."""
+    if isinstance(result, Response) and result.is_strange_failure:
+        # Nobody knows how far the request had come when something on the way failed.
+        return ConnectError(f"{result.complaint(neighbor)}, and no node wrote that")
+    return None if isinstance(result, Response) else result
+
 
 class ResponseHeaders:
     """Headers in which a node tells of itself with each answer."""
@@ -326,37 +328,25 @@ class ResponseHeaders:
         The path is that of the nodes before this one, empty at the entry. The time is counted from
         the whole request's arrival. No variant is named where none answered.
         """
-        lines = b"Inferway-Node: %s\r\nInferway-Path: %s\r\nInferway-Time-Ms: %.2f\r\n" % (
-            self.name,
-            b"%s,%s" % (path, self.name) if path else self.name,
-            took_s * 1e3,
-        )
-        if variant:
-            lines += b"Inferway-Variant: %s\r\n" % encoded(variant)
-        if unserved:
-            lines += b"Inferway-Unserved: 1\r\n"
-        return lines + self._degraded(b"")
+        nodes = b"%s,%s" % (path, self.name) if path else self.name
+        said = self.name, nodes, b"%.2f" % (took_s * 1e3)
+        return self._lines(said, encoded(variant), unserved, b"")
 
     def passed(self, answer: Response, path: bytes, took_s: float) -> bytes:
         """Lines of an answer that another node made; `path` and `took_s` as `own` has them."""
         if not answer.path:  # it was refused before anybody had read whose it is
             return answer.lines + self.own(path, took_s, "", answer.unserved)
-        lines = b"Inferway-Node: %s\r\nInferway-Path: %s\r\nInferway-Time-Ms: %.2f,%s\r\n" % (
-            answer.node,
-            answer.path,
-            took_s * 1e3,
-            answer.times,
-        )
-        if answer.variant:
-            lines += b"Inferway-Variant: %s\r\n" % answer.variant
-        if answer.unserved:
-            lines += b"Inferway-Unserved: 1\r\n"
-        if self.node.degraded or answer.degraded:
-            lines += self._degraded(answer.degraded)
-        return lines + answer.lines
+        said = answer.node, answer.path, b"%.2f,%s" % (took_s * 1e3, answer.times)
+        return self._lines(said, answer.variant, answer.unserved, answer.degraded) + answer.lines
 
-    def _degraded(self, others: bytes) -> bytes:
-        # Of several nodes' sentences the nearest to the client's is told.
-        own = self.node.degraded
-        said = quote(own, safe=" !'()*,/:;=").encode() if own else others
-        return b"Inferway-Degraded: %s\r\n" % said if said else b""
+    def _lines(
+        self, said: tuple[bytes, bytes, bytes], variant: bytes, unserved: bool, degraded: bytes
+    ) -> bytes:
+        lines = b"Inferway-Node: %s\r\nInferway-Path: %s\r\nInferway-Time-Ms: %s\r\n" % said
+        if variant:
+            lines += b"Inferway-Variant: %s\r\n" % variant
+        if unserved:
+            lines += b"Inferway-Unserved: 1\r\n"
+        if self.node.degraded:  # of several nodes' sentences the nearest to the client's is told
+            degraded = quote(self.node.degraded, safe=" !'()*,/:;=").encode()
+        return lines + b"Inferway-Degraded: %s\r\n" % degraded if degraded else lines

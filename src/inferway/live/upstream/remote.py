@@ -1,4 +1,4 @@
-"""A virtual server: an instance that answers by forwarding to another server, or node."""
+"""Virtual servers: instances that answer by asking another node, or a remote server of any make."""
 
 from __future__ import annotations
 
@@ -7,77 +7,43 @@ import math
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
+from inferway.live.headroom import Headroom, MemoryNeed
 from inferway.live.instance import RETRY_S, Events, PoolTerms
+from inferway.live.local import CutShortError, ModelInstance
 from inferway.live.request import EXPIRED, InferRequest, Job, Outcome, RequestBatch, outcome_of
 from inferway.live.threads import run_detached
 from inferway.live.upstream.breaker import time_limit_s
 from inferway.live.upstream.connections import UpstreamCall
 from inferway.live.upstream.headers import (
     BAD_GATEWAY,
-    MAYBE,
     ConnectError,
     Response,
     body_lines,
     encoded,
+    failure_of,
     forward_head,
-    predicted_line,
     target_of,
 )
 from inferway.live.upstream.rtt import differ
 from inferway.live.upstream.spans import Spans
 from inferway.live.upstream.upstream import Upstream
 from inferway.protocol.inference import AnswerError, content_lines, decode, encode
-
-
-@dataclass(frozen=True, eq=False)
-class Forwarding:
-    """Forwarding by the servers of a class of what they are given; takes a runtime's place at a
-    pool.
-
-    Attributes
-    ----------
-    upstream
-        The neighbor that offered it. Whoever made it closes it.
-    node, variant
-        Who answers.
-    path
-        From that neighbor to that node, both included.
-    spans
-        Made of what is sent; None makes none.
-    rtt_s
-        Round trip of the path that predicted times count on, s; None where that is not known.
-    """
-
-    upstream: Upstream
-    node: str
-    variant: str
-    path: tuple[str, ...] = ()
-    spans: Spans | None = None
-    rtt_s: float | None = None
-
-    def instance(self, name: str, terms: PoolTerms) -> NodeInstance:
-        """Make one of these servers."""
-        return NodeInstance(name, self, terms)
-
-    def close(self) -> None:
-        """Do nothing: other classes may use the way there."""
+from inferway.runtime import Arrays, RemoteError, RemoteRuntime
 
 
 class RemoteInstance(ABC):
     """Has one request at a time on its way; the others wait, in their order.
 
-    It lives on the event loop, and needs no thread to wait in.
+    It lives on the event loop, and needs no thread to wait in. Where it is `resting`, what it sends
+    to is of no use now.
     """
 
-    cold = False
-    proven = False
-    resting = False
-    """Whether what it sends to is of no use now."""
+    cold = proven = resting = False
     complaint = ""
 
     def __init__(self, name: str, terms: PoolTerms) -> None:
@@ -132,6 +98,25 @@ class RemoteInstance(ABC):
             self._drained.set()
 
 
+@dataclass(frozen=True, eq=False)
+class Forwarding:
+    """Forwarding by the servers of a class of what they are given; it is a runtime to a pool."""
+
+    upstream: Upstream  # The neighbor that offered it; whoever made it closes it
+    node: str  # Who answers, and by which variant
+    variant: str
+    path: tuple[str, ...] = ()  # From that neighbor to that node, both included
+    spans: Spans | None = None  # Made of what is sent; None makes none
+    rtt_s: float | None = None  # Round trip that predicted times count on, s; None where not known
+
+    def instance(self, name: str, terms: PoolTerms) -> NodeInstance:
+        """Make one of these servers."""
+        return NodeInstance(name, self, terms)
+
+    def close(self) -> None:
+        """Do nothing: other classes may use the way there."""
+
+
 class NodeInstance(RemoteInstance):
     """Forwards to a variant of another node, by way of a neighbor.
 
@@ -142,19 +127,15 @@ class NodeInstance(RemoteInstance):
 
     def __init__(self, name: str, forwarding: Forwarding, terms: PoolTerms) -> None:
         super().__init__(name, terms)
-        self.forwarding = forwarding
-        self._upstream, self._spans = forwarding.upstream, forwarding.spans
-        self._target = target_of(terms.task, self._upstream.host, self._upstream.port)
-        self._to, self._variant = encoded(forwarding.node), encoded(forwarding.variant)
+        self.forwarding, self._spans = forwarding, forwarding.spans
+        # The way to the neighbor: all servers behind it fail together.
+        self.group = upstream = forwarding.upstream
+        self._target = target_of(terms.task, upstream.host, upstream.port)
+        self._to = encoded(forwarding.node), encoded(forwarding.variant)
         self._path = encoded(terms.node)
-        self._relayed = forwarding.node != self._upstream.name
+        self._relayed = forwarding.node != upstream.name
         self._call: UpstreamCall | None = None
         self._slower: Callable[[float, float], None] | None = None
-
-    @property
-    def group(self) -> Upstream:
-        """The way to the neighbor: all servers behind it fail together."""
-        return self._upstream
 
     async def start(self, events: Events) -> None:
         """Begin, and have the pool told from now on when the way takes longer than it did, or less.
@@ -167,10 +148,10 @@ class NodeInstance(RemoteInstance):
             return
         path, counted_s = self.forwarding.path, self.forwarding.rtt_s
         self._slower = slower = partial(events.slower, self)
-        rtt_s = self._upstream.round_trip_s(path)
+        rtt_s = self.group.trips.round_trip_s(path)
         if rtt_s is not None and counted_s is not None and differ(rtt_s, counted_s):
             slower(rtt_s - counted_s, rtt_s)
-        self._upstream.follow(path, slower, me=self._terms.node)
+        self.group.follow(path, slower, me=self._terms.node)
 
     def abort(self, job: Job) -> None:
         """Give up a request that is on its way: nobody waits for its answer."""
@@ -184,69 +165,55 @@ class NodeInstance(RemoteInstance):
 
     def probe(self, told: Callable[[str], None]) -> None:
         """Say how the way is; it probes its neighbor itself."""
-        told(self._upstream.reason)
+        told(self.group.reason)
 
     async def close(self, limit_s: float) -> bool:
         """Follow the way no more, and take no more."""
         if self._slower is not None:
-            self._upstream.unfollow(self.forwarding.path, self._slower)
+            self.group.trips.unfollow(self.forwarding.path, self._slower)
             self._slower = None
         return await super().close(limit_s)
 
     def _send(self, job: Job) -> None:
-        request = job.members[0] if isinstance(job, RequestBatch) else job
-        started_s = job.started_s
-        carried, body, size = self._written(request, started_s)
-        # A late request that is served all the same must not be refused further up for that.
-        left_s = request.deadline_s - started_s if self._drop_late else math.inf
-        predicted_s = request.predicted_s
-        if self._relayed and predicted_s > 0.0:
-            carried = predicted_line(predicted_s) + carried
-        head = forward_head(
-            self._target, self._to, self._variant, self._path, left_s, carried, size
-        )
-        self._terms.budget.earn()
-        limit_s = time_limit_s(predicted_s, size)
-        done = partial(self._ended, job)
-        self._call = self._upstream.send(head, body, done, predicted_s, limit_s)
-
-    def _written(self, request: InferRequest, started_s: float) -> tuple[bytes, Any, int]:
-        """Header lines, body and its size."""
-        identity = request.identity
+        request, started_s = _first(job), job.started_s
+        identity, exchange = request.identity, request.raw
         if self._spans is not None:
-            to = (self._upstream.name, self.forwarding.node, self.forwarding.variant)
+            to = (self.group.name, self.forwarding.node, self.forwarding.variant)
             lines = self._spans.forward(self._terms.task, request, to, started_s)
         else:
             lines = b"" if identity is None else identity.onward()
-        exchange = request.raw
         if exchange is not None:
-            body = exchange.body
-            return lines + body_lines(exchange.headers), body, len(body)
-        signature = self._terms.signature
-        asked = [(tensor, request.inputs[tensor.name]) for tensor in signature.inputs]
-        parts, json_length = encode(asked, signature.outputs, binary=True)
-        return lines + content_lines(json_length), parts, sum(map(len, parts))
+            body, size = exchange.body, len(exchange.body)
+            lines += body_lines(exchange.headers)
+        else:
+            signature = self._terms.signature
+            asked = [(tensor, request.inputs[tensor.name]) for tensor in signature.inputs]
+            body, json_length = encode(asked, signature.outputs, binary=True)
+            size = sum(map(len, body))
+            lines += content_lines(json_length)
+        # A late request that is served all the same must not be refused further up for that.
+        left_s = request.deadline_s - started_s if self._drop_late else math.inf
+        predicted_s = request.predicted_s
+        told_s = predicted_s if self._relayed else 0.0
+        head = forward_head(self._target, self._to, self._path, left_s, told_s, lines, size)
+        self._terms.budget.earn()
+        limit_s = time_limit_s(predicted_s, size)
+        done = partial(self._ended, job)
+        self._call = self.group.send(head, body, done, predicted_s, limit_s)
 
     def _ended(self, job: Job, result: Response | ConnectError) -> None:
         if job is not self._job:
             return  # it has been given up
         self._call = None
         job.service_s = self._now() - job.started_s
-        request = job.members[0] if isinstance(job, RequestBatch) else job
-        if isinstance(result, ConnectError):
-            self._fail(job, request, result)
-        elif result.status == 200:
+        request = _first(job)
+        if isinstance(result, Response) and result.status == 200:
             self._take(job, request, result)
         else:
             self._refuse(job, request, result)
-        self._end(job)
-
-    def _end(self, job: Job) -> None:
         if self._spans is not None:
-            self._spans.forwarded(
-                job.members[0] if isinstance(job, RequestBatch) else job, job.outcome
-            )
-        super()._end(job)
+            self._spans.forwarded(request, job.outcome)
+        self._end(job)
 
     def _take(self, job: Job, request: InferRequest, answer: Response) -> None:
         job.outcome = Outcome.ANSWERED
@@ -261,30 +228,125 @@ class NodeInstance(RemoteInstance):
             wrong = f"the remote server's answer {error}" if type(error) is AnswerError else error
             job.reason = f"the answer of node {self.forwarding.node} is wrong: {wrong}"
 
-    def _refuse(self, job: Job, request: InferRequest, answer: Response) -> None:
-        if answer.is_strange_failure:
-            # Nobody knows how far the request had come when something on the way failed.
-            complaint = answer.complaint(self._upstream.name)
-            self._fail(job, request, ConnectError(f"{complaint}, and no node wrote that"))
+    def _refuse(self, job: Job, request: InferRequest, answer: Response | ConnectError) -> None:
+        failure = failure_of(answer, self.group.name)
+        if failure is not None:
+            job.reason, job.unserved = failure.sentence, failure.unserved
+            if failure.unserved:
+                job.outcome, job.retry_after_s = Outcome.UNAVAILABLE, RETRY_S
+            else:
+                job.outcome, request.status, request.lost = Outcome.FAILED, BAD_GATEWAY, True
             return
+        assert isinstance(answer, Response)
         status = answer.status
-        job.outcome = outcome_of(status)
-        job.reason = answer.word(self._upstream.name)
+        job.outcome, job.reason = outcome_of(status), answer.word(self.group.name)
         if status == BAD_GATEWAY:  # a node on the way has lost it
             request.lost = True
         elif request.lost:  # it may have been run before it came to whoever refuses it now
             answer.unserved = False
-        job.unserved = answer.unserved
+        job.unserved, request.passed = answer.unserved, answer
         if job.outcome in (Outcome.REJECTED, Outcome.UNAVAILABLE):
             after = answer.retry_after
             job.retry_after_s = float(after) if after.isdigit() else RETRY_S
-        request.passed = answer
 
-    def _fail(self, job: Job, request: InferRequest, failure: ConnectError) -> None:
-        job.reason, job.unserved = failure.reason, failure.unserved
-        if failure.unserved:
-            job.outcome, job.retry_after_s = Outcome.UNAVAILABLE, RETRY_S
+
+class ServerInstance(ModelInstance, RemoteInstance):
+    """Asks a remote server, as a copy that runs here is asked.
+
+    One whose server is down rests from the start: it is probed like any other.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        remote: RemoteRuntime,
+        terms: PoolTerms,
+        *,
+        sizes: Sequence[int],
+        most_rows: int,
+        headroom: Headroom | None = None,
+        demand: MemoryNeed | None = None,
+    ) -> None:
+        ModelInstance.__init__(self, remote, sizes, most_rows, headroom, demand)
+        RemoteInstance.__init__(self, name, terms)
+        self._task: asyncio.Task[None] | None = None
+        self._probing: asyncio.Task[None] | None = None
+        self._asking = False
+
+    async def start(self, events: Events) -> None:
+        """Run the model on zeros, and begin.
+
+        Raises
+        ------
+        WarmUpError
+            As `LocalInstance.warm_up`.
+        """
+        self._finished = events.done
+        if not self.runtime.down and self.runtime.known_signature is None:
+            with suppress(RemoteError):  # it is down then
+                await self.runtime.describe()
+        if not self._is_down():
+            await self._warm_up()
+
+    def _is_down(self) -> bool:
+        self.complaint = self.runtime.down
+        self.resting = self.complaint != ""
+        return self.resting
+
+    def put(self, job: Job) -> None:
+        """Take a request, or a batch; one that rests keeps it until it is given to another."""
+        if self.resting:
+            self._waiting.append(job)
         else:
-            job.outcome, request.status = Outcome.FAILED, BAD_GATEWAY
-            job.reason = f"{failure.reason}; {MAYBE}"
-            request.lost = True
+            super().put(job)
+
+    def abort(self, job: Job) -> None:
+        """Give up a request that is on its way: its connection ends."""
+        job.abandoned = True
+        if job is self._job and self._task is not None and self._asking:
+            self._task.cancel()
+
+    def probe(self, told: Callable[[str], None]) -> None:
+        """Run the model on zeros; one that leaves open what would fit goes on unprobed."""
+        self._probing = asyncio.get_running_loop().create_task(self._try(told))
+
+    async def close(self, limit_s: float) -> bool:
+        """Take no more; where the limit passes first, no further run begins."""
+        if self._probing is not None:
+            self._probing.cancel()
+        ended = await super().close(limit_s)
+        self._over = not ended
+        return ended
+
+    def _send(self, job: Job) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._go(job))
+
+    async def _go(self, job: Job) -> None:
+        if self._headroom is None or self._demand is None:
+            await self._answer(job)
+        else:
+            await self._serve(job, self._headroom, self._demand)
+        self._task = None
+        self._end(job)
+
+    async def _run(self, job: Job | None, inputs: Arrays) -> Arrays:
+        gone = CutShortError(Outcome.FAILED, "the client went during the service")
+        if job is not None and job.abandoned:
+            raise gone
+        self._asking = job is not None
+        try:
+            outputs: Arrays = await self.runtime.infer(inputs)
+        except asyncio.CancelledError:
+            if job is None or not job.abandoned:  # the loop ends
+                raise
+            raise gone from None
+        finally:
+            self._asking = False
+        return outputs
+
+    async def _wait(self, wait: Callable[..., None], *sizes: int) -> None:
+        await run_detached(wait, *sizes)
+
+
+def _first(job: Job) -> InferRequest:
+    return job.members[0] if isinstance(job, RequestBatch) else job

@@ -11,32 +11,32 @@ import math
 from collections.abc import Callable, Iterable
 from itertools import pairwise
 from statistics import median
+from time import monotonic
 from typing import Final, NamedTuple
 
 from inferway.live.upstream.headers import Response, encoded
 
+# A round trip that is off by no more than this share, or this time, is as estimated.
 NOISE: Final = 0.25
 NOISE_S: Final = 2e-3
-"""A round trip that is off by no more than this share, or this time, is as estimated."""
+# Samples of which the median is the first estimate.
 FIRST: Final = 5
-"""Samples of which the median is the first estimate."""
+# Samples in a row beyond the noise, all to the same side, of which the median is the next.
 ENOUGH: Final = 3
-"""Samples in a row beyond the noise, all to the same side, of which the median is the next."""
+# Without a sample for so long, a link is asked: first, after what was unexpected; then after twice
+# the time before, up to the second while it is slower than it was, or requests go that are no
+# samples, and up to the third while nothing is asked of it.
 FIRST_WAIT_S: Final = 0.1
 WAIT_S: Final = 1.0
 LONGEST_WAIT_S: Final = 8.0
-"""Without a sample for so long, a link is asked: first, after what was unexpected; then after twice
-the time before, up to the second while it is slower than it was, or requests go that are no
-samples, and up to the third while nothing is asked of it."""
+# What TCP sends before it has heard anything (RFC 6928): a request and an answer that are larger
+# together may take more than one round trip, and are no sample.
 SEGMENTS_BYTES: Final = 14_600
-"""What TCP sends before it has heard anything (RFC 6928): a request and an answer that are larger
-together may take more than one round trip, and are no sample."""
 _LONGEST_MEMORY: Final = 1024
 _LEAST_S: Final = 1e-5
-_MORE: Final = 1.0 + NOISE
 
+# Called with how many seconds longer than before a way takes, and how long it takes now.
 OnChange = Callable[[float, float], None]
-"""Called with how many seconds longer than before a way takes, and how long it takes now."""
 
 
 def differ(one_s: float, other_s: float) -> bool:
@@ -48,33 +48,16 @@ class RttEstimator:
     """Estimates the round trip of one link.
 
     It follows what has moved for good, up or down, after a few samples; single ones that are late
-    because a node was busy move nothing.
-
-    Parameters
-    ----------
-    changed
-        Called with this link and the difference, s, when the estimate moves.
-    since_s
-        When it began to be of use, on the clock of samples.
-
-    Attributes
-    ----------
-    rtt_s
-        The estimate, s; NaN before there is one.
-    low_s, high_s
-        What is between these is as estimated, s.
-    odd
-        Samples in a row that were not.
-    since_s
-        When it was sampled or asked last, or began to be of use.
+    because a node was busy move nothing. `changed` is called with this link and the difference, s,
+    when the estimate moves, and `since_s` is when the link began to be of use, was sampled or asked
+    last, on the clock of samples. The estimate `rtt_s` is NaN before there is one.
     """
 
     def __init__(self, changed: Callable[[RttEstimator, float], None], since_s: float) -> None:
-        self._changed = changed
-        self.rtt_s = math.nan
-        # Everything is beyond these.
+        self._changed, self.rtt_s = changed, math.nan
+        # What is between these is as estimated: nothing yet.
         self.low_s, self.high_s = math.inf, -math.inf
-        self.odd: list[float] = []
+        self.odd: list[float] = []  # Samples in a row that were not
         self._changed_s, self._rose = -math.inf, False
         self._least_s = math.inf
         self.since_s, self._wait_s = since_s, WAIT_S
@@ -116,8 +99,8 @@ class RttEstimator:
     def asked(self, now_s: float, used: bool) -> None:
         """Note that it is asked now; `used` says whether requests go over it."""
         # Before there is an estimate, it differs from nothing.
-        usual = not used and self.rtt_s <= max(self._least_s + NOISE_S, _MORE * self._least_s)
-        most_s = LONGEST_WAIT_S if usual else WAIT_S
+        usual_s = max(self._least_s + NOISE_S, (1.0 + NOISE) * self._least_s)
+        most_s = LONGEST_WAIT_S if not used and self.rtt_s <= usual_s else WAIT_S
         self.since_s, self._wait_s = now_s, min(2.0 * self._wait_s, most_s)
 
     def _settle(self) -> None:
@@ -142,9 +125,8 @@ class RoundTrips:
     clock of samples, s; `followed` says whether anybody follows any.
     """
 
-    def __init__(self, now: Callable[[], float]) -> None:
-        self._now = now
-        self.followed = False
+    def __init__(self, now: Callable[[], float] = monotonic) -> None:
+        self._now, self.followed = now, False
         self._links: dict[tuple[bytes, bytes], RttEstimator] = {}
         self._behind: dict[bytes, tuple[RttEstimator, ...]] = {}
         self._ways: dict[tuple[str, ...], _Path] = {}

@@ -17,23 +17,21 @@ from inferway.live.tracing import Attempt, RequestSpan, Tracer, attempts_of
 from inferway.live.upstream.connections import UpstreamCall
 from inferway.live.upstream.headers import ConnectError, ForwardHeaders, Response, decoded
 
-_SAMPLED: Final = b"01"
 _OUTCOME: Final = "inferway.outcome"
+# Of a forward: the other node, or the way to it, is at fault.
 _ERRORS: Final = (Outcome.FAILED, Outcome.UNAVAILABLE)
-"""Of a forward: the other node, or the way to it, is at fault."""
 
 
 @dataclass(slots=True, eq=False)
 class _Forwarded:
     """A sampled request that has been forwarded, and may be so again."""
 
+    identity: TraceContext
     span: RequestSpan
     attempts: list[Attempt] = field(default_factory=list)
-    before: Any = None
-    """What the policy saw when it last decided to forward."""
+    before: Any = None  # What the policy saw when it last decided to forward
     started_s: float = 0.0
-    forward: Any = None
-    """The span of the forward that is on its way; None while none is."""
+    forward: Any = None  # The span of the forward that is on its way; None while none is
 
 
 class Spans:
@@ -51,16 +49,13 @@ class Spans:
         `to` names the neighbor that it is sent to, and the node and the variant that shall answer.
         Returns header lines that say who the request is.
         """
-        identity = request.identity or TraceContext(None, None)
-        way = self._forwards.get(request)
+        way = self._forwards.get(request) or self._begin(task, request)
         if way is None:
-            span = self.tracer.begin(f"infer {task}", identity, request.received_s)
-            if span is None:
-                return identity.onward()
-            way = self._forwards[request] = _Forwarded(span)
+            return (request.identity or TraceContext(None, None)).onward()
+        self._forwards[request] = way
         way.before, way.started_s = request.before, started_s
         way.forward = way.span.forward(started_s, *to)
-        return _onward(identity, way.forward)
+        return _onward(way.identity, way.forward)
 
     def forwarded(self, request: InferRequest, outcome: Outcome | None) -> None:
         """End a forward: an answer has come, or none will."""
@@ -70,9 +65,7 @@ class Spans:
         if request.abandoned:
             outcome = Outcome.CANCELED
         assert outcome is not None
-        way.forward.set_attribute(_OUTCOME, outcome.name.lower())
-        if outcome in _ERRORS:
-            way.span.fail(way.forward)
+        _say(way.span, way.forward, outcome)
         decided_s, ended_s = way.before.now_s, self.tracer.now()
         way.attempts.append(
             Attempt(decided_s, request.dispatched_s, True, way.started_s, ended_s, way.forward)
@@ -81,13 +74,9 @@ class Spans:
 
     def ended(self, task: str, request: InferRequest) -> None:
         """Make the spans of a request that a site has ended just now."""
-        way = self._forwards.pop(request, None)
+        way = self._forwards.pop(request, None) or self._begin(task, request)
         if way is None:
-            identity = request.identity or TraceContext(None, None)
-            span = self.tracer.begin(f"infer {task}", identity, request.received_s)
-            if span is None:
-                return
-            way = _Forwarded(span)
+            return
         if way.before is None or request.before is not way.before:  # decided on again since
             way.attempts += attempts_of(request, self.tracer.now())
         came = b"" if request.raw is None else request.raw.path
@@ -100,9 +89,7 @@ class Spans:
         """Begin the spans of a request between other nodes; None where it is not sampled."""
         identity = TraceContext(*map(exchange.headers.get, NAMES))
         span = self.tracer.begin(f"relay {task}", identity, received_s)
-        if span is None:
-            return None
-        return Relayed(self, span, identity, task, forward, received_s)
+        return None if span is None else Relayed(self, span, identity, task, forward, received_s)
 
     def whereabouts(self, answer: Response | None, came: bytes) -> dict[str, Any]:
         """Tell who answered and by which nodes, as the headers of the answer say it."""
@@ -113,16 +100,19 @@ class Spans:
         else:
             node, names = self.node.name, (*_names(came), self.node.name)
         told: dict[str, Any] = {"inferway.node": node, "inferway.path": names}
-        if degraded:
-            told["inferway.degraded"] = degraded
-        return told
+        return told | ({"inferway.degraded": degraded} if degraded else {})
+
+    def _begin(self, task: str, request: InferRequest) -> _Forwarded | None:
+        identity = request.identity or TraceContext(None, None)
+        span = self.tracer.begin(f"infer {task}", identity, request.received_s)
+        return None if span is None else _Forwarded(identity, span)
 
 
 @dataclass(slots=True, eq=False)
 class Relayed:
     """A request between other nodes that this one passes on: receive, forward, reply.
 
-    It was whole at `received_s`; `sent` begins the forward.
+    It was whole at `received_s`; `sent` begins the forward, `attempt`.
     """
 
     spans: Spans
@@ -133,7 +123,6 @@ class Relayed:
     received_s: float
     sent_s: float = 0.0
     attempt: Any = None
-    """The span of the forward; None before it."""
 
     def sent(self, neighbor: str) -> bytes:
         """It goes to the next node now; returns header lines that say who it is."""
@@ -166,17 +155,20 @@ class Relayed:
         }
         span.finish(now_s, attributes, failed=outcome is Outcome.FAILED)
         span.part("receive", self.received_s, self.sent_s or now_s)
-        if self.attempt is None:
-            return
-        self.attempt.set_attribute(_OUTCOME, outcome.name.lower())
-        if outcome in _ERRORS:
-            span.fail(self.attempt)
-        span.end(self.attempt, answered_s)
-        span.part("reply", answered_s, now_s)
+        if self.attempt is not None:
+            _say(span, self.attempt, outcome)
+            span.end(self.attempt, answered_s)
+            span.part("reply", answered_s, now_s)
+
+
+def _say(span: RequestSpan, forward: Any, outcome: Outcome) -> None:
+    forward.set_attribute(_OUTCOME, outcome.name.lower())
+    if outcome in _ERRORS:
+        span.fail(forward)
 
 
 def _onward(identity: TraceContext, forward: Any) -> bytes:
-    return identity.onward(b"%016x" % forward.get_span_context().span_id, _SAMPLED)
+    return identity.onward(b"%016x" % forward.get_span_context().span_id, b"01")
 
 
 def _names(path: bytes) -> tuple[str, ...]:

@@ -24,27 +24,27 @@ from inferway.live.upstream.rtt import SEGMENTS_BYTES, OnChange, RoundTrips
 from inferway.protocol.address import joined
 from inferway.protocol.http1 import ClientConnection, ConnectionPool, connect_failure
 
+# Of one neighbor; what would need more waits for one of them.
 CONNECTIONS: Final = 512
-"""Of one neighbor; what would need more waits for one of them."""
+# A neighbor that takes no connection for so long is given up.
 CONNECT_S: Final = 1.0
-"""A neighbor that takes no connection for so long is given up."""
+# Shortest time between two looks at what is out.
 TICK_S: Final = 0.1
-"""Shortest time between two looks at what is out."""
+# An answer that has begun and of which in this time came less than so many bytes is given up,
+# whatever its neighbor says of itself.
 STALL_S: Final = 0.5
 STALL_BYTES: Final = 4096
-"""An answer that has begun and of which in this time came less than so many bytes is given up,
-whatever its neighbor says of itself."""
+# Longest wait for any answer.
 LONGEST_S: Final = 30.0
-"""Longest wait for any answer."""
+# Shortest and longest time between two looks at which ways are to be asked.
 LOOK_S: Final = 0.05
 LONGEST_LOOK_S: Final = 1.0
-"""Shortest and longest time between two looks at which ways are to be asked."""
+# Failures of its own in a row, answered as such, after which a neighbor is left out: its HTTP
+# works, and requests that no model can answer are not its fault.
 ERRORS: Final = 5
-"""Failures of its own in a row, answered as such, after which a neighbor is left out: its HTTP
-works, and requests that no model can answer are not its fault."""
 
+# Told whether the neighbor takes requests from now on, and why not.
 Watcher = Callable[[bool, str], None]
-"""Told whether the neighbor takes requests from now on, and why not."""
 
 
 class Upstream(ConnectionPool):
@@ -58,23 +58,14 @@ class Upstream(ConnectionPool):
     Where somebody follows how long ways through it take, it is asked along those that no request
     has gone for a while.
 
-    Parameters
-    ----------
-    name
-        Of the neighbor.
-    host, port
-        Where it listens for other nodes.
-    tls
-        Context of encrypted connections, with this node's certificate; None for plain ones.
-    server_name
-        That the neighbor's certificate must hold; None for the host.
-    rtt_s
-        Round-trip time to be emulated: a half passes before a request is written, the other before
-        its answer is handed on.
+    It is known by its `name` and listens at host and port; its certificate must hold `server_name`,
+    else the host. Of an emulated round trip, `rtt_s`, a half passes before a request is written,
+    the other before its answer is handed on. `reason` says why nothing is sent; it is empty while
+    requests are.
     """
 
+    # Less than the neighbor's `Limits`: a request that meets a closing connection is lost.
     idle_s = 60.0
-    """Less than the neighbor's `Limits`: a request that meets a closing connection is lost."""
 
     def __init__(
         self,
@@ -95,36 +86,29 @@ class Upstream(ConnectionPool):
             tls=tls,
             server_name=server_name,
         )
-        self.name, self.rtt_s = name, rtt_s
-        self.breaker = CircuitBreaker()
-        self.reason = ""
-        """Why nothing is sent; empty while requests are."""
-        self.at = joined(host, port).encode()
-        """The address, as Host lines have it."""
+        self.name, self.rtt_s, self.reason = name, rtt_s, ""
+        self.breaker, self.trips, self._suspicion = CircuitBreaker(), RoundTrips(), Suspicion()
+        self.at = joined(host, port).encode()  # As Host lines have it
         self._own, self._me = encoded(name), b""
-        self._trips = RoundTrips(monotonic)
         self._looks: set[tuple[str, ...]] = set()
         self._sent_before = 0
         self._watchers: list[Watcher] = []
+        # What is to be done later, each once at a time.
         self._timers: dict[str, asyncio.TimerHandle] = {}
-        """What is to be done later, each once at a time."""
-        self._suspicion = Suspicion()
+        # Asks whether it lives: because of a request that is out, or as a probe.
         self._inquiry: asyncio.Task[None] | None = None
-        """Asks whether it lives: because of a request that is out, or as a probe."""
+        # Whether its health is not enough to show that it works.
         self._doubtful = False
-        """Whether its health is not enough to show that it works."""
+        # The request that shows it, while the breaker is on trial.
         self._tried: UpstreamCall | None = None
-        """The request that shows it, while the breaker is on trial."""
-        self._heard_s = 0.0
-        """When a request was answered last."""
+        # When a request was answered last, and failures of its own in a row since.
+        self._heard_s, self._errors = 0.0, 0
+        # Of answers that have begun, how many bytes of theirs had come when enough last had.
         self._begun: dict[UpstreamCall, tuple[int, float]] = {}
-        """Of answers that have begun, how many bytes of theirs had come when enough last had."""
-        self._errors = 0
-        self.sent = self.failures = 0
-        """Requests that were sent, and those that got no answer."""
-        self.errors = self.hung = 0
-        """Answers that its HTTP, or itself, had failed, and how often it did not say that it lives
-        while requests were out, or answered none of them."""
+        # Requests that were sent, those that got no answer, answers that its HTTP, or itself, had
+        # failed, and how often it did not say that it lives while requests were out, or answered
+        # none of them.
+        self.sent = self.failures = self.errors = self.hung = 0
 
     def send(
         self,
@@ -133,35 +117,25 @@ class Upstream(ConnectionPool):
         done: Callable[[Response | ConnectError], None],
         predicted_s: float = 0.0,
         limit_s: float = inf,
+        *,
+        asks: bool = False,
     ) -> UpstreamCall:
-        """Send a request, which can be canceled.
+        """Send a request, which can be canceled; `head` is of `headers.forward_head`.
 
-        Parameters
-        ----------
-        head, body
-            Request line and headers, with the empty line (`headers.forward_head`); and the body, or
-            pieces of it.
-        done
-            Called once with what came of it, after this has returned, unless it is canceled.
-        predicted_s, limit_s
-            How long that is predicted to take, 0 where nothing is known; and how long the neighbor
-            may have it.
+        `done` is called once with what came of it, after this has returned, unless it is canceled.
+        That is predicted to take so long, 0 where nothing is known, and the neighbor may have it
+        for so long. One that `asks` is a question about health, for somebody else; it shows nothing
+        of requests.
         """
-        call = UpstreamCall(self, head, body, done, predicted_s, limit_s)
-        if (self.breaker.closed or self._tries(call)) and self.rtt_s == 0.0:
-            self.sent += 1
+        call = UpstreamCall(self, head, body, done, predicted_s, limit_s, asks=asks)
+        if not self.breaker.closed and (asks or not self._tries(call)):
+            self._loop.call_soon(call.hand_on, ConnectError(self.reason, unserved=True))
+        elif self.rtt_s == 0.0:
+            self.sent += not asks
             self.submit(call)
         else:
-            self._send_later(call)
-        return call
-
-    def ask(self, head: bytes, done: Callable[[Response | ConnectError], None]) -> UpstreamCall:
-        """Send a question about health, for somebody else; it shows nothing of requests."""
-        call = UpstreamCall(self, head, b"", done, asks=True)
-        if self.breaker.closed and self.rtt_s == 0.0:
-            self.submit(call)
-        else:
-            self._send_later(call)
+            call.late = True
+            call.timer = self._loop.call_later(self.rtt_s / 2, self._send_late, call)
         return call
 
     def watch(self, watcher: Watcher) -> None:
@@ -180,17 +154,9 @@ class Upstream(ConnectionPool):
         No question comes back to this node, `me`.
         """
         self._me = encoded(me)
-        self._trips.follow(path, changed)
+        self.trips.follow(path, changed)
         if "_look_at_ways" not in self._timers:
             self._look_at_ways_later()
-
-    def unfollow(self, path: tuple[str, ...], changed: OnChange) -> None:
-        """Tell somebody no more."""
-        self._trips.unfollow(path, changed)
-
-    def round_trip_s(self, path: tuple[str, ...]) -> float | None:
-        """Round trip of a way that begins here, as estimated, s; None where not known."""
-        return self._trips.round_trip_s(path)
 
     def lose(self, reason: str) -> None:
         """The neighbor is known to be gone: what waits for it fails now, and nothing is sent to it.
@@ -198,8 +164,7 @@ class Upstream(ConnectionPool):
         Probes go on: it is used again when it answers one.
         """
         if self.works:
-            self.breaker.failed(certain=True)
-            self._open_breaker(reason, doubtful=self._doubtful)
+            self._leave_out(reason, doubtful=self._doubtful)
         self.drop(reason)
 
     def hasten(self) -> None:
@@ -243,15 +208,13 @@ class Upstream(ConnectionPool):
         """End every connection, for good."""
         self._closed = True
         self._stop_asking()
-        timers = [*self._timers.values(), *([self._sweep] if self._sweep else ())]
-        for timer in timers:
+        for timer in (*self._timers.values(), *([self._sweep] if self._sweep else ())):
             timer.cancel()
         for task in tuple(self._opening):
             task.cancel()
         self.drop(f"the connections to node {self.name} have been closed")
 
     def _later(self, act: Callable[[], None], wait_s: float) -> None:
-        """Do something after a time, unless that is to be done already."""
         name = act.__name__
         if name in self._timers or self._closed:
             return
@@ -264,14 +227,7 @@ class Upstream(ConnectionPool):
 
     # Requests on their way.
 
-    def _send_later(self, call: UpstreamCall) -> None:
-        if self.breaker.closed or call is self._tried:
-            call.late = True
-            call.timer = self._loop.call_later(self.rtt_s / 2, self._go, call)
-        else:
-            self._loop.call_soon(call.hand_on, ConnectError(self.reason, unserved=True))
-
-    def _go(self, call: UpstreamCall) -> None:
+    def _send_late(self, call: UpstreamCall) -> None:
         call.timer = None
         if self.breaker.closed or call is self._tried:
             self.sent += not call.asks
@@ -302,12 +258,10 @@ class Upstream(ConnectionPool):
     def broken(self, connection: ClientConnection, call: UpstreamCall, wrong: str) -> None:
         """Fail a request whose connection has ended."""
         when = "in the middle of its answer" if connection.begun else "before it answered"
-        reason = f"node {self.name} closed the connection {when}"
-        if wrong:
-            reason = f"node {self.name} is not understood: {wrong}"
+        how = f"is not understood: {wrong}" if wrong else f"closed the connection {when}"
         # What was written may have been read and run, so it is never written again.
         call.connection = None
-        self._failed(call, ConnectError(reason), False)
+        self._failed(call, ConnectError(f"node {self.name} {how}"), False)
 
     def unreachable(self, call: UpstreamCall | None, error: Exception) -> None:
         """Fail a request for which there is no connection."""
@@ -326,37 +280,33 @@ class Upstream(ConnectionPool):
             self._errors, self._heard_s = 0, now_s
             # What is wrong behind it is not the neighbor's fault.
             if self.breaker.succeeded():
-                self._close_breaker()
-        if self._trips.followed:
+                self._use_again()
+        if self.trips.followed:
             body = call.body
             size = len(body) if isinstance(body, bytes) else sum(map(len, body))
             if size + len(answer.body) <= SEGMENTS_BYTES:
-                self._trips.learn(answer, sent_s, now_s, self.rtt_s)
+                self.trips.learn(answer, sent_s, now_s, self.rtt_s)
         if call.late and self.rtt_s > 0.0:
             call.timer = self._loop.call_later(self.rtt_s / 2, call.hand_on, answer)
         else:
             call.hand_on(answer)
 
     def _erred(self, call: UpstreamCall, answer: Response) -> bool:
-        """Take into account that an answer says that the neighbor failed, if it does."""
-        if call.asks:
-            return False
         strange = answer.is_strange_failure
-        if not strange and (answer.status != 500 or answer.node != self._own):
+        if call.asks or not (strange or (answer.status == 500 and answer.node == self._own)):
             return False
         self.errors += 1
         self._errors += 1
         reason = f"node {self.name} answered {answer.status}"
         if call is self._tried and self.breaker.trial:
-            self._fall_back(reason)
+            self._leave_out(reason)
         elif self.breaker.closed and not self._closed:
             # Where no node has written the answer, its HTTP as a whole is at fault.
             opens = strange and self.breaker.failed()
             if not opens and self._errors >= ERRORS:
                 opens, reason = True, f"{reason} {self._errors} times in a row"
-                self.breaker.failed(certain=True)
             if opens:
-                self._open_breaker(reason, doubtful=True)
+                self._leave_out(reason)
                 self._refuse(reason)
         return True
 
@@ -370,7 +320,6 @@ class Upstream(ConnectionPool):
         self._failed(call, failure, certain)
 
     def _refuse(self, reason: str) -> None:
-        """Fail what waits for a connection."""
         waiting, self._waiting = self._waiting, deque()
         for call in waiting:
             self._failed(call, ConnectError(reason, unserved=True), False)
@@ -385,16 +334,17 @@ class Upstream(ConnectionPool):
         self.failures += not call.asks
         # Watchers hear of it first: whoever gives the request to another must know where not to.
         if call is self._tried and self.breaker.trial:
-            self._fall_back(failure.reason)
+            self._leave_out(failure.reason)
         elif not (call.asks or self._closed) and self.breaker.closed:
             if failure.late:
                 # One that has answered others meanwhile is slow, and keeps what it has.
                 if certain:
                     reason = f"{failure.reason}, nor any other request since"
-                    self._hang(reason, doubtful=True)
+                    self.hung += 1
+                    self._leave_out(reason)
                     self.drop(reason)
             elif self.breaker.failed(certain=certain):
-                self._open_breaker(failure.reason, doubtful=not certain)
+                self._leave_out(failure.reason, doubtful=not certain)
                 self._refuse(failure.reason)
         self._loop.call_soon(call.hand_on, failure)
 
@@ -403,37 +353,32 @@ class Upstream(ConnectionPool):
     def _look(self) -> None:
         now_s, overdue_s = monotonic(), inf
         begun: dict[UpstreamCall, tuple[int, float]] = {}
-        stalled: list[tuple[ClientConnection, int]] = []
-        late: list[ClientConnection] = []
+        ending: list[tuple[float, ClientConnection, ConnectError]] = []
         for connection in self._busy:
             call: UpstreamCall = connection.call
-            if now_s - connection.since_s > min(LONGEST_S, call.limit_s):
-                late.append(connection)
+            limit_s = min(LONGEST_S, call.limit_s)
+            if now_s - connection.since_s > limit_s:
+                did_not = "did not end its answer" if connection.begun else "did not answer"
+                reason = f"node {self.name} {did_not} within {limit_s:.3g} s"
+                ending.append((connection.since_s, connection, ConnectError(reason, late=True)))
                 continue
             if connection.begun:
                 came, since_s = self._begun.get(call, (-STALL_BYTES, now_s))
                 if connection.came - came >= STALL_BYTES:
                     came, since_s = connection.came, now_s
                 elif now_s - since_s >= STALL_S:
-                    stalled.append((connection, connection.came - came))
+                    amount = f"only {connection.came - came} bytes of its answer came within"
+                    reason = f"node {self.name} does not get on: {amount} {1e3 * STALL_S:g} ms"
+                    ending.append((-inf, connection, ConnectError(reason)))
                 begun[call] = came, since_s
             overdue_s = min(overdue_s, connection.since_s + suspect_after_s(call.predicted_s))
         for call in self._waiting:
             overdue_s = min(overdue_s, call.since_s + SUSPECT_LEAST_S)
         self._begun = begun
         # The last one first: where nothing was answered since, all that is out is settled with it.
-        for connection in sorted(late, key=lambda one: one.since_s, reverse=True):
+        for since_s, connection, failure in sorted(ending, key=lambda one: one[0], reverse=True):
             if connection.call is not None:
-                limit_s = min(LONGEST_S, connection.call.limit_s)
-                did_not = "did not end its answer" if connection.begun else "did not answer"
-                reason = f"node {self.name} {did_not} within {limit_s:.3g} s"
-                certain = connection.since_s > self._heard_s
-                self._fail(connection, ConnectError(reason, late=True), certain)
-        for connection, came in stalled:
-            if connection.call is not None:
-                amount = f"only {came} bytes of its answer came within {1e3 * STALL_S:g} ms"
-                reason = f"node {self.name} does not get on: {amount}"
-                self._fail(connection, ConnectError(reason))
+                self._fail(connection, failure, since_s > self._heard_s)
         idle = self._inquiry is None and not self._closed and self.works
         if idle and self._suspicion.asks(now_s, overdue_s):
             self._inquiry = self._loop.create_task(self._inquire())
@@ -443,33 +388,25 @@ class Upstream(ConnectionPool):
 
     # The breaker, and who is told of it.
 
-    def _open_breaker(self, reason: str, *, doubtful: bool) -> None:
+    def _leave_out(self, reason: str, *, doubtful: bool = True) -> None:
+        """Open the breaker, where no count of failures has."""
+        if self.works:
+            self.breaker.failed(certain=True)
         self.reason, self._doubtful = reason, doubtful
         self._errors, self._tried = 0, None
         self._stop_asking()
         self.forget()
         self._probe_later()
-        self._tell(False, reason)
+        self._tell(False)
 
-    def _hang(self, reason: str, *, doubtful: bool) -> None:
-        """Open the breaker: the neighbor does nothing with what it has."""
-        self.hung += 1
-        self.breaker.failed(certain=True)
-        self._open_breaker(reason, doubtful=doubtful)
-
-    def _fall_back(self, reason: str) -> None:
-        """Open the breaker again: what was tried has failed."""
-        self.breaker.failed()
-        self._open_breaker(reason, doubtful=True)
-
-    def _close_breaker(self) -> None:
+    def _use_again(self) -> None:
         self.reason, self._doubtful, self._tried = "", False, None
         self._stop_asking()
-        self._tell(True, "")
+        self._tell(True)
 
-    def _tell(self, works: bool, reason: str) -> None:
+    def _tell(self, works: bool) -> None:
         for watcher in tuple(self._watchers):
-            watcher(works, reason)
+            watcher(works, "" if works else self.reason)
 
     # Questions whether it lives.
 
@@ -485,34 +422,32 @@ class Upstream(ConnectionPool):
             self._probe_later()
 
     def _stop_asking(self) -> None:
-        timer = self._timers.pop("_probe", None)
-        if timer is not None:
+        if (timer := self._timers.pop("_probe", None)) is not None:
             timer.cancel()
         if self._inquiry is not None:
             self._inquiry.cancel()
             self._inquiry = None
 
     async def _inquire(self) -> None:
-        begun_s, rtt_s = monotonic(), self.round_trip_s((self.name,)) or 0.0
+        begun_s, rtt_s = monotonic(), self.trips.round_trip_s((self.name,)) or 0.0
         reason, refused = await why_dead(self, self.name, live_head(self.at), rtt_s)
         self._inquiry = None
-        if self._closed:
+        # Who has answered meanwhile did live: it is asked once more.
+        if self._closed or (reason and self.works and self._heard_s > begun_s):
             return
         if not reason:
             if self.works:
                 self._suspicion.cleared(monotonic())
             elif self._doubtful:
                 self.breaker.probed()
-                self._tell(True, "")
+                self._tell(True)
             else:
                 self.breaker.succeeded()
-                self._close_breaker()
+                self._use_again()
             return
         if self.works:
-            # Who has answered meanwhile did live: it is asked once more.
-            if self._heard_s > begun_s:
-                return
-            self._hang(reason, doubtful=not refused)
+            self.hung += 1
+            self._leave_out(reason, doubtful=not refused)
         else:
             self.breaker.failed()
             self.reason = reason
@@ -526,16 +461,16 @@ class Upstream(ConnectionPool):
     # Questions along ways that somebody follows and that no request has gone for a while.
 
     def _look_at_ways_later(self) -> None:
-        due_s = self._trips.due_s - monotonic() if self.breaker.closed else LONGEST_LOOK_S
+        due_s = self.trips.due_s - monotonic() if self.breaker.closed else LONGEST_LOOK_S
         self._later(self._look_at_ways, min(LONGEST_LOOK_S, max(LOOK_S, due_s)))
 
     def _look_at_ways(self) -> None:
-        if not self._trips.followed:
+        if not self.trips.followed:
             return
         now_s, used = monotonic(), self.sent != self._sent_before
-        for path in self._trips.due(now_s) if self.breaker.closed else ():
+        for path in self.trips.due(now_s) if self.breaker.closed else ():
             self._sent_before = self.sent
-            self._trips.asked(path, now_s, used)
+            self.trips.asked(path, now_s, used)
             if path not in self._looks:
                 self._looks.add(path)
                 head = live_head(self.at, path[-1] if len(path) > 1 else "", self._me)
@@ -544,7 +479,6 @@ class Upstream(ConnectionPool):
 
     def _looked(self, path: tuple[str, ...], _: Response | ConnectError) -> None:
         self._looks.remove(path)
-        timer = self._timers.pop("_look_at_ways", None)
-        if timer is not None:
+        if (timer := self._timers.pop("_look_at_ways", None)) is not None:
             timer.cancel()
             self._look_at_ways_later()

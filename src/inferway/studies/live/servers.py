@@ -26,7 +26,7 @@ from inferway.dispatch.bounds import max_rate
 from inferway.experiments.machine import cores
 from inferway.lab import ClusterError, LocalCluster
 from inferway.loadgen import Stream, replay
-from inferway.loadgen.process import Progress
+from inferway.loadgen.generator import Progress
 from inferway.site.fleet import Fleet
 
 if TYPE_CHECKING:

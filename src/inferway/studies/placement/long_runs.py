@@ -14,7 +14,6 @@ from inferway.experiments.curves import Drawing, Look, Panel, panels
 from inferway.experiments.results import least, most
 from inferway.placement import best_static, minimal, relaxation, serve
 from inferway.studies import Claim, Point, Results, Study, claims, grid, scales
-from inferway.studies.placement.setting import scenario
 from inferway.studies.placement.trial import (
     CODE,
     POLICIES,
@@ -24,11 +23,11 @@ from inferway.studies.placement.trial import (
     long_run,
     mean_of,
     mean_series,
+    scenario,
     windows,
 )
 from inferway.studies.sentences import percents
 
-_PSI = 1 - 1 / math.e
 _EACH_S = 0.0006  # about how long a slot takes
 # How many percent a policy may end from the bound.
 _LIMITS = {"infida": 10, "infida-coupled": 10, "infida-offline": 5, "static-greedy": 10}
@@ -407,7 +406,7 @@ def _theorem(of: _Gaps) -> str:
         )
         if math.isnan(best) or np.isnan(until).any():
             continue
-        short = np.flatnonzero(until < _PSI * best)
+        short = np.flatnonzero(until < (1 - 1 / math.e) * best)
         first[case] = slots / len(until) * (int(short[-1]) + 1 if short.size else 0)
         middle = max(0, round(len(until) * STATIC_SLOTS / slots) - 1)
         growth[case] = float(until[min(middle, len(until) - 1)] - until[-1]) / best

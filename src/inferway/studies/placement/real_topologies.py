@@ -19,8 +19,16 @@ from inferway.experiments.results import least
 from inferway.network import Topology, load_gml
 from inferway.network.gml import great_circle_m, rtt_of
 from inferway.studies import Claim, Point, Results, Study, claims, grid, scales
-from inferway.studies.placement.setting import GIB, demanded
-from inferway.studies.placement.trial import CODE, POLICIES, Settings, curves, run, summary
+from inferway.studies.placement.trial import (
+    CODE,
+    GIB,
+    POLICIES,
+    Settings,
+    curves,
+    demanded,
+    run,
+    summary,
+)
 from inferway.studies.sentences import percents
 
 # Environment variable that names a folder with GML files, such as the Internet Topology Zoo's.
@@ -74,12 +82,7 @@ class BackboneSettings(Settings):
 def backbone(name: str) -> Topology:
     """Return one of `BUILT_IN`, or the file NAME.gml of the folder that `VARIABLE` names.
 
-    Raises
-    ------
-    NetworkError
-        For a file that is none.
-    KeyError
-        Where no folder is named.
+    NetworkError for a file that is none; KeyError where no folder is named.
     """
     if name not in BUILT_IN:
         return load_gml(Path(os.environ[VARIABLE]) / f"{name}.gml").topology

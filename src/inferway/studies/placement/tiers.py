@@ -10,8 +10,15 @@ from numpy.typing import NDArray
 from inferway.catalog.published import Entry
 from inferway.experiments.curves import Drawing
 from inferway.studies import Claim, Point, Results, Study, claims, grid, scales
-from inferway.studies.placement.setting import MODELS, SYSTEMS
-from inferway.studies.placement.trial import CODE, POLICIES, TUNED, Settings, allocated
+from inferway.studies.placement.trial import (
+    CODE,
+    MODELS,
+    POLICIES,
+    SYSTEMS,
+    TUNED,
+    Settings,
+    allocated,
+)
 
 _LOWER = ("tier 1", "tier 2", "tier 3")
 _EDGE = ("tier 2", "tier 3", "base")

@@ -1,6 +1,9 @@
-"""Points of the placement studies: a policy on a network, for some slots or for long.
+"""The networks of [SiSalem23] and [SiSalem21], and a policy's runs on one, short or long.
 
-The papers do not give INFIDA's learning rate: it tunes itself here, in all studies.
+What the papers leave open, and what was taken: tiers 0 to 4 of Topology I have 1, 1, 2, 8 and 24
+nodes, those of the conference 1, 1, 4, 20 and 60; Topology II is a cloud, one node of tiers 1 and
+3, and two base stations. Each task is requested at two base stations drawn at random, half each.
+INFIDA's learning rate, which they do not give, tunes itself, in all studies.
 """
 
 from __future__ import annotations
@@ -8,36 +11,165 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from inferway.catalog.published import table
+from inferway.deployment import ServiceTime, Task, Variant
 from inferway.deployment.policies import HINDSIGHT
+from inferway.deployment.workloads import Popularity, constant
 from inferway.experiments.curves import Curve, Look, Panel, line, series
-from inferway.network import DeliveryNetwork
+from inferway.network import (
+    DeliveryNetwork,
+    Demand,
+    Level,
+    Requests,
+    Topology,
+    delivery_network,
+    shortest_paths,
+    tree,
+)
+from inferway.network.demand import TaskStream, peaks
+from inferway.network.layout import assign
 from inferway.placement import Observation, PlacementPolicy, build_policy, gain, potential
 from inferway.placement.contract import Allocation, Float
 from inferway.placement.table import expected_batches
 from inferway.studies import Point, Results, grid
-from inferway.studies.placement.setting import MODELS, DeliveryScenario, scenario
 from inferway.twin.result import NetworkResult
 from inferway.twin.slots import run_slots
 
 # What the rows depend on.
 CODE = ("site", "network", "placement", "workload", "catalog/published.py", "twin/slots.py",
-        "twin/result.py", "studies/placement/setting.py",
-        "studies/placement/trial.py")  # fmt: skip
+        "twin/result.py", "studies/placement/trial.py")  # fmt: skip
 # A departure of most studies.
 TUNED = "The learning rate, which the paper does not give, tunes itself."
 # Where windows of long runs end, besides the last slot; the first is for learning.
 EDGES = (30, 240, 480, 960, 1440, 1920, 2880)
 # An allocation that stays gains alike in every slot of a fixed popularity: so many are enough.
 STATIC_SLOTS = 240
-_LATE = 4  # the last quarter of the slots counts as settled
-_BINS = 100
-_WATCHED = 4  # one slot of so many: what is climbed changes little from one to the next
+GIB: Final = float(2**30)
+_SLOT_S: Final = 60.0
+_TASKS: Final = 20
+WINDOW: Final = 2.7e7  # requests between two shifts of a sliding popularity, the paper's W
+
+
+def _conference(part: float) -> tuple[Level, ...]:
+    """The conference's tree. RTTs are ours: they add up to the 50 ms that the paper states."""
+    mixed = ((0.75, GIB * part), (0.25, 4 * GIB * part))
+    return (
+        Level("cloud", 1, hardware="titan-rtx", repository=True),
+        Level("tier 1", 1, 0.025, 16 * GIB * part, "gtx-980"),
+        Level("tier 2", 4, 0.015, 12 * GIB * part, "gtx-980"),
+        Level("tier 3", 20, 0.005, 8 * GIB * part, "gtx-980"),
+        Level("base", 60, 0.005, mixed, "gtx-980"),
+    )
+
+
+# Trees, from the cloud down.
+SYSTEMS: Final[Mapping[str, tuple[Level, ...]]] = {
+    "I": (
+        Level("cloud", 1, hardware="titan-rtx", repository=True),
+        Level("tier 1", 1, 0.040, 16 * GIB, "titan-rtx"),
+        Level("tier 2", 2, 0.015, 12 * GIB, "gtx-980"),
+        Level("tier 3", 8, 0.006, 8 * GIB, "gtx-980"),
+        Level("base", 24, 0.006, 4 * GIB, "gtx-980"),
+    ),
+    "II": (
+        Level("cloud", 1, hardware="titan-rtx", repository=True),
+        Level("tier 1", 1, 0.040, 16 * GIB, "titan-rtx"),
+        Level("tier 3", 1, 0.021, 8 * GIB, "gtx-980"),
+        Level("base", 2, 0.006, 4 * GIB, "gtx-980"),
+    ),
+    "conference": _conference(1.0),
+    "conference, smaller": _conference(0.2),
+}
+
+# Table II, by increasing accuracy, as the figures order it.
+MODELS: Final = tuple(sorted(table("paper/yolov4"), key=lambda entry: entry.accuracy))
+
+
+class DeliveryScenario(NamedTuple):
+    """A network and its requests."""
+
+    network: DeliveryNetwork
+    demand: Demand
+    topology: Topology
+
+
+def yolov4(copies: int) -> Task:
+    """The papers' 20 detection tasks."""
+    variants = {
+        entry.name: Variant(
+            entry.name,
+            accuracy=entry.accuracy,
+            size_bytes=entry.size_bytes,
+            service={
+                hardware: ServiceTime("deterministic", mean_s)
+                for hardware, mean_s in entry.mean_s.items()
+            },
+        )
+        for entry in table("paper/yolov4")
+    }
+    return Task("detection", variants, count=_TASKS, max_instances=copies)
+
+
+@lru_cache(maxsize=4)
+def scenario(
+    system: str, *, alpha: float, rate_per_s: float, sliding: bool, seed: int, copies: int = 3
+) -> DeliveryScenario:
+    """Build one of `SYSTEMS` with its requests.
+
+    A point of inaccuracy is worth `alpha` ms. Popularity may slide by five tasks every `WINDOW`
+    requests. The seed is of the base stations where tasks are requested, and of the requests;
+    `copies` limits the replicas of a model on a node.
+    """
+    topology = tree(SYSTEMS[system], seed=seed)
+    asked: dict[str, Any] = {"alpha": alpha, "rate_per_s": rate_per_s, "sliding": sliding}
+    places = topology.of_tier("base")
+    return demanded(topology, places, **asked, seed=seed, copies=copies, per_task=2)
+
+
+def demanded(
+    topology: Topology,
+    places: np.ndarray[Any, np.dtype[np.int64]],
+    *,
+    alpha: float,
+    rate_per_s: float,
+    sliding: bool,
+    seed: int,
+    copies: int,
+    per_task: int,
+) -> DeliveryScenario:
+    """Give a topology the papers' tasks and requests, which enter at some of `places`."""
+    moving = {"shift": 5, "every": f"{WINDOW / rate_per_s!r} s"} if sliding else None
+    stream = TaskStream(
+        constant(rate_per_s),
+        Popularity.read({"zipf": 1.2, **({"sliding": moving} if moving else {})}),
+        np.arange(_TASKS * per_task).reshape(_TASKS, per_task),
+    )
+    entry, path = np.unique(
+        assign(_TASKS, places, per_task, seed=seed).ravel(), return_inverse=True
+    )
+    types = _TASKS * per_task
+    requests = Requests(
+        task=np.repeat(np.arange(_TASKS), per_task).astype(np.int32),
+        path=path.astype(np.int32),
+        share=np.full(types, 1.0 / per_task),
+        peak=peaks((stream,), types, _SLOT_S),
+    )
+    network = delivery_network(
+        [yolov4(copies)],
+        topology,
+        shortest_paths(topology, entry, np.flatnonzero(topology.repository)),
+        requests,
+        alpha=alpha,
+        slot_s=_SLOT_S,
+    )
+    return DeliveryScenario(network, Demand((stream,), types, _SLOT_S, seed), topology)
 
 
 class PaperPolicy(NamedTuple):
@@ -216,7 +348,7 @@ def summary(result: NetworkResult, *, series: bool = False) -> dict[str, Any]:
     accuracy and latency nowhere: the gain of repositories alone is 0. With `series`, ``gain`` and
     ``moved`` list every slot.
     """
-    late = slice(-max(1, result.slots // _LATE), None)
+    late = slice(-max(1, result.slots // 4), None)
     per_request = result.gain / result.requests
     every_slot = {"gain": per_request.tolist(), "moved": (result.moved / 2**20).tolist()}
     return {
@@ -302,7 +434,7 @@ def long_run(
     each = result.gain / result.requests
     if few < slots:
         each = np.full(slots, each.mean())
-    ends = np.unique(np.linspace(0, slots, min(_BINS, slots) + 1).astype(int))
+    ends = np.unique(np.linspace(0, slots, min(100, slots) + 1).astype(int))
     return {
         **summary(result),
         "windows_ms": [float(each[start:end].mean()) for start, end in windows(slots)],
@@ -329,7 +461,8 @@ class _Watched:
 
     def step(self, observation: Observation) -> Allocation:
         y, gained = self._policy.fractional, math.nan
-        if y is not None and len(self._climbed) % _WATCHED == 0:
+        # What is climbed changes little from one slot to the next.
+        if y is not None and len(self._climbed) % 4 == 0:
             capacity = potential(self._network, observation.requests, observation.load)
             asked = float(np.sum(observation.requests))
             gained = gain(self._network, observation.requests, capacity, y) / asked

@@ -239,21 +239,10 @@ def kept(
     precision: float | None = None,
     most: int = 200_000_000,
 ) -> dict[str, Any]:
-    """Simulate a site with an accuracy target and an energy budget.
+    """Simulate a site with an accuracy target and an energy budget; the bounds have both.
 
-    Parameters
-    ----------
-    energy
-        Of a request by class, J.
-    rate
-        Arrivals per server, 1/s.
-    budget
-        Greatest mean energy of a request, J; None for none.
-
-    Returns
-    -------
-    dict
-        Response time, accuracy and mean energy, and the LP's with both constraints.
+    Energies are of a request by class, the budget is its greatest mean, J; `rate` is arrivals per
+    server, 1/s.
     """
     fleet = replace(System.of(system).fleet(servers), energy=np.array(energy, float))
     rate_per_s = rate * servers

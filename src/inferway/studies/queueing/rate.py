@@ -35,9 +35,6 @@ from inferway.studies.queueing.system import (
     simulated,
 )
 
-_MOST = 0.5
-_STEPS = 24
-
 
 @dataclass(frozen=True)
 class WrongSettings(Settings):
@@ -85,7 +82,7 @@ def tolerance(
     quiet = fleet.capacity * (1 - fleet.count**-0.5)
 
     def tolerated(capacity: Any) -> float:
-        return _last(lambda error: _well(site, servers, target, load, error, capacity), 0.0, _MOST)
+        return _last(lambda error: _well(site, servers, target, load, error, capacity), 0.0, 0.5)
 
     return {"stable_error": tolerated(fleet.capacity), "no_waiting_error": tolerated(quiet)}
 
@@ -93,9 +90,7 @@ def tolerance(
 def _well(
     system: System, servers: int, target: float, load: float, error: float, capacity: Any
 ) -> bool:
-    """Tell whether no class gets more than a capacity where the rate is told too low by this
-    part.
-    """
+    """Tell if no class gets more than a capacity where the rate is told too low by this part."""
     rate_per_s = load * greatest(system, servers, target)
     shares = routing(system.fleet(servers), target=target, rate_per_s=(1 - error) * rate_per_s)
     return bool((rate_per_s * shares <= capacity * (1 + 1e-9)).all())
@@ -121,7 +116,7 @@ def _last(well: Callable[[float], bool], low: float, high: float) -> float:
         return low
     if well(high):
         return high
-    for _ in range(_STEPS):
+    for _ in range(24):
         middle = (low + high) / 2
         low, high = (middle, high) if well(middle) else (low, middle)
     return low

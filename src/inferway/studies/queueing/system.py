@@ -38,27 +38,14 @@ LOOKS = {
 dash-dot lines are policies that are told the arrival rate, dashed lines are those that are not."""
 BOUND = Look("bound (LP)")  # what no policy can get below
 
-_QUERIES_PER_S = 1e7
-_START_S = 0.3
-
 
 @dataclass(frozen=True)
 class System:
-    """Server classes without a size.
+    """Server classes without a size."""
 
-    Attributes
-    ----------
-    rate
-        mu, 1/s.
-    accuracy
-        a, in 0..1 (the paper has percent).
-    share
-        alpha: part of the servers in each class.
-    """
-
-    rate: tuple[float, ...]
-    accuracy: tuple[float, ...]
-    share: tuple[float, ...]
+    rate: tuple[float, ...]  # mu, 1/s
+    accuracy: tuple[float, ...]  # a, in 0..1 (the paper has percent)
+    share: tuple[float, ...]  # alpha: part of the servers in each class
 
     def fleet(self, servers: int, buffer: int | None = None) -> Fleet:
         """The fleet of n servers; ValueError where a class would not have a whole number."""
@@ -117,28 +104,12 @@ def simulated(
     precision: float | None = None,
     most: int = 200_000_000,
 ) -> dict[str, Any]:
-    """Simulate one system under one policy, with Poisson arrivals.
+    """Simulate one system (`System.arguments`) under one policy, with Poisson arrivals.
 
-    Parameters
-    ----------
-    system
-        `System.arguments`.
-    servers, target, load, policy, options, buffer
-        n, a*, the rate over the greatest feasible one, the policy's name and its options, and
-        places at a server.
-    queries, seed, warmup
-        Run length, without and with the transient (None: found by the simulator).
-    distribution
-        Of service times: ``exponential`` or ``deterministic``.
-    precision
-        Where given, the run is made longer until the standard error of the mean response time is
-        below this part of it, or `most` queries are reached.
-
-    Returns
-    -------
-    dict
-        Response time, accuracy and what else figures need; ``bound_s`` and ``bound_accuracy`` are
-        the LP's, ``load`` that of the bound.
+    The load is the rate over the greatest feasible one, a buffer has places at a server, and
+    `warmup` is found by the simulator where it is None. With a precision the run is made longer
+    until the standard error of the mean response time is below this part of it, or `most` queries
+    are reached. Of what is returned ``bound_s`` and ``bound_accuracy`` are the LP's.
     """
     fleet = System.of(system).fleet(servers, buffer)
     rate_per_s = load * max_rate(fleet, target)
@@ -206,22 +177,9 @@ def phased(
 ) -> dict[str, Any]:
     """Simulate a site whose load and target change in turn, as behind Figs. 9 and 10.
 
-    Parameters
-    ----------
-    system, servers, policy, options, queries, seed, warmup
-        As of `simulated`.
-    targets, loads
-        By phase: accuracy target, and rate over the greatest feasible one at that target.
-    phase_s
-        How long each phase lasts.
-    sample_s
-        Where given, the number in the system and the accuracy are sampled so often.
-
-    Returns
-    -------
-    dict
-        Response time and accuracy; ``bound_s`` and, by phase, ``bound_in_system`` (the bound times
-        the rate, by Little's law); with `sample_s` the samples.
+    Targets and loads, over the greatest feasible one at that target, are by phase of `phase_s`
+    each. With `sample_s` the number in the system and the accuracy are sampled so often. Of what is
+    returned ``bound_in_system``, by phase, is the bound times the rate, by Little's law.
     """
     site = System.of(system)
     phases = list(zip(targets, loads, strict=True))
@@ -311,7 +269,7 @@ def seconds(queries: float, precision: float | None = None) -> float:
     if precision is not None:
         # A response time varies about as much as it is long, and five times as much with others.
         queries = max(queries, (5 / precision) ** 2)
-    return _START_S + queries / _QUERIES_PER_S
+    return 0.3 + queries / 1e7
 
 
 def scenario(

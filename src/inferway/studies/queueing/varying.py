@@ -24,7 +24,6 @@ from inferway.studies.queueing.system import (
 )
 
 _EARLY = 0.05  # the part of a phase in which a policy has to have adapted
-_SETTLE = 0.25  # the part of each phase that is left out of its averages
 _DEPARTURES = (
     "How long a phase lasts did not survive in the text: ours are a sixth of the run, so three of "
     "each.",
@@ -82,7 +81,7 @@ class _Course:
         # A run begins with an empty site, no change to adapt to.
         early = (into <= _EARLY) & (self.time_s > settings.phase_s)
         self.phase = (looked_back_s // settings.phase_s).astype(np.int64) % 2
-        self.settled = [(self.phase == i) & (into > _SETTLE) for i in range(2)]
+        self.settled = [(self.phase == i) & (into > 0.25) for i in range(2)]
         """By phase, the samples after it has settled."""
         self.early = [(self.phase == i) & early for i in range(2)]
         self.bounds: list[float] = results.one("bound_in_system") or [math.nan, math.nan]

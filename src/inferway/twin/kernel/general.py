@@ -258,7 +258,6 @@ def _complete(world: World, server: int, now_s: float) -> None:
 
 @jit
 def _drop(world: World, server: int, k: int, now_s: float) -> None:
-    """The first of a free server's queue leaves without an answer."""
     arrived_s, phase = _withdraw(world, server, k, now_s)
     world.counts[PRESENT] -= 1
     _leave(world, arrived_s, phase, np.nan, now_s, server, DROPPED)
@@ -362,7 +361,6 @@ def _leave(
     server: int,
     outcome: int,
 ) -> None:
-    """Count a request that leaves the site."""
     tally, records = world.tally, world.records
     tally.area[1] += now_s - max(arrived_s, world.since_s[0])
     if phase < 0:
@@ -393,7 +391,6 @@ def _leave(
 
 @jit
 def _lengthen(world: World, server: int, k: int, now_s: float) -> None:
-    """Count a server's longer queue from now on."""
     queue, since_s = world.bound.site.queue[server], now_s - world.since_s[1]
     world.tally.lengths[k, min(queue, LENGTHS) - 1] += since_s
     world.tally.lengths[k, min(queue, LENGTHS - 1)] -= since_s
@@ -401,7 +398,6 @@ def _lengthen(world: World, server: int, k: int, now_s: float) -> None:
 
 @jit
 def _shorten(world: World, server: int, k: int, now_s: float) -> None:
-    """Count a server's shorter queue from now on."""
     queue, since_s = world.bound.site.queue[server], now_s - world.since_s[1]
     world.tally.lengths[k, min(queue, LENGTHS - 1)] -= since_s
     world.tally.lengths[k, min(queue, LENGTHS - 2) + 1] += since_s

@@ -170,7 +170,6 @@ class Engine:
                 self.after(queue[0].deadline_s - now_s, self._expire, (server, queue[0]))
 
     def _expire(self, waiting: tuple[NodeServer, NetworkRequest]) -> None:
-        """A request has waited for a batch until its deadline."""
         server, request = waiting
         if server.busy is None and server.queue and server.queue[0] is request:
             self._drop(server, server.queue.popleft())
@@ -204,7 +203,6 @@ class Engine:
             self.after(server.service_s, self._finish, server)
 
     def _reach(self, server: NodeServer) -> None:
-        """A forwarded request comes to the node that was chosen for it."""
         request = server.busy
         model = self._terrain.models[server.model]
         pool = self._by.get((model.node, model.task))
@@ -219,7 +217,6 @@ class Engine:
         self.after(server.half_s, self._refused, server)
 
     def _finish(self, server: NodeServer) -> None:
-        """An instance has served its request, or all of its batch."""
         finish, members = server.pool.dispatcher.finish, server.members
         if not members:
             finish(server.index, self.now_s, server.service_s)
@@ -241,7 +238,6 @@ class Engine:
             self._ledger.answer(request, server.model, self.now_s)
 
     def _answer(self, server: NodeServer) -> None:
-        """The answer of a forwarded request is back at its entry."""
         request = server.busy
         now_s = self.now_s
         server.pool.dispatcher.finish(server.index, now_s, now_s - server.began_s)
@@ -268,7 +264,6 @@ class Engine:
         self._decide(request, now, classes)
 
     def _next(self, server: NodeServer) -> None:
-        """The server's requests have left; the next is begun, if it is not too late."""
         pool = server.pool
         pool.in_flight -= len(server.members) or 1
         server.busy, server.members = None, []
@@ -285,7 +280,6 @@ class Engine:
         self._look(pool)
 
     def _drop(self, server: NodeServer, request: NetworkRequest) -> None:
-        """The request that was first in the queue of a free server gets no answer."""
         forwarded = request.there is server
         server.pool.withdraw(server, 0, self.now_s, not forwarded)
         server.pool.in_flight -= 1

@@ -326,8 +326,6 @@ class Mover:
 
 
 class _Run:
-    """One run, put together."""
-
     def __init__(
         self,
         deployment: Deployment,
@@ -455,13 +453,11 @@ class _Run:
         return True
 
     def _changed(self, node: int, task: int) -> NodePool | None:
-        """Copies of a task have come to a node, or go."""
         before = self._refresh(node, task)
         self._exchange.tell(node, self._engine.now_s)
         return before
 
     def _heard(self, node: int, tasks: set[str]) -> None:
-        """A node goes by other offers for some tasks."""
         for task in map(self._task_number.__getitem__, sorted(tasks)):
             outdated, resting = self._pools.heed(node, task, self._engine.now_s)
             self._engine.move_out(resting)
@@ -476,7 +472,6 @@ class _Run:
         return before
 
     def _look(self, node: int) -> None:
-        """A node sees what it can spare, tells that, and looks again in a while."""
         if not self._ended:
             self._pools.look(node, self._engine.now_s)
             self._exchange.tell(node, self._engine.now_s)

@@ -8,8 +8,8 @@ from collections import Counter, defaultdict
 import numpy as np
 
 from inferway.placement.contract import Float
-from inferway.placement.crossing import data_of
-from inferway.placement.local import loads_of, variants_of
+from inferway.placement.layout import data_of
+from inferway.placement.local import loads_of
 from inferway.twin.network.nodes import NetworkRequest, Terrain
 from inferway.twin.result import EventResult
 from inferway.twin.slots import SlotSums
@@ -37,7 +37,6 @@ class Ledger(SlotSums):
         self._alone = np.zeros((slots, len(network.requests.task)))
         self._own_ms = [100.0 * alpha * (1.0 - model.accuracy) for model in terrain.models]
         self._data = data_of(network)
-        self._variants = [variants_of(network, v) for v in range(len(network.nodes))]
         # Answers and their times by request type and model, in this slot and in all.
         self._now: dict[tuple[int, int], list[float]] = {}
         self._total: dict[tuple[int, int], list[float]] = defaultdict(lambda: [0.0, 0.0])
@@ -102,7 +101,7 @@ class Ledger(SlotSums):
             start, end = network.pairs.first[v : v + 2]
             here = np.zeros(end - start, np.uint8)
             here[[p - start for p in running[v]]] = 1
-            loads = loads_of(self._data[v], self._variants[v], counts, here)
+            loads = loads_of(self._data[v], counts, here)
             for kind, row in loads.items():
                 load[self._data[v].crossings[kind].option] += row
         self._load += load

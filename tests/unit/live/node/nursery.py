@@ -22,17 +22,17 @@ from typing import Any
 import numpy as np
 
 import inferway
+from inferway.deployment import Deployment
 from inferway.live import InferRequest, Outcome
 from inferway.live.node.demand import LocalDemand
-from inferway.live.node.placement import NodePlacement
-from inferway.live.node.plan import NodePlan, plan_of
-from inferway.live.node.slots import Slot
+from inferway.live.node.placement import NodePlacement, Slot
+from inferway.live.node.plan import plan_of
 from inferway.live.node.state import NodeState, Saved, fingerprint
 from inferway.live.site import Balance, TaskSite, balances_of, take_up
 from inferway.live.store import Allowed, ModelStore
-from inferway.placement.counters import Counters
+from inferway.placement.agent import Counters, LocalPolicy
 from inferway.placement.infida import InfidaState
-from inferway.placement.local import LocalPolicy, local_policy
+from inferway.placement.local import local_policy
 
 PAIRS = 3000
 SLOTS = 3000
@@ -199,9 +199,9 @@ class Turning:
 class Deciding:
     """A node's part of OLAG, its demand and its balances."""
 
-    def __init__(self, plan: NodePlan) -> None:
-        network = plan.deployed.network
-        self.plan = plan
+    def __init__(self, deployment: Deployment) -> None:
+        self.deployment, self.plan = deployment, plan_of(deployment, "edge")
+        plan, network = self.plan, self.plan.deployed.network
         self.policy = local_policy("olag", network, plan.number)
         self.demand = LocalDemand(plan.node, plan.types)
         self.sites = {task: TaskSite(task, 0.9) for task in plan.tasks}
@@ -221,15 +221,15 @@ class Deciding:
         network = plan.deployed.network
         clock = Turning(self, 0, writer)
         placement = NodePlacement(
+            self.deployment,
             plan,
-            self.policy,
-            None,
+            None,  # type: ignore[arg-type]
             self.demand,
-            clock,  # type: ignore[arg-type]
             NodeState(folder / "state.sqlite", fingerprint(network, plan.number)),
             SimpleNamespace(sites=self.sites, running={}),  # type: ignore[arg-type]
             Silent(),
         )
+        self.policy, placement.clock = placement.policy, clock  # type: ignore[assignment]
         await placement.begin()
         clock.slot = placement.slot
         async for _ in placement.slots():
@@ -253,13 +253,13 @@ def decide(folder: Path, rounds: int) -> None:
     """Kill a node that decides slot after slot; each decision is that of one never killed."""
     file = folder / "two.yaml"
     file.write_text(FILE)
-    plan = plan_of(inferway.load(file), "edge")
-    steady = Deciding(plan)
+    deployment = inferway.load(file)
+    steady = Deciding(deployment)
     expected = [decided(steady.policy, steady.sites)]
     for slot in range(1, SLOTS + 1):
         steady.come(slot)
-        measured = steady.demand.cut()
-        steady.policy.close_slot(measured.arrived, measured.reached, {}, slot=slot)
+        arrived, reached, _ = steady.demand.cut()
+        steady.policy.close_slot(arrived, reached, {}, slot=slot)
         steady.policy.step()
         expected.append(json.loads(json.dumps(decided(steady.policy, steady.sites))))
     carried = sum(any(one["counts"]) for one in expected)
@@ -269,7 +269,7 @@ def decide(folder: Path, rounds: int) -> None:
         reader, writer = os.pipe()
         child = os.fork()
         if not child:
-            asyncio.run(Deciding(plan).go_on(folder, writer))
+            asyncio.run(Deciding(deployment).go_on(folder, writer))
         os.close(writer)
         lines = os.fdopen(reader, "rb")
         told = [lines.readline() for _ in range(chance.randrange(4, 9))]

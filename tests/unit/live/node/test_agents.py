@@ -23,10 +23,9 @@ from inferway.live.security.authority import issue
 from inferway.network import deployed, topology_of
 from inferway.network.delivery import DeliveryNetwork
 from inferway.placement import Observation, minimal, serve
-from inferway.placement.agent import Agent
-from inferway.placement.crossing import data_of
+from inferway.placement.agent import Agent, Floor, Needed, Offers, Worst, decode, encode
 from inferway.placement.infida import Infida
-from inferway.placement.messages import Floor, Needed, Offers, Worst, decode, encode
+from inferway.placement.layout import data_of
 from inferway.site.draw import uniform
 
 # Real clocks and sockets: on shared machines, processes stand still.
@@ -109,7 +108,7 @@ class Nodes:
 
     @property
     def allocation(self) -> Any:
-        return np.concatenate([post.agent.allocation for post in self.posts])
+        return np.concatenate([post.agent.x for post in self.posts])
 
     @property
     def fractional(self) -> Any:

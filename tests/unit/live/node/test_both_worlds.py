@@ -316,7 +316,7 @@ async def moved_live(patient: Patient, pinned: dict[str, int], drain_s: float) -
 
     await until(0.0)
     log = logged(
-        reconciler._moves,
+        reconciler.moves,
         lambda one: one.variant if isinstance(one, Copy) else one[1],
         lambda: patient.time() - start_s,
     )

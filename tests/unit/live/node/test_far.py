@@ -51,7 +51,7 @@ def hear(hop: Upstream, rtt_s: float, times: int) -> None:
     for _ in range(times):
         now_s = next(_SECONDS)
         answer = Response(200, b"", b"", b"metro", b"small", b"edge,metro", b"0.00")
-        hop._trips.learn(answer, now_s - rtt_s, now_s)
+        hop.trips.learn(answer, now_s - rtt_s, now_s)
 
 
 def times_of(site: TaskSite, name: str) -> Any:

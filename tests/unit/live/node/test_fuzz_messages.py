@@ -17,10 +17,10 @@ from fuzzing import FEW, Course, few_or_many
 from inferway.live.control.peers import KINDS, MENU
 from inferway.live.node.offer_table import OfferTable
 from inferway.live.node.placement_messages import PlacementMessages
+from inferway.live.request import NodeCondition
 from inferway.network import deployed
-from inferway.placement.agent import Agent
-from inferway.placement.crossing import data_of
-from inferway.placement.messages import Floor, Needed, Offers, Worst
+from inferway.placement.agent import Agent, Floor, Needed, Offers, Worst
+from inferway.placement.layout import data_of
 from inferway.protocol import Signature, Tensor
 from mutation import damaged, mutated
 
@@ -115,7 +115,7 @@ def test_messages(tmp_path: Path, count: int) -> None:
         links: Any = Links(*neighbors)
         post = PlacementMessages(Agent(data, seed=1), links, network.nodes)
         table = OfferTable(
-            "metro", links, links_s=dict.fromkeys(neighbors, 0.01), upstream="cloud",
+            NodeCondition("metro"), links, links_s=dict.fromkeys(neighbors, 0.01), upstream="cloud",
             changed=changed.append,
         )  # fmt: skip
         post.open()

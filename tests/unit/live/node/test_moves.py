@@ -168,17 +168,17 @@ def test_a_full_disk_costs_the_new_copy_and_not_the_old(
         assert await node.reconciler.toward({TINY: 1})
         assert not await node.reconciler.toward({FAR: 1})
         assert node.reconciler.running == {TINY: 1}
-        (failure,) = node.reconciler.status().failures
-        assert failure.name == "digits/far"
-        assert "bytes do not fit: the disk of" in failure.reason
-        assert "\n" not in failure.reason
+        (failure,) = node.reconciler.status()["failures"]
+        assert failure["name"] == "digits/far"
+        assert "bytes do not fit: the disk of" in failure["reason"]
+        assert "\n" not in failure["reason"]
         (disk / "another's").unlink()
         # Its time has not come yet.
         assert not await node.reconciler.toward({FAR: 1})
-        clock[0] = failure.again_s
+        clock[0] = failure["again_s"]
         assert await node.reconciler.toward({FAR: 1})
         assert node.reconciler.running == {FAR: 1}
-        assert not node.reconciler.status().failures
+        assert not node.reconciler.status()["failures"]
 
     node.run(main)
 
@@ -195,11 +195,11 @@ def test_a_corrupt_file_costs_the_new_copy_and_not_the_old(
         assert await node.reconciler.toward({TINY: 1})
         for times in (1, 2, 3):
             assert not await node.reconciler.toward({FAR: 1})
-            (failure,) = node.reconciler.status().failures
-            assert (failure.times, failure.again_s) == (times, 2.0 ** (times - 1))
-            assert "is not the model: its digest is sha256:" in failure.reason
+            (failure,) = node.reconciler.status()["failures"]
+            assert (failure["times"], failure["again_s"]) == (times, 2.0 ** (times - 1))
+            assert "is not the model: its digest is sha256:" in failure["reason"]
             assert node.reconciler.running == {TINY: 1}
-            clock[0] += failure.again_s
+            clock[0] += failure["again_s"]
         assert len(server.asked) == 3
         server.replies["/model"] = whole(LARGE)
         assert await node.reconciler.toward({FAR: 1})
@@ -214,7 +214,7 @@ def test_a_variant_of_another_server_is_one_to_move(digits: Server, tmp_path: Pa
 
     async def main() -> None:
         assert await node.reconciler.toward({FAR: 1})
-        assert node.reconciler.used_bytes == 7_000_000
+        assert node.reconciler.moves.used_bytes == 7_000_000
         (runtime,) = node.borrowed
         assert node.models.signature("digits") == runtime.signature
         outputs = await ask(runtime)
@@ -233,7 +233,7 @@ def test_a_server_with_another_model_is_told(digits: Server, tmp_path: Path) -> 
         assert await node.reconciler.toward({TINY: 1})
         assert not await node.reconciler.toward({FAR: 1})
         assert node.reconciler.running == {TINY: 1}
-        (failure,) = node.reconciler.status().failures
-        assert failure.reason.startswith("digits/far: the remote model's signature")
+        (failure,) = node.reconciler.status()["failures"]
+        assert failure["reason"].startswith("digits/far: the remote model's signature")
 
     node.run(main)

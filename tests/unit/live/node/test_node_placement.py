@@ -11,14 +11,13 @@ import numpy as np
 import pytest
 
 import inferway
+from inferway.live.control.peers import Peers
 from inferway.live.node.demand import LocalDemand
-from inferway.live.node.placement import NodePlacement
+from inferway.live.node.placement import NodePlacement, Slot
 from inferway.live.node.plan import NodePlan, plan_of
-from inferway.live.node.slots import Slot
 from inferway.live.node.state import NodeState, StateError, fingerprint
 from inferway.live.request import InferRequest, Outcome
 from inferway.live.site import Balance, TaskSite, balances_of, take_up
-from inferway.placement.local import local_policy
 
 FILE = """
 tasks:
@@ -73,28 +72,28 @@ class World:
 
     def __init__(self, folder: Path, *slots: Slot, policy: str = "olag", node: str = "edge"):
         file = folder / "two.yaml"
-        file.write_text(FILE)
+        file.write_text(f"{FILE}placement: {{policy: {policy}}}\n")
         deployment = inferway.load(file)
         self.plan: NodePlan = plan_of(deployment, node)
         network = self.plan.deployed.network
-        self.policy: Any = local_policy(policy, network, self.plan.number, deployment=deployment)
         self.demand = LocalDemand(node, self.plan.types)
-        self.clock = Clock(*slots)
         self.memory = NodeState(folder / "state.sqlite", fingerprint(network, self.plan.number))
         self.sites = {task: TaskSite(task, 0.9) for task in ("digits-0", "digits-1")}
         self.running: Mapping[tuple[str, str], int] = PINNED
         self.wanted: list[Mapping[tuple[str, str], int]] = []
         self.log = Log()
         self.placement = NodePlacement(
+            deployment,
             self.plan,
-            self.policy,
-            None,
+            Peers(node, network="", listen="", neighbors={}, credentials=None),
             self.demand,
-            self.clock,  # type: ignore[arg-type]
             self.memory,
             self,  # type: ignore[arg-type]
             self.log,
         )
+        self.policy: Any = self.placement.policy
+        self.clock: Any = Clock(*slots)
+        self.placement.clock = self.clock
 
     async def begin(self) -> None:
         self.wanted.append(await self.placement.begin())

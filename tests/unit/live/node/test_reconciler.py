@@ -96,7 +96,7 @@ class Node:
             held[coming] += 1
         used = sum(SIZES[pair] * count for pair, count in held.items())
         assert used <= self.budget
-        assert used <= self.reconciler.used_bytes <= self.budget
+        assert used <= self.reconciler.moves.used_bytes <= self.budget
 
     async def close(self) -> None:
         self.models.close()
@@ -145,7 +145,7 @@ def test_what_comes_runs_before_what_it_replaces_goes(node: Node) -> None:
         assert await node.reconciler.toward({B: 1})
         assert node.told == [{A: 1}, {A: 1, B: 1}, {B: 1}]
         assert node.reconciler.running == {B: 1}
-        assert (node.reconciler.used_bytes, node.reconciler.moved_bytes) == (50, 80)
+        assert (node.reconciler.moves.used_bytes, node.reconciler.moves.moved_bytes) == (50, 80)
         assert A not in node.models
 
     node.run(main)
@@ -158,7 +158,7 @@ def test_where_there_is_no_room_what_is_not_wanted_goes_first(node: Node) -> Non
         assert node.told == [{A: 1}, {A: 1, B: 1}, {A: 1}, {A: 1, C: 1}]
         assert await node.reconciler.toward({})
         assert node.told[4:] == [{}]
-        assert node.reconciler.used_bytes == 0
+        assert node.reconciler.moves.used_bytes == 0
         assert not any(pair in node.models for pair in PAIRS)
 
     node.run(main)
@@ -169,10 +169,10 @@ def test_copies_share_the_weights_and_count_each(node: Node) -> None:
         assert await node.reconciler.toward({A: 3})
         # The second and the third cost no loading, so that one announcement does for both.
         assert node.told == [{A: 1}, {A: 3}] or node.told == [{A: 3}]
-        assert (node.reconciler.used_bytes, node.reconciler.moved_bytes) == (90, 90)
+        assert (node.reconciler.moves.used_bytes, node.reconciler.moves.moved_bytes) == (90, 90)
         assert await node.reconciler.toward({A: 1})
         assert A in node.models
-        assert node.reconciler.used_bytes == 30
+        assert node.reconciler.moves.used_bytes == 30
 
     node.run(main)
 
@@ -188,7 +188,7 @@ def test_pinned_copies_come_without_being_asked_for_and_stay(tmp_path: Path) -> 
         assert await node.reconciler.toward({C: 1})
         assert node.reconciler.running == {A: 1, C: 1}
         # A pinned copy is nothing that placement has moved.
-        assert node.reconciler.moved_bytes == 120
+        assert node.reconciler.moves.moved_bytes == 120
 
     node.run(main)
 
@@ -203,22 +203,24 @@ def test_what_fails_is_told_and_tried_after_longer_and_longer_waits(
         assert not await node.reconciler.toward({A: 1, B: 1})
         persisting = asyncio.create_task(node.reconciler.persist())
         assert node.reconciler.running == {A: 1}
-        (failure,) = node.reconciler.status().failures
-        assert (failure.name, failure.times, failure.again_s) == ("digits/b", 1, 1.0)
-        assert failure.reason.startswith("digits/b: b.onnx: not a whole ONNX model")
+        (failure,) = node.reconciler.status()["failures"]
+        assert (failure["name"], failure["times"], failure["again_s"]) == ("digits/b", 1, 1.0)
+        assert failure["reason"].startswith("digits/b: b.onnx: not a whole ONNX model")
         waits = []
         for times in range(2, 13):
-            await patient.let(node.reconciler.status().failures[0].again_s - 0.001)
-            assert node.reconciler.status().failures[0].times == times - 1
+            await patient.let(node.reconciler.status()["failures"][0]["again_s"] - 0.001)
+            assert node.reconciler.status()["failures"][0]["times"] == times - 1
             await patient.let(0.002)
-            await until(lambda times=times: node.reconciler.status().failures[0].times == times)  # type: ignore[misc]
-            waits.append(node.reconciler.status().failures[0].again_s)
+            await until(
+                lambda times=times: node.reconciler.status()["failures"][0]["times"] == times
+            )  # type: ignore[misc]
+            waits.append(node.reconciler.status()["failures"][0]["again_s"])
         assert waits == [2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 300.0, 300.0, 300.0]
         # Another file lies there by the next try.
         node.heal("b")
         await patient.let(300.0)
         await until(lambda: B in node.reconciler.running)
-        await until(lambda: not node.reconciler.status().failures)
+        await until(lambda: not node.reconciler.status()["failures"])
         assert node.told[-1] == {A: 1, B: 1}
         persisting.cancel()
         await asyncio.wait({persisting})
@@ -236,7 +238,7 @@ def test_the_old_copy_stays_where_the_new_one_cannot_be_had(node: Node) -> None:
         assert not await node.reconciler.toward({C: 1})
         assert node.reconciler.running == {A: 1, B: 1}
         assert node.told[-1] == {A: 1, B: 1}
-        assert [one.name for one in node.reconciler.status().failures] == ["digits/c"]
+        assert [one["name"] for one in node.reconciler.status()["failures"]] == ["digits/c"]
         # What is not wanted any more is forgotten when its time has come, or when it works.
         assert await node.reconciler.toward({B: 1})
 
@@ -250,9 +252,9 @@ def test_a_copy_that_sites_cannot_take_up_goes_again(node: Node) -> None:
         assert not await node.reconciler.toward({A: 1, B: 1})
         assert node.reconciler.running == node.told[-1] == {A: 1}
         assert B not in node.models
-        (failure,) = node.reconciler.status().failures
-        assert failure.reason == "digits/b could not be taken up: its policy cannot be made"
-        assert node.reconciler.used_bytes == 30
+        (failure,) = node.reconciler.status()["failures"]
+        assert failure["reason"] == "digits/b could not be taken up: its policy cannot be made"
+        assert node.reconciler.moves.used_bytes == 30
 
     node.run(main)
 
@@ -263,7 +265,7 @@ def test_where_nothing_new_is_to_blame_the_announcement_is_made_again(node: Node
         node.refused = {A}
         with pytest.raises(ServeError, match="its policy"):
             await node.reconciler.toward({A: 1})
-        assert node.reconciler.used_bytes == 80
+        assert node.reconciler.moves.used_bytes == 80
         node.refused = set()
         assert await node.reconciler.toward({A: 1})
         assert node.told[-1] == {A: 1}
@@ -277,8 +279,8 @@ def test_a_later_wish_takes_the_place_of_the_one_before(node: Node) -> None:
         node.models.gate, node.models.entered = asyncio.Event(), asyncio.Event()
         first = asyncio.create_task(node.reconciler.toward({A: 1, B: 1}))
         await node.models.entered.wait()
-        assert [one.step for one in node.reconciler.status().moving] == ["loading"]
-        assert node.reconciler.used_bytes == 30
+        assert [one["step"] for one in node.reconciler.status()["moving"]] == ["loading"]
+        assert node.reconciler.moves.used_bytes == 30
         second = asyncio.create_task(node.reconciler.toward({C: 1}))
         await until(first.done)
         assert not first.result()
@@ -302,7 +304,7 @@ def test_a_later_wish_goes_on_with_a_load_that_it_wants_too(node: Node) -> None:
         assert not await first
         assert await second
         assert node.told == [{A: 1}]
-        assert node.reconciler.moved_bytes == 30
+        assert node.reconciler.moves.moved_bytes == 30
 
     node.run(main)
 
@@ -316,10 +318,10 @@ def test_what_is_leaving_counts_until_it_is_gone(node: Node) -> None:
         for _ in range(20):
             await asyncio.sleep(0)
         assert node.told[2:] == [{A: 1}]
-        assert node.reconciler.used_bytes == 80
-        status = node.reconciler.status()
-        assert status.running == {"digits/a": 1}
-        assert [(one.name, one.step) for one in status.moving] == [("digits/b", "leaving")]
+        assert node.reconciler.moves.used_bytes == 80
+        assert node.reconciler.running == {A: 1}
+        moving_now = node.reconciler.status()["moving"]
+        assert [(one["name"], one["step"]) for one in moving_now] == [("digits/b", "leaving")]
         node.drained.set()
         assert await moving
         assert node.told[3:] == [{A: 1, C: 1}, {C: 1}]
@@ -332,7 +334,7 @@ def test_memory_that_is_still_lent_is_not_free(node: Node) -> None:
         assert await node.reconciler.toward({B: 1})
         stuck = node.models.acquire(*B)
         assert not await node.reconciler.toward({C: 1})
-        assert node.reconciler.used_bytes == 50
+        assert node.reconciler.moves.used_bytes == 50
         assert B in node.models
         persisting = asyncio.create_task(node.reconciler.persist())
         stuck.close()
@@ -355,9 +357,9 @@ def test_canceled_anywhere_it_loses_nothing(node: Node, after: int) -> None:
         await asyncio.wait({moving})
         node.look()
         loaded = {pair for pair in PAIRS if pair in node.models}
-        status = node.reconciler.status()
-        assert not any(one.step == "loading" for one in status.moving)
-        assert sum(SIZES[pair] for pair in loaded) == node.reconciler.used_bytes
+        moving_now = node.reconciler.status()["moving"]
+        assert not any(one["step"] == "loading" for one in moving_now)
+        assert sum(SIZES[pair] for pair in loaded) == node.reconciler.moves.used_bytes
         assert await node.reconciler.toward({A: 1, B: 1})
         assert node.told[-1] == {A: 1, B: 1}
         assert all(one.uses == 0 for one in node.store.contents())
@@ -423,10 +425,10 @@ def test_the_budget_is_never_exceeded(
                 await moving[-1]
             for _ in range(steps or 0):
                 await asyncio.sleep(0)
-                assert node.reconciler.used_bytes <= node.budget
+                assert node.reconciler.moves.used_bytes <= node.budget
         await asyncio.gather(*moving)
         node.look()
-        failed = {one.name for one in node.reconciler.status().failures}
+        failed = {one["name"] for one in node.reconciler.status()["failures"]}
         for pair in pinned or {}:
             assert pair in node.reconciler.running or "/".join(pair) in failed
         for name in FILES:
@@ -434,7 +436,7 @@ def test_the_budget_is_never_exceeded(
         clock[0] += 1000.0
         assert await node.reconciler.toward({})
         assert node.reconciler.running == (pinned or {})
-        assert node.reconciler.used_bytes == sum(SIZES[pair] for pair in pinned or {})
-        assert not node.reconciler.status().failures
+        assert node.reconciler.moves.used_bytes == sum(SIZES[pair] for pair in pinned or {})
+        assert not node.reconciler.status()["failures"]
 
     node.run(main)

@@ -7,8 +7,7 @@ import itertools
 
 import pytest
 
-from inferway.live import ServeError
-from inferway.live.node.slots import Slot, SlotClock
+from inferway.live.node.placement import Slot, SlotClock
 
 
 class Clocks:
@@ -25,13 +24,12 @@ class Clocks:
         self.steady_s += by_s
         self.sleeps.append(by_s)
 
-    def slots(self, slot_s: float, count: int, **options: float) -> list[Slot]:
+    def slots(self, slot_s: float, count: int) -> list[Slot]:
         clock = SlotClock(
             slot_s,
             wall=lambda: self.wall_s,
             steady=lambda: self.steady_s,
             sleep=self.sleep,
-            **options,
         )
 
         async def main() -> list[Slot]:
@@ -105,7 +103,6 @@ def test_letters_are_waited_for_by_the_steady_clock() -> None:
     clocks = Clocks(600.0)
     clock = SlotClock(
         60.0,
-        wait_share=0.25,
         wall=lambda: clocks.wall_s,
         steady=lambda: clocks.steady_s,
         sleep=clocks.sleep,
@@ -116,9 +113,9 @@ def test_letters_are_waited_for_by_the_steady_clock() -> None:
         at = clocks.steady_s
         clocks.sets = dict.fromkeys(range(len(clocks.sleeps), 1000), -100.0)
         await clock.letters()
-        assert clocks.steady_s == pytest.approx(at + 15.0)
+        assert clocks.steady_s == pytest.approx(at + 6.0)
         await clock.letters()  # over already
-        assert clocks.steady_s == pytest.approx(at + 15.0)
+        assert clocks.steady_s == pytest.approx(at + 6.0)
 
     asyncio.run(main())
 
@@ -129,10 +126,3 @@ def test_slots_never_lie_closer_than_half_a_length_whatever_happens_once() -> No
         clocks.sets = {at: back}
         for slot in clocks.slots(60.0, 4):
             assert 30.0 <= slot.lasted_s <= 120.0, (back, at)
-
-
-def test_impossible_slots_are_refused() -> None:
-    with pytest.raises(ServeError, match="a slot lasts 0 s; it must be above 0"):
-        SlotClock(0.0)
-    with pytest.raises(ServeError, match=r"wait for letters is 0\.6, not 0\.\.0\.5"):
-        SlotClock(1.0, wait_share=0.6)

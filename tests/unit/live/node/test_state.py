@@ -23,7 +23,7 @@ from inferway.live.node.state import DamagedStateError, NodeState, Saved, StateE
 from inferway.live.site import Balance
 from inferway.network import network_of
 from inferway.network.delivery import DeliveryNetwork
-from inferway.placement.counters import Counters
+from inferway.placement.agent import Counters
 from inferway.placement.infida import Infida, InfidaState
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from inferway.live.errors import NoRoomError
-from inferway.live.store.cache import Cache
+from inferway.live.store.store import Cache
 
 
 def digest(name: str) -> str:
@@ -56,7 +56,7 @@ def test_beginnings_go_first_then_what_was_used_longest_ago(tmp_path: Path) -> N
     for name in "abc":
         add(kept, name, 20)
     part = leave(kept, "d", 40)
-    kept.touch(digest("a"))
+    kept.hold(digest("a"), 0)
     assert kept.used_bytes == 100
     add(kept, "e", 10)
     assert not part.exists()
@@ -101,9 +101,9 @@ def test_the_order_outlives_the_process_and_a_clock_that_jumps(tmp_path: Path) -
     add(kept, "a", 10)
     add(kept, "b", 10)
     clock.now_s = 1e9
-    kept.touch(digest("a"))
+    kept.hold(digest("a"), 0)
     clock.now_s = 5.0
-    kept.touch(digest("b"))
+    kept.hold(digest("b"), 0)
     add(kept, "c", 10)
     assert names(kept, *"abc") == ["a", "b", "c"]
     assert names(cache(tmp_path, 100), *"abc") == ["a", "b", "c"]

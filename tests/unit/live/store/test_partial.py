@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from inferway.live.errors import NoRoomError
-from inferway.live.store.cache import Partial
+from inferway.live.store.download import Partial
 
 URI = "https://models.test/model?key=secret"
 

@@ -270,11 +270,11 @@ def test_small_requests_are_samples_and_large_ones_are_none(run: Any) -> None:
         hop.follow(("metro",), lambda by_s, now_s: None)
         for _ in range(FIRST):
             await ask(hop, bytes(SEGMENTS_BYTES))
-        assert hop.round_trip_s(("metro",)) is None
+        assert hop.trips.round_trip_s(("metro",)) is None
         for _ in range(FIRST):
             await ask(hop, b"small")
         # An emulated latency is part of the way, the time at the neighbor is not.
-        rtt_s = hop.round_trip_s(("metro",))
+        rtt_s = hop.trips.round_trip_s(("metro",))
         assert rtt_s is not None
         assert 0.1149 < rtt_s < 0.2
         hop.close()
@@ -328,7 +328,7 @@ def test_ways_that_nobody_uses_are_asked_to_their_end(
             told: dict[str, list[float]] = {"metro": [], "cloud": []}
             for path in (("metro",), ("metro", "cloud")):
                 hop.follow(path, lambda by_s, _, to=path[-1]: told[to].append(by_s), me="edge")
-            await until(lambda: hop.round_trip_s(("metro", "cloud")) is not None)
+            await until(lambda: hop.trips.round_trip_s(("metro", "cloud")) is not None)
             assert came == {b"edge"}  # it does not go back there
             onward.rtt_s = 0.2
             await until(lambda: sum(told["cloud"]) > 0.15)
@@ -354,7 +354,7 @@ def test_nobody_is_asked_for_who_follows_nothing(run: Any, monkeypatch: pytest.M
 
         hop.follow(("metro",), told)
         await until(lambda: neighbor.probes >= 3)
-        hop.unfollow(("metro",), told)
+        hop.trips.unfollow(("metro",), told)
         await asyncio.sleep(0)
         asked, begun_s = neighbor.probes, time.monotonic()
         await until(lambda: time.monotonic() - begun_s > 0.05)

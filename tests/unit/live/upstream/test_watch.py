@@ -150,7 +150,7 @@ def test_a_new_site_begins_with_what_is_known(run: Any) -> None:
             assert view.row_s[METRO, 0] == pytest.approx(0.2, abs=0.05)
             assert view.row_s[CLOUD, 0] == pytest.approx(0.02)
             # One that has learned at this distance has nothing to add.
-            heir = site_at(hop, rtt_s=hop.round_trip_s(("metro",)))
+            heir = site_at(hop, rtt_s=hop.trips.round_trip_s(("metro",)))
             await heir.start()
             assert heir.pool.dispatcher.site.row_s[METRO, 0] == pytest.approx(0.01)
             hop.rtt_s = 0.0

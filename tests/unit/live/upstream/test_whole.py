@@ -18,7 +18,6 @@ from inferway.live.upstream.headers import (
     Response,
     ResponseHeaders,
     forward_head,
-    predicted_line,
     target_of,
 )
 from inferway.live.upstream.upstream import Upstream
@@ -49,7 +48,8 @@ def run() -> Callable[[Coroutine[Any, Any, None]], None]:
 
 def written(carried: bytes = NAMES, left_s: float = math.inf, body: bytes = BODY) -> bytes:
     target = target_of("task", "::1", 8003)
-    return forward_head(target, b"cloud", b"ti%20ny", b"edge,m", left_s, carried, len(body)) + body
+    address = b"cloud", b"ti%20ny"
+    return forward_head(target, address, b"edge,m", left_s, 0.0, carried, len(body)) + body
 
 
 ODD = {
@@ -112,7 +112,7 @@ async def exchanged(
     [
         b"",
         NAMES,
-        predicted_line(0.01) + NAMES + KINDS,
+        b"Inferway-Predicted-Ms: 10.000\r\n" + NAMES + KINDS,
         NAMES + KINDS,
         KINDS,
         NAMES + KINDS + REST,

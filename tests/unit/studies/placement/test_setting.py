@@ -18,8 +18,7 @@ from inferway.studies.placement.real_topologies import (
     equipped,
     found,
 )
-from inferway.studies.placement.setting import SYSTEMS, WINDOW, scenario
-from inferway.studies.placement.trial import allocated, simulated
+from inferway.studies.placement.trial import SYSTEMS, WINDOW, allocated, scenario, simulated
 from inferway.twin.slots import simulate_slots
 
 ROOT = Path(__file__).parents[4]

@@ -1,0 +1,91 @@
+"""The promise of a task: its mean accuracy against its target, and the verdict on it.
+
+An accuracy target promises the running mean of the profile accuracies. A verdict needs answers to
+rest on; it says `missed` of a mean that is lower than rounding and the last few answers explain,
+and `at-risk` of one that is kept, but owes something or serves more than the bound allows.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final, Literal, NamedTuple
+
+from inferway.dispatch.bounds import max_rate
+from inferway.site.fleet import Fleet
+
+State = Literal["kept", "at-risk", "missed", "unknown"]
+
+SLACK: Final = 0.0005
+"""How far a running mean may be below its target and still count as kept."""
+FEWEST: Final = 2_000
+"""Answers before which nothing is said."""
+
+
+class Promise(NamedTuple):
+    """The promise of one task, and what became of it."""
+
+    target: float
+    mean: float | None  # Of the answers, since the start or the last change of the target
+    by: str  # Whose accuracies they are: `profile`
+    state: State
+    # Running sum of (accuracy - target); a server's moves at dispatch, a client's with answers.
+    balance: float
+    answers: int
+    labels: dict[str, Any] | None = None  # `mean` and `interval` by labels, where there are any
+
+    @property
+    def margin(self) -> float | None:
+        """How far the mean is above the target; None without answers."""
+        return None if self.mean is None else self.mean - self.target
+
+    def to_json(self) -> dict[str, Any]:
+        """By name."""
+        return self._asdict()
+
+
+def promise_of(
+    target: float | None,
+    answers: int,
+    accuracy_sum: float,
+    *,
+    balance: float | None = None,
+    overloaded: bool = False,
+) -> Promise | None:
+    """Judge a promise; None without a target.
+
+    Parameters
+    ----------
+    target
+        Promised mean accuracy, 0..1, or None.
+    answers, accuracy_sum
+        Answers (rows) that count, and the sum of their variants' profile accuracies.
+    balance
+        Accuracy balance; that of these answers if not given.
+    overloaded
+        Whether requests come faster than the bound allows at this target.
+    """
+    if target is None:
+        return None
+    mean = accuracy_sum / answers if answers else None
+    if balance is None:
+        balance = accuracy_sum - answers * target
+    state: State
+    if mean is None or answers < FEWEST:
+        state = "unknown"
+    elif mean < target - SLACK:
+        state = "missed"
+    else:
+        state = "at-risk" if balance < 0.0 or overloaded else "kept"
+    return Promise(target, mean, "profile", state, balance, answers)
+
+
+def overloads(
+    rate_per_s: float, fleet: Fleet, target: float | None, energy_budget: float | None = None
+) -> bool:
+    """Tell whether a rate is above the greatest that keeps what is promised; NaN is not."""
+    if math.isnan(rate_per_s):
+        return False
+    try:
+        return rate_per_s > max_rate(fleet, target, energy_budget)
+    except ValueError:  # no rate keeps it
+        return True
