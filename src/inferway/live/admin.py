@@ -214,7 +214,7 @@ class ServerCollector(Collector):
     def collect(self) -> Iterator[Any]:
         """Yield every metric."""
         sites, pauses, bodies = self.served(), self.pauses, self.bodies
-        samples = _of_requests(sites) | _of_fleets(sites) | _of_neighbors(sites)
+        samples = _samples(sites)
         buckets = _buckets(PAUSE_BOUNDS_S, pauses.buckets)
         samples["gc_pause_seconds"] = [([], buckets, pauses.sum_s)]
         samples["gc_pause_longest_seconds"] = [([], pauses.longest_s)]
@@ -246,12 +246,34 @@ def _columns(site: TaskSite) -> list[tuple[str, int]]:
     return here + [(name, at) for at, name in enumerate(names) if (name, at) not in here]
 
 
-def _of_requests(sites: Sequence[TaskSite]) -> _Samples:
-    """Tell how requests ended, how long that took, and how many models ran at once."""
+def _samples(sites: Sequence[TaskSite]) -> _Samples:
     counted = [
         ([site.task, name], site.stats, column) for site in sites for name, column in _columns(site)
     ]
-    return {
+    classes = [
+        ([site.task, name], site.pool, range(*site.pool.first[k : k + 2]))
+        for site in sites
+        for k, name in enumerate(site.pool.variants)
+    ]
+    promises = [([site.task], promise) for site in sites if (promise := site.promise) is not None]
+    loops = [([site.task], loop) for site in sites if (loop := site.pool.scheduler) is not None]
+    remotes = [
+        ([site.task, name], runtime, site.stats.moved[site.pool.columns[k]])
+        for site in sites
+        for k, name in enumerate(site.pool.variants)
+        if isinstance(runtime := site.pool.runtimes[site.pool.first[k]], RemoteRuntime)
+    ]
+    recorded = [([site.task], one) for site in sites if (one := site.pool.recording) is not None]
+    # One for all sites of a process.
+    rooms = {room for site in sites if (room := site.pool.options.headroom) is not None}
+    upstreams = {
+        one.upstream.name: one.upstream
+        for site in sites
+        for one in site.pool.runtimes
+        if isinstance(one, Forwarding)
+    }
+    ways = [([name], upstream) for name, upstream in sorted(upstreams.items())]
+    samples: _Samples = {
         "requests": (
             ([site.task, name, outcome.name.lower()], count)
             for site in sites
@@ -273,28 +295,6 @@ def _of_requests(sites: Sequence[TaskSite]) -> _Samples:
             (labels, _buckets(BATCH_BOUNDS, stats.batches[k]), stats.batch_rows[k])
             for labels, stats, k in counted
         ),
-    }
-
-
-def _of_fleets(sites: Sequence[TaskSite]) -> _Samples:
-    """Tell of queues and instances, promises kept, schedulers, remote servers and recordings."""
-    classes = [
-        ([site.task, name], site.pool, range(*site.pool.first[k : k + 2]))
-        for site in sites
-        for k, name in enumerate(site.pool.variants)
-    ]
-    promises = [([site.task], promise) for site in sites if (promise := site.promise) is not None]
-    loops = [([site.task], loop) for site in sites if (loop := site.pool.scheduler) is not None]
-    remotes = [
-        ([site.task, name], runtime, site.stats.moved[site.pool.columns[k]])
-        for site in sites
-        for k, name in enumerate(site.pool.variants)
-        if isinstance(runtime := site.pool.runtimes[site.pool.first[k]], RemoteRuntime)
-    ]
-    recorded = [([site.task], one) for site in sites if (one := site.pool.recording) is not None]
-    # One for all sites of a process.
-    rooms = {room for site in sites if (room := site.pool.options.headroom) is not None}
-    return {
         "queue_length": (
             (labels, sum(len(pool.queues[server]) for server in servers))
             for labels, pool, servers in classes
@@ -348,21 +348,6 @@ def _of_fleets(sites: Sequence[TaskSite]) -> _Samples:
         "run_memory_bytes": (([], room.held_bytes) for room in rooms),
         "run_memory_limit_bytes": (([], room.limit_bytes) for room in rooms),
         "run_memory_waiting_requests": (([], room.waiting) for room in rooms),
-    }
-
-
-def _of_neighbors(sites: Sequence[TaskSite]) -> _Samples:
-    """Tell what was sent to each neighbor, what came of it, and whether it is used."""
-    upstreams = {
-        one.upstream.name: one.upstream
-        for site in sites
-        for one in site.pool.runtimes
-        if isinstance(one, Forwarding)
-    }
-    if not upstreams:
-        return {}
-    ways = [([name], upstream) for name, upstream in sorted(upstreams.items())]
-    return {
         "neighbor_requests": ((labels, way.sent) for labels, way in ways),
         "neighbor_faults": (
             ([*labels, fault], count)
@@ -372,3 +357,5 @@ def _of_neighbors(sites: Sequence[TaskSite]) -> _Samples:
         "neighbor_health_requests": ((labels, way.asked) for labels, way in ways),
         "neighbor_usable": ((labels, float(way.works)) for labels, way in ways),
     }
+    # A server without neighbors says nothing of any.
+    return {name: rows for name, rows in samples.items() if ways or "neighbor" not in name}

@@ -9,25 +9,24 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.error import HTTPError
 from urllib.parse import unquote, urlsplit
 from urllib.request import ProxyHandler, Request, build_opener
 
 import msgspec
 
+from inferway.deployment import Deployment, DeploymentError, measured
+from inferway.deployment.deployment import KEYS, build
+from inferway.deployment.errors import Place, Problem, field_name
+from inferway.deployment.source import Source, read
 from inferway.live.errors import ServeError, WarmUpError
 from inferway.live.http.exchange import JSON, Exchange
+from inferway.live.options import ServerOptions
 from inferway.live.threads import run_detached
 from inferway.protocol import RefusalError
 from inferway.protocol.messages import encode
 from inferway.unreadable import UNREADABLE, fault
-
-if TYPE_CHECKING:
-    from inferway.deployment import Deployment
-    from inferway.deployment.errors import Place
-    from inferway.deployment.source import Source
-    from inferway.live.options import ServerOptions
 
 ADMIN_URL: Final = "http://127.0.0.1:8002"
 OUTSIDE: Final = "outside of the folders to apply from, which `serve --apply-from` names"
@@ -127,14 +126,15 @@ class Applying:
         """Check who asks, and see to it."""
         if self._options.keys is None:
             if not self._options.allow_apply:
-                reason = (
+                exchange.refuse(
+                    403,
                     "a server without keys applies nothing: start it with --allow-apply, or with "
-                    "keys"
+                    "keys",
                 )
-                exchange.refuse(403, reason)
                 return
             # A page in a browser can give loopback a name of its own; the browser says which.
-            name = _host_name(exchange.headers.get(b"host", b""))
+            text = exchange.headers.get(b"host", b"").decode("latin-1").strip()
+            name = text[1:].partition("]")[0] if text[:1] == "[" else text.partition(":")[0]
             if name != self._options.admin_host and not is_loopback(name):
                 exchange.refuse(403, f"the request is for host {name!r}, not for this one")
                 return
@@ -161,14 +161,10 @@ class Applying:
         RefusalError when the request does not say which, or it is none, or lies elsewhere;
         ValueError when the file is not valid.
         """
-        from inferway.deployment import DeploymentError
-        from inferway.deployment.source import read
-
         # A page in somebody's browser can send forms to loopback, but no JSON unasked.
         kind = exchange.headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
         if kind != JSON:
             raise RefusalError(415, "send the request as Content-Type: application/json")
-        assert isinstance(exchange.body, bytes)
         try:
             asked = msgspec.json.decode(exchange.body, type=ApplyMessage)
         except UNREADABLE as error:
@@ -182,11 +178,10 @@ class Applying:
             if not _within(self._folders, path):
                 raise RefusalError(403, f"{path} is {OUTSIDE}")
             return self._loaded(_read_deployment(path.resolve()), self._folders)
-        assert asked.content is not None
         with tempfile.TemporaryDirectory(prefix="inferway-") as name:
             folder = Path(name)
             path = folder / "content.yaml"
-            path.write_text(asked.content, encoding="utf-8")
+            path.write_text(asked.content or "", encoding="utf-8")
             try:
                 return self._loaded(read(path), [*self._folders, folder.resolve()])
             except DeploymentError as error:
@@ -198,9 +193,6 @@ class Applying:
                 raise DeploymentError("content", problems) from None
 
     def _loaded(self, source: Source, folders: list[Path]) -> Deployment:
-        from inferway.deployment import DeploymentError, measured
-        from inferway.deployment.deployment import build
-
         files = named_files(source, folders)
         try:
             return measured(build(source))
@@ -208,13 +200,17 @@ class Applying:
             self._log.warning("a deployment is not applied", reason=str(error))
             problems = []
             for problem in error.problems:
-                for field, file in files.items():
-                    # Left out: what another file may have said.
-                    if problem.field == field or file.name in problem.sentence:
-                        reason = f"{file.name} is not what belongs here; the server's log says why"
-                        problem = replace(problem, sentence=reason)
-                        break
-                problems.append(problem)
+                # Left out: what another file may have said.
+                blamed = next(
+                    (
+                        file.name
+                        for field, file in files.items()
+                        if problem.field == field or file.name in problem.sentence
+                    ),
+                    None,
+                )
+                why = f"{blamed} is not what belongs here; the server's log says why"
+                problems.append(replace(problem, sentence=why) if blamed else problem)
             raise DeploymentError(error.path, problems) from None
 
 
@@ -228,20 +224,8 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def _host_name(header: bytes) -> str:
-    """The host that a Host header names, without its port and an address's brackets."""
-    text = header.decode("latin-1").strip()
-    if text.startswith("["):
-        return text[1:].partition("]")[0]
-    return text.partition(":")[0]
-
-
 def _read_deployment(path: Path) -> Source:
     """Read a deployment file; RefusalError, which says nothing of it, for any other file."""
-    from inferway.deployment import DeploymentError
-    from inferway.deployment.deployment import KEYS
-    from inferway.deployment.source import read
-
     try:
         source = read(path)
     except DeploymentError as error:
@@ -275,8 +259,6 @@ def named_files(source: Source, folders: Iterable[Path]) -> dict[str, Path]:
     Any of its words may be one: a policy's file is code that would be run. DeploymentError when one
     lies outside of the folders.
     """
-    from inferway.deployment.errors import DeploymentError, Problem, field_name
-
     files: dict[str, Path] = {}
     problems = []
     for place, word in _words(source.data, ()):

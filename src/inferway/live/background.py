@@ -6,11 +6,11 @@ import asyncio
 import math
 from collections.abc import Callable
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-if TYPE_CHECKING:
-    from inferway.dispatch.recording import Recording, RecordingGap
-    from inferway.scheduling import Controller
+from inferway.dispatch.recording import Recording, RecordingGap, has_room
+from inferway.scheduling import Controller
+from inferway.scheduling.contract import UNKNOWN
 
 # A process that dies loses what has been recorded for so long at most.
 FLUSH_S: Final = 1.0
@@ -88,8 +88,6 @@ class SchedulerLoop:
         self._decide()
 
     def _decide(self) -> None:
-        from inferway.scheduling.contract import UNKNOWN
-
         began_s = perf_counter()
         dispatcher = self._dispatcher()
         try:
@@ -110,8 +108,6 @@ async def keep_recording(recording: Recording, task: str, log: Any) -> None:
     Where the disk refused it, it goes on in a new section once there is room again, if it is told a
     folder. The log, if there is one, is told of both.
     """
-    from inferway.dispatch.recording import has_room
-
     clock = asyncio.get_running_loop().time
     begun_s, pause_s, again_s, resumed = clock(), FLUSH_S, 0.0, False
     # The gap that has been said, and whose end has not.

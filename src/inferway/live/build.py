@@ -6,8 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from inferway.deployment import Batch, Deployment, Task, Variant
+from inferway.dispatch.batching import foresee, rules_of
+from inferway.dispatch.deployed import dispatcher_of
+from inferway.dispatch.dispatcher import Dispatcher
+from inferway.dispatch.service_times import measured_at, recall, remember
 from inferway.files import home_folder
 from inferway.live.errors import LoadError, ServeError
 from inferway.live.headroom import (
@@ -24,14 +29,10 @@ from inferway.live.pool import Pool
 from inferway.live.upstream.remote import Forwarding
 from inferway.protocol import Signature
 from inferway.runtime import ArtifactError, Fault, OnnxRuntime, RemoteError, RemoteRuntime, Served
+from inferway.runtime.growth import Growth
+from inferway.scheduling import Conditions, Controller, controller_of
+from inferway.site import Fleet
 from inferway.site.view import WHOLE
-
-if TYPE_CHECKING:
-    from inferway.deployment import Batch, Deployment, Task, Variant
-    from inferway.dispatch.dispatcher import Dispatcher
-    from inferway.runtime.growth import Growth
-    from inferway.scheduling import Controller
-    from inferway.site import Fleet
 
 # Faults of servers that may be back: they keep nobody else from starting.
 PASSING: Final = frozenset((Fault.UNREACHABLE, Fault.UNAVAILABLE, Fault.OVERLOADED, Fault.LATE))
@@ -71,8 +72,6 @@ def pool_of(
     `growth` says of a variant, by the rows of its largest run, what runs take and where that comes
     from; None where it is not known. What the task says is filled into the options.
     """
-    from inferway.dispatch.batching import rules_of
-
     fleet, view = dispatcher.fleet, dispatcher.site
     room, needs = options.headroom, list[MemoryNeed | None]()
     for k, (name, runtime) in enumerate(zip(fleet.variants, runtimes, strict=True)):
@@ -166,11 +165,6 @@ def pools_of(
 def _deciding(
     deployment: Deployment, task: Task, node: str
 ) -> tuple[Dispatcher, Controller | None]:
-    # Compiles, which takes time that `import inferway.live` must not.
-    from inferway.dispatch.batching import foresee
-    from inferway.dispatch.deployed import dispatcher_of
-    from inferway.scheduling import Conditions, controller_of
-
     place = f"tasks.{task.name}.dispatch"
     try:
         dispatcher = dispatcher_of(deployment, task.name, node)
@@ -193,8 +187,6 @@ def _remembering(
 
     It is said when that fails, and when it works again.
     """
-    from inferway.dispatch.service_times import measured_at, recall, remember
-
     if times is None:
         return None
     keys = {}

@@ -22,17 +22,7 @@ class WarmUpError(RuntimeError):
 
 
 class PortError(OSError):
-    """A listener that has no port.
-
-    Parameters
-    ----------
-    listener
-        `http`, `grpc`, `admin` or, of a node, `peer`.
-    host, port
-        Where it was to listen.
-    why
-        What is wrong with that.
-    """
+    """A listener, `http`, `grpc`, `admin` or a node's `peer`, that has no port; and why not."""
 
     def __init__(self, listener: str, host: str, port: int, why: str) -> None:
         super().__init__(f"the {listener} listener cannot have port {port} at {host}: {why}")
@@ -65,16 +55,20 @@ def listening(listener: str, host: str, port: int) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise PortError(listener, host, port, _why(error)) from error
+        number = error.errno
+        if number is None:  # gRPC does not tell
+            why = "something may listen there already"
+        elif number == errno.EADDRINUSE:
+            why = "something listens there already"
+        else:  # below 0 for a name that is not found
+            why = os.strerror(number) if number > 0 else error.strerror or str(error)
+        raise PortError(listener, host, port, why) from error
 
 
 def check_host(listener: str, host: str, port: int) -> None:
     """Refuse a host that is no address of this machine, before a listener is made.
 
-    Raises
-    ------
-    PortError
-        With `port`, which is not looked at.
+    PortError with `port`, which is not looked at.
     """
     with listening(listener, host, port):
         for family, kind, number, _, address in socket.getaddrinfo(
@@ -82,15 +76,3 @@ def check_host(listener: str, host: str, port: int) -> None:
         ):
             with socket.socket(family, kind, number) as one:
                 one.bind(address)
-
-
-def _why(error: OSError) -> str:
-    match error.errno:
-        case errno.EADDRINUSE:
-            return "something listens there already"
-        case int(code) if code > 0:
-            return os.strerror(code)
-        case None:  # gRPC does not tell
-            return "something may listen there already"
-        case _:  # of a name that is not found
-            return error.strerror or str(error)

@@ -12,14 +12,13 @@ from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Condition, Lock
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
+from inferway.deployment import Model
+from inferway.dispatch.service_times import recall_growth, remember_growth
 from inferway.protocol import Signature, Tensor
 from inferway.runtime.growth import Growth, growth_of
 from inferway.site.view import WHOLE
-
-if TYPE_CHECKING:
-    from inferway.deployment import Model
 
 # An answer counts so often: as it comes together, and as it is written.
 ANSWER_COPIES: Final = 4
@@ -144,8 +143,7 @@ class Headroom:
         with self._changed:
             place = object()
             self._newcomers.append(place)
-            while not self._may_begin(run, answer, place):
-                self._changed.wait()
+            self._changed.wait_for(lambda: self._may_begin(run, answer, place))
             self._overtaken = 0 if self._newcomers[0] is place else self._overtaken + 1
             self._newcomers.remove(place)
             self._changed.notify_all()
@@ -169,10 +167,9 @@ class Headroom:
     def go_on(self, run: int) -> None:
         """Wait until a request that holds an answer may begin its next run."""
         with self._changed:
-            while self._running + self._kept + run > self.limit_bytes:
-                self._between += 1
-                self._changed.wait()
-                self._between -= 1
+            self._between += 1
+            self._changed.wait_for(lambda: self.held_bytes + run <= self.limit_bytes)
+            self._between -= 1
             self._running += run
 
     def end(self, run: int) -> None:
@@ -191,13 +188,13 @@ class Headroom:
                 self._changed.notify_all()
 
     def _may_begin(self, run: int, answer: int, place: object) -> bool:
-        if self._between:
-            return False
         behind = bool(self._newcomers) and self._newcomers[0] is not place
-        if behind and (answer or self._overtaken >= _OVERTAKING):
-            return False
         kept = self._kept + answer
-        if self._running + kept + run > self.limit_bytes:
+        if (
+            self._between
+            or (behind and (answer or self._overtaken >= _OVERTAKING))
+            or self._running + kept + run > self.limit_bytes
+        ):
             return False
         return not answer or kept + max(run, max(self._pledged, default=0)) <= self.limit_bytes
 
@@ -271,8 +268,6 @@ class Growths:
         return self._growths[key]
 
     def _find(self, model: Model, path: Path, largest: int, key: str) -> tuple[Growth, str] | None:
-        from inferway.dispatch.service_times import recall_growth, remember_growth
-
         if model.uri.startswith("zoo://"):
             from inferway.catalog import zoo
 

@@ -24,25 +24,14 @@ _NAMED: Final = 10
 class Intake:
     """Turns what a client asks of a task, or of one of its variants, into a checked request.
 
-    Parameters
-    ----------
-    site
-        The task's.
-    variant
-        The variant that the client pins, or None for all.
-    limits
-        Caps on requests.
-    own
-        Whether the variant is pinned to this node: another one has decided on its requests.
+    `own` says that the variant is pinned to this node: another one has decided on its requests.
     """
 
     def __init__(
         self, site: TaskSite, variant: str | None, limits: Limits, *, own: bool = False
     ) -> None:
-        self.site = site
-        self.limits = limits
-        self.counted = variant is None
-        self._variant, self._own = variant, own
+        self.site, self.limits = site, limits
+        self.counted, self._variant, self._own = variant is None, variant, own
         self._see()
 
     def _see(self) -> None:
@@ -70,21 +59,11 @@ class Intake:
         context: Any,
         received_s: float,
     ) -> InferRequest:
-        """Make the request of inputs that have been taken.
+        """Make the request of inputs that the schema has checked, each and together.
 
-        Parameters
-        ----------
-        arrays
-            All inputs, each checked by the schema's `input`, together by its `complete`.
-        parameters
-            What the client says of the request as a whole.
-        deliver, context, received_s
-            As in `InferRequest`.
-
-        Raises
-        ------
-        RefusalError
-            When a parameter is out of range, or there is no memory for so many rows.
+        The parameters are what the client says of the request as a whole; the rest is as in
+        `InferRequest`. RefusalError when a parameter is out of range, or there is no memory for so
+        many rows.
         """
         pool = self.site.present
         # Another may have taken over since the last request; where none has, the site says so.
@@ -95,25 +74,28 @@ class Intake:
                 raise RefusalError(404, unknown([self.site], self.site.task, self._variant))
         rows = next(iter(arrays.values())).shape[0]
         request = InferRequest(arrays, rows, deliver, context, received_s)
-        request.classes = self.classes
+        request.classes, request.counted = self.classes, self.counted
         if rows > self._least_fits:
-            request.classes = self._fitting(rows)
-        request.counted = self.counted
+            # Within the memory that there is.
+            request.classes = sum(1 << k for k, most in self._fits.items() if rows <= most)
+            headroom = self._pool.options.headroom
+            if not request.classes and headroom is not None:
+                raise RefusalError(
+                    413, too_many(rows, max(self._fits.values()), headroom.limit_bytes)
+                )
         if self._deadline_s is not None:
             request.deadline_s = received_s + self._deadline_s
-        if parameters is not None:
-            _schedule(request, parameters)
+        if parameters is None:
+            return request
+        check_parameters(parameters)
+        request.priority = parameters.priority
+        if parameters.accuracy is not None:
+            request.floor = parameters.accuracy
+        if parameters.timeout:  # Triton: 0 is none
+            request.deadline_s = received_s + parameters.timeout / 1e6
+        if parameters.deadline_ms is not None:
+            request.deadline_s = received_s + parameters.deadline_ms / 1e3
         return request
-
-    def _fitting(self, rows: int) -> int:
-        """Bit mask of the classes that can answer so many rows within the memory that there is."""
-        fitting = sum(1 << k for k, most in self._fits.items() if rows <= most)
-        if not fitting:
-            headroom = self._pool.options.headroom
-            assert headroom is not None
-            most, limit_bytes = max(self._fits.values()), headroom.limit_bytes
-            raise RefusalError(413, too_many(rows, most, limit_bytes))
-        return fitting
 
 
 def unknown(sites: Iterable[TaskSite], task: str, variant: str | None) -> str:
@@ -146,15 +128,3 @@ def answer_parameters(request: InferRequest) -> AnswerParameters:
         True if request.late else None,
         request.node or None,
     )
-
-
-def _schedule(request: InferRequest, parameters: InferParameters) -> None:
-    check_parameters(parameters)
-    received_s = request.received_s
-    if parameters.accuracy is not None:
-        request.floor = parameters.accuracy
-    if parameters.timeout:  # Triton: 0 is none
-        request.deadline_s = received_s + parameters.timeout / 1e6
-    if parameters.deadline_ms is not None:
-        request.deadline_s = received_s + parameters.deadline_ms / 1e3
-    request.priority = parameters.priority

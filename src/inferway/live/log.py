@@ -11,6 +11,7 @@ import threading
 import traceback
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import partialmethod
 from typing import Any, Final, TextIO
 
 # How grave it is, the gravest last; nothing is as grave as ``critical``.
@@ -36,28 +37,14 @@ class Logger:
         """Make one whose lines say more."""
         return Logger(self._outlet, self._least, self._terminal, self._bound | more)
 
-    def debug(self, event: str, **more: Any) -> None:
-        """Say what only those who look for a fault want to know."""
-        self._say("debug", event, more)
-
-    def info(self, event: str, **more: Any) -> None:
-        """Say what happened as it should."""
-        self._say("info", event, more)
-
-    def warning(self, event: str, **more: Any) -> None:
-        """Say what somebody should look at."""
-        self._say("warning", event, more)
-
-    def error(self, event: str, *, exc_info: BaseException | None = None, **more: Any) -> None:
-        """Say what failed, with the exception that did it."""
-        trace = "" if exc_info is None else "".join(traceback.format_exception(exc_info))
-        self._say("error", event, more, trace.rstrip("\n"))
-
-    def _say(self, level: str, event: str, more: Mapping[str, Any], trace: str = "") -> None:
+    def _say(
+        self, level: str, event: str, *, exc_info: BaseException | None = None, **more: Any
+    ) -> None:
+        """Say what happened, with the exception that did it, if there is one."""
         if LEVELS.index(level) < LEVELS.index(self._least):
             return
-        now = datetime.now(UTC)
-        said = {**self._bound, **more}
+        trace = "" if exc_info is None else "".join(traceback.format_exception(exc_info))
+        trace, now, said = trace.rstrip("\n"), datetime.now(UTC), {**self._bound, **more}
         if self._terminal:
             words = "".join(f" {key}={value!r}" for key, value in said.items())
             line = f"{now:%H:%M:%S} {level:7} {event}{words}"
@@ -68,6 +55,13 @@ class Logger:
         if trace:
             said["exception"] = trace
         self._outlet.write(f"{json.dumps(said, default=repr)}\n")
+
+    # What only those who look for a fault want to know, what happened as it should, what somebody
+    # should look at, and what failed.
+    debug = partialmethod(_say, "debug")
+    info = partialmethod(_say, "info")
+    warning = partialmethod(_say, "warning")
+    error = partialmethod(_say, "error")
 
 
 def logger(level: str = "info") -> Logger:

@@ -6,18 +6,16 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from inferway.deployment import Deployment
+from inferway.dispatch.batching import Rule
 from inferway.live.headroom import Headroom, MemoryNeed
 from inferway.live.http.exchange import Limits
 from inferway.live.security.keys import Keys
 from inferway.live.security.tls import Certificate
 from inferway.live.tracing import Tracer
-
-if TYPE_CHECKING:
-    from inferway.deployment import Deployment
-    from inferway.dispatch.batching import Rule
-    from inferway.scheduling import Controller
+from inferway.scheduling import Controller
 
 HTTP_PORT: Final = 8000
 ADMIN_PORT: Final = 8002

@@ -10,12 +10,14 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import islice, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
 from inferway.dispatch.batching import Rule, most_per_s
+from inferway.dispatch.dispatcher import Dispatcher
 from inferway.dispatch.promise import overloads
+from inferway.dispatch.recording import Recording
 from inferway.live.background import SchedulerLoop, keep_recording
 from inferway.live.explain import FleetFacts, RequestLog, Snapshot
 from inferway.live.instance import Instance, PoolTerms, RetryBudget
@@ -30,10 +32,6 @@ from inferway.protocol import RefusalError, Signature
 from inferway.runtime import RemoteRuntime, Served
 from inferway.site import HOLD, REJECT
 from inferway.site.view import WHOLE, Floats
-
-if TYPE_CHECKING:
-    from inferway.dispatch.dispatcher import Dispatcher
-    from inferway.dispatch.recording import Recording
 
 # Over which the arrival rate is measured where the policy asks for no other window.
 RATE_WINDOW_S: Final = 10.0
@@ -729,8 +727,6 @@ class Pool:
         OSError
             When nothing can be written there.
         """
-        from inferway.dispatch.recording import Recording
-
         assert not isinstance(self.dispatcher, Recording)
         self.recording = Recording(self.dispatcher, folder, **options)
         self.dispatcher = self.servers.dispatcher = self.recording

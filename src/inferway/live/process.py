@@ -62,23 +62,14 @@ def descriptor_watch(log: Any) -> Callable[[], None]:
 
 
 class Pauses:
-    """Counts the pauses of this process: nothing else runs in it while the collector does.
+    """Counts the pauses of this process, by `PAUSE_BOUNDS_S`, all together, and the longest.
 
-    Attributes
-    ----------
-    buckets
-        Pauses by length; see `PAUSE_BOUNDS_S`.
-    sum_s
-        All of them together.
-    longest_s
-        The longest.
+    Nothing else runs in it while the collector does.
     """
 
     def __init__(self) -> None:
         self.buckets = [0] * (len(PAUSE_BOUNDS_S) + 1)
-        self.sum_s = 0.0
-        self.longest_s = 0.0
-        self._begun_s = 0.0
+        self.sum_s = self.longest_s = self._begun_s = 0.0
 
     def begin(self) -> None:
         """Count from now on."""

@@ -5,22 +5,20 @@ from __future__ import annotations
 import asyncio
 import threading
 from concurrent.futures import Future
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final
+from contextlib import AbstractContextManager
+from typing import Any, Final
 
 import uvloop
 
+from inferway.deployment import Deployment, measured
 from inferway.live.options import ServerOptions
 from inferway.live.server import Server
-
-if TYPE_CHECKING:
-    from inferway.deployment import Deployment
 
 # How soon Ctrl-C is noticed: a thread that waits without a limit hears nothing.
 _POLL_S: Final = 0.1
 
 
-class Running:
+class Running(AbstractContextManager["Running"]):
     """A server that runs in a thread of its own; a context manager that stops it at its end.
 
     Parameters
@@ -66,15 +64,7 @@ class Running:
             self._loop.call_soon_threadsafe(lambda: self.server.end(delay=False))
         self._thread.join()
 
-    def __enter__(self) -> Running:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def __repr__(self) -> str:
@@ -85,16 +75,13 @@ class Running:
     def _run(self) -> None:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             self._loop = runner.get_loop()
-            runner.run(self._serve())
-
-    async def _serve(self) -> None:
-        try:
-            await self.server.start()
-        except BaseException as error:
-            self._started.set_exception(error)
-            return
-        self._started.set_result(None)
-        await self.server.ended()
+            try:
+                runner.run(self.server.start())
+            except BaseException as error:
+                self._started.set_exception(error)
+                return
+            self._started.set_result(None)
+            runner.run(self.server.ended())
 
 
 def serve(
@@ -125,8 +112,6 @@ def serve(
     ServeError, WarmUpError, PortError
         When the deployment, a model or a policy cannot be served, or a port is taken.
     """
-    from inferway.deployment import measured
-
     quiet: dict[str, Any] = {"http_port": 0, "admin_port": 0, "log_level": "warning"}
     running = Running(Server(measured(deployment), ServerOptions(**quiet | options)))
     if block:

@@ -8,15 +8,18 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import uvloop
 
+from inferway.deployment import Deployment, load, measured
+from inferway.dispatch.recording import Losses
 from inferway.live import grpc
 from inferway.live.admin import admin_routes
 from inferway.live.applying import Applying, is_loopback
 from inferway.live.build import check_served, pools_of
 from inferway.live.errors import ServeError, listening
+from inferway.live.grpc.endpoint import Endpoint
 from inferway.live.headroom import Bodies, Growths, Headroom
 from inferway.live.http.connection import Listener
 from inferway.live.http.exchange import Exchange, Handler, Limits
@@ -30,11 +33,6 @@ from inferway.live.site import TaskSite
 from inferway.live.threads import run_detached
 from inferway.live.tracing import tracer_from_environment
 from inferway.runtime.growth import give_back
-
-if TYPE_CHECKING:
-    from inferway.deployment import Deployment
-    from inferway.dispatch.recording import Losses
-    from inferway.live.grpc.endpoint import Endpoint
 
 _POLL_S = 0.01
 
@@ -335,8 +333,6 @@ class Server:
         return leaving
 
     def _record(self, site: TaskSite, folder: Path, *, following: bool = False) -> None:
-        from inferway.dispatch.recording import Losses
-
         task = site.task
         try:
             site.pool.record(
@@ -568,8 +564,6 @@ def serve(
     path = deployment.path
 
     def read() -> Deployment:
-        from inferway.deployment import load, measured
-
         assert path is not None
         return measured(load(path))
 

@@ -10,8 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from inferway.dispatch.dispatcher import Dispatcher
+from inferway.dispatch.recording import Recording
 from inferway.live.headroom import is_closed
 from inferway.live.instance import Instance
 from inferway.live.options import PoolOptions
@@ -19,10 +21,6 @@ from inferway.live.request import DROPPED, EXPIRED, InferRequest, RequestBatch, 
 from inferway.live.upstream.upstream import Upstream
 from inferway.protocol import Signature
 from inferway.site.view import SIZES
-
-if TYPE_CHECKING:
-    from inferway.dispatch.dispatcher import Dispatcher
-    from inferway.dispatch.recording import Recording
 
 WITHDRAWN: Final = "the node does not offer this any more"
 FIRST_WAIT_S = 1.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Final
 
 from inferway.live.request import Outcome
@@ -50,24 +50,7 @@ class Stats:
         Parameters of requests that mean nothing here.
     """
 
-    __slots__ = (
-        "accuracy_sum",
-        "batch_rows",
-        "batches",
-        "buckets",
-        "ignored",
-        "late",
-        "latency_sum_s",
-        "moved",
-        "outcomes",
-        "promised",
-        "promised_sum",
-        "rows",
-        "service_sum_s",
-        "variants",
-    )
-
-    def __init__(self, variants: Iterable[str] = ()) -> None:
+    def __init__(self, variants: Sequence[str] = ()) -> None:
         self.variants: list[str] = []
         self.outcomes = [[0] for _ in Outcome]
         self.rows: list[int] = []
@@ -83,25 +66,21 @@ class Stats:
         self.service_sum_s: list[float] = []
         self.columns(variants)
 
-    def columns(self, variants: Iterable[str]) -> list[int]:
+    def columns(self, variants: Sequence[str]) -> list[int]:
         """Tell by which index each of these variants is counted; one that comes again goes on."""
-        found = []
         for name in variants:
-            if name not in self.variants:
-                self._add(name)
-            found.append(self.variants.index(name))
-        return found
-
-    def _add(self, variant: str) -> None:
-        self.variants.append(variant)
-        for counts in self.outcomes:
-            counts.insert(-1, 0)
-        self.buckets.append([0] * (len(LATENCY_BOUNDS_S) + 1))
-        self.batches.append([0] * (len(BATCH_BOUNDS) + 1))
-        for of_rows in (self.rows, self.batch_rows, self.late, self.moved):
-            of_rows.append(0)
-        for sums_s in (self.latency_sum_s, self.service_sum_s):
-            sums_s.append(0.0)
+            if name in self.variants:
+                continue
+            self.variants.append(name)
+            for counts in self.outcomes:
+                counts.insert(-1, 0)
+            self.buckets.append([0] * (len(LATENCY_BOUNDS_S) + 1))
+            self.batches.append([0] * (len(BATCH_BOUNDS) + 1))
+            for of_rows in (self.rows, self.batch_rows, self.late, self.moved):
+                of_rows.append(0)
+            for sums_s in (self.latency_sum_s, self.service_sum_s):
+                sums_s.append(0.0)
+        return [self.variants.index(name) for name in variants]
 
     def promise_anew(self) -> None:
         """Count the answers of a promise from here on."""

@@ -7,6 +7,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import suppress
 from typing import Final, ParamSpec, TypeVar
 
@@ -24,53 +25,26 @@ async def run_detached(function: Callable[P, T], *args: P.args, **kwargs: P.kwar
     """Call a function in a thread of its own; as `asyncio.to_thread`, but for the end.
 
     The loop's own threads are waited for when it closes, a minute for a policy that compiles. This
-    one is left to itself where whoever waits is canceled.
-
-    Raises
-    ------
-    BaseException
-        What the function raises.
+    one is left to itself where whoever waits is canceled. What the function raises comes through.
     """
-    loop = asyncio.get_running_loop()
-    ended: asyncio.Future[T] = loop.create_future()
-
-    def tell(result: T | None, error: BaseException | None) -> None:
-        if ended.cancelled():
-            return
-        if error is not None:
-            ended.set_exception(error)
-        else:
-            ended.set_result(result)  # type: ignore[arg-type]
+    ended: Future[T] = Future()
+    ended.set_running_or_notify_cancel()  # from here on nobody can take it back
 
     def work() -> None:
-        result, error = None, None
         try:
-            result = function(*args, **kwargs)
-        except BaseException as raised:  # the one who waits is to have it
-            error = raised
-        with suppress(RuntimeError):  # the loop has ended meanwhile
-            loop.call_soon_threadsafe(tell, result, error)
+            ended.set_result(function(*args, **kwargs))
+        except BaseException as error:  # the one who waits is to have it
+            ended.set_exception(error)
 
     threading.Thread(target=work, name=_NAME, daemon=True).start()
-    return await ended
+    return await asyncio.wrap_future(ended)
 
 
 async def run_in_thread(work: Callable[[], T], stop: Callable[[], None] = lambda: None) -> T:
     """Do work in a thread of its own; if canceled, tell it to stop and wait until it has.
 
     As the work writes to files, the next one to write there must not begin before it has ended.
-
-    Parameters
-    ----------
-    work
-        Done in a thread of its own.
-    stop
-        Makes it end soon.
-
-    Raises
-    ------
-    BaseException
-        What the work raises.
+    What the work raises comes through; `stop` makes it end soon.
     """
     going = asyncio.ensure_future(run_detached(work))
     try:
@@ -96,13 +70,6 @@ class Wakeup:
     interpreter's lock, so that the loop wakes only to wait for that lock: 20 us of CPU for a round
     trip between loop and thread, against 10 us here, where the write lets go of the lock
     (`benchmarks/request_cost.py` has the whole request).
-
-    Parameters
-    ----------
-    loop
-        Whose thread calls the function.
-    answer
-        The function.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, answer: Callable[[], None]) -> None:
@@ -137,10 +104,9 @@ class Wakeup:
         if self._closed:
             return
         self._closed = True
-        if self._ends:
-            for end in self._ends:
-                end.close()
-        else:
+        for end in self._ends:
+            end.close()
+        if not self._ends:
             os.close(self._in)
 
     def mute(self) -> None:
