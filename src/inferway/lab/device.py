@@ -67,13 +67,12 @@ def opened(address: IPv4Address, neighbors: Sequence[IPv4Address], *, mtu: int) 
     return descriptor
 
 
+# `struct ifreq` and `struct sockaddr_in`.
 def _request(content: bytes, name: str = NAME) -> bytes:
-    """Give a `struct ifreq`."""
     return struct.pack("16s24s", name.encode(), content)
 
 
 def _inet(address: IPv4Address) -> bytes:
-    """Give a `struct sockaddr_in`."""
     return struct.pack("=HH4s8x", socket.AF_INET, 0, address.packed)
 
 

@@ -30,46 +30,27 @@ _LIMIT_S: Final = 10.0
 class Passed(NamedTuple):
     """Traffic that went one way over a link.
 
-    Attributes
-    ----------
-    packets, bytes
-        That arrived. A packet is what the sender's kernel hands over: up to 64 KB, but no more than
-        1,500 bytes from a node of whose links one has loss or a limit.
-    lost
-        Packets that loss or a cut took.
-    full
-        Packets that found the queue of a limited link full.
+    A packet is what the sender's kernel hands over: up to 64 KB, but no more than 1,500 bytes from
+    a node of whose links one has loss or a limit.
     """
 
-    packets: int
+    packets: int  # that arrived
     bytes: int
-    lost: int
-    full: int
+    lost: int  # packets that loss or a cut took
+    full: int  # packets that found the queue of a limited link full
 
 
 class Counts(NamedTuple):
-    """Counters of the relay.
+    """Counters of the relay."""
 
-    Attributes
-    ----------
-    passed
-        By the sender's and the receiver's name.
-    late
-        (B,) packets by how late they arrived: less than 1, 2, 4, 8, ... µs.
-    cpu_s
-        Seconds of CPU that it took.
-    """
-
-    passed: dict[tuple[str, str], Passed]
-    late: NDArray[np.int64]
-    cpu_s: float
+    passed: dict[tuple[str, str], Passed]  # by the sender's and the receiver's name
+    late: NDArray[np.int64]  # (B,) packets, less than 1, 2, 4, 8, ... µs late
+    cpu_s: float  # that it took
 
     def late_s(self, share: float) -> float:
         """Tell how late this share of the packets was at most, as a power of two."""
-        if not self.late.any():
-            return 0.0
         below = np.searchsorted(np.cumsum(self.late), share * self.late.sum())
-        return float(2.0**below * 1e-6)
+        return float(2.0**below * 1e-6) if self.late.any() else 0.0
 
 
 class Controls:
@@ -168,32 +149,24 @@ T = TypeVar("T")
 
 
 class Wiring(NamedTuple):
-    """Nodes as an emulation knows them.
+    """Nodes as an emulation knows them."""
 
-    Attributes
-    ----------
-    addresses
-        By name.
-    links
-        Index of one end, of the other, round-trip time in seconds; one for each two neighbors.
-    """
-
-    addresses: dict[str, IPv4Address]
+    addresses: dict[str, IPv4Address]  # by name
+    # Index of one end, of the other, round-trip time in seconds; one for each two neighbors.
     links: tuple[tuple[int, int, float], ...]
 
     def neighbors(self, node: int) -> list[IPv4Address]:
         """Give the addresses at the other ends of a node's links."""
         every = list(self.addresses.values())
-        ends = [(one, other) for one, other, _ in self.links if node in (one, other)]
-        return [every[other if one == node else one] for one, other in ends]
+        # The sum of both ends less the one is the other.
+        return [every[one + other - node] for one, other, _ in self.links if node in (one, other)]
 
     def hosts(self) -> str:
         """Give the lines of /etc/hosts inside: all nodes, and this machine as the loopback."""
         own = socket.gethostname()
         loopback = "localhost" if own in self.addresses else f"localhost {own}"
-        lines = [f"127.0.0.1 {loopback}", "::1 localhost"]
-        lines += [f"{address} {name}" for name, address in self.addresses.items()]
-        return "\n".join(lines) + "\n"
+        nodes = "".join(f"{address} {name}\n" for name, address in self.addresses.items())
+        return f"127.0.0.1 {loopback}\n::1 localhost\n{nodes}"
 
 
 def wiring(topology: Topology) -> Wiring:

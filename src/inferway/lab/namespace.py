@@ -35,7 +35,6 @@ def _system(call: str, subject: str, *arguments: Any) -> None:
 
 
 def _enter(path: Path | str) -> None:
-    """Move the calling thread into a namespace."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         _system("setns", str(path), descriptor, _NETWORK)
@@ -44,7 +43,6 @@ def _enter(path: Path | str) -> None:
 
 
 def _bind(source: str, target: str) -> None:
-    """Show one file at the place of another."""
     _system("mount", target, source.encode(), target.encode(), None, _BIND, None)
 
 

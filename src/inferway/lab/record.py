@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import os
 import secrets
-import select
 import shutil
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from multiprocessing.connection import wait
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from inferway.files import lock
 from inferway.lab import namespace
@@ -62,7 +62,8 @@ class EmulationRecord:
                         f"{path} exists, and it is not known to be inferway's: remove it, or give "
                         "the network another name"
                     )
-        record._write("".join(f"name {PREFIX}{name}-{node}\n" for node in nodes))
+        lines = "".join(f"name {PREFIX}{name}-{node}\n" for node in nodes)
+        os.write(record.descriptor, lines.encode())
         return record
 
     def namespace(self, node: str) -> Path:
@@ -79,7 +80,7 @@ class EmulationRecord:
         file.parent.mkdir(parents=True)
         file.write_text(f"{_MARK.format(self.name)}\n{hosts}")
         result = namespace.made(path, prepare)
-        self._write(f"made {path.name} {namespace.identity(path)}\n")
+        os.write(self.descriptor, f"made {path.name} {namespace.identity(path)}\n".encode())
         return result
 
     def end_residents(self) -> None:
@@ -97,10 +98,9 @@ class EmulationRecord:
 
     def _ours(self) -> dict[str, int | None]:
         """Tell which namespaces are ours, and which of them are there."""
-        made = {}
-        for line in (STATE / self.name / "record").read_text().splitlines():
-            _, name, *identity = line.split()
-            made[name] = int(identity[0]) if identity else None
+        lines = (STATE / self.name / "record").read_text().splitlines()
+        words = map(str.split, lines)
+        made = {name: int(*identity) if identity else None for _, name, *identity in words}
         present = {name: namespace.identity(namespace.FOLDER / name) for name in made}
         # Another namespace may have the name by now.
         return {
@@ -109,17 +109,13 @@ class EmulationRecord:
             if was is None or present[name] in (was, None)
         }
 
-    def _write(self, lines: str) -> None:
-        os.lseek(self.descriptor, 0, os.SEEK_END)
-        os.write(self.descriptor, lines.encode())
-
 
 def remove_leftovers(name: str | None = None) -> list[str]:
     """Remove what runs left that could not clean up, or one of them only; tell their names.
 
     OSError when this process may not.
     """
-    removed = []
+    removed: dict[str, None] = {}
     with _locked():
         for folder in sorted(STATE.iterdir()):
             if not folder.is_dir() or name not in (None, folder.name):
@@ -129,34 +125,28 @@ def remove_leftovers(name: str | None = None) -> list[str]:
             except BlockingIOError:  # it runs
                 continue
             EmulationRecord(folder.name, descriptor).remove()
-            removed.append(folder.name)
+            removed[folder.name] = None
         for path in sorted(HOSTS.glob(f"{PREFIX}*")):
             owner = path.name.removeprefix(PREFIX).partition("-")[0]
             if not (STATE / owner).exists() and _remove_hosts(path, owner):
-                removed.append(owner)
-    return list(dict.fromkeys(removed))
+                removed[owner] = None
+    return list(removed)
 
 
 @contextmanager
 def _locked() -> Iterator[None]:
     """Let nobody else begin or remove a record meanwhile."""
     STATE.mkdir(mode=0o755, exist_ok=True)
-    descriptor = lock(STATE, wait=True)
-    try:
+    with os.fdopen(lock(STATE, wait=True)):
         yield
-    finally:
-        os.close(descriptor)
 
 
 def _remove_hosts(folder: Path, owner: str) -> bool:
     """Remove a file of names if it is this owner's, and its folder unless others use it."""
-    hosts = folder / "hosts"
-    try:
-        if not hosts.read_text().startswith(_MARK.format(owner)):
+    with suppress(FileNotFoundError):
+        if not (folder / "hosts").read_text().startswith(_MARK.format(owner)):
             return False
-        hosts.unlink()
-    except FileNotFoundError:
-        pass
+        (folder / "hosts").unlink()
     with suppress(OSError):
         folder.rmdir()
     return True
@@ -165,8 +155,7 @@ def _remove_hosts(folder: Path, owner: str) -> bool:
 def _end(identities: set[int]) -> None:
     for signal_ in (signal.SIGTERM, signal.SIGKILL):
         with ExitStack() as descriptors:
-            ending = select.poll()
-            left = 0
+            ending: set[Any] = set()
             for process in [int(one.name) for one in Path("/proc").iterdir() if one.name.isdigit()]:
                 if process == os.getpid() or not namespace.houses(identities, process):
                     continue
@@ -176,9 +165,6 @@ def _end(identities: set[int]) -> None:
                     # The number may be another's by now.
                     if namespace.houses(identities, process):
                         signal.pidfd_send_signal(descriptor, signal_)
-                        ending.register(descriptor, select.POLLIN)
-                        left += 1
-            while left and (ended := ending.poll(1000 * _GRACE_S)):
-                for descriptor, _ in ended:
-                    ending.unregister(descriptor)
-                    left -= 1
+                        ending.add(descriptor)
+            while ending and (ended := wait(ending, _GRACE_S)):
+                ending.difference_update(ended)

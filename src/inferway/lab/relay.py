@@ -38,41 +38,24 @@ _HELD: Final = 256 << 20  # Bytes on their way at most, in all pairs together
 
 @dataclass(slots=True, eq=False)
 class Pair:
-    """One direction of a link.
+    """One direction of a link, between the devices of two descriptors, and what passed it.
 
-    Attributes
-    ----------
-    source, target
-        Descriptors of the devices at its ends.
-    planned_s
-        Delay as the file says.
-    delay_s, loss, bytes_per_s, cut
-        What happens to its packets.
-    free_s, last_s
-        When the link has sent what it was given, and when the last packet arrives: in order,
-        whatever the delay became meanwhile.
-    passed, passed_bytes, lost, full
-        Packets (of up to 64 KB where the link has neither loss nor a limit) and bytes that
-        arrived, packets lost on the way or to a cut, and refused by a full queue.
+    Packets are of up to 64 KB where the link has neither loss nor a limit.
     """
 
     source: int
     target: int
-    planned_s: float
+    planned_s: float  # as the file says
     delay_s: float
     loss: float = 0.0
     bytes_per_s: float = 0.0
     cut: bool = False
-    free_s: float = 0.0
-    last_s: float = 0.0
+    free_s: float = 0.0  # when the link has sent what it was given
+    last_s: float = 0.0  # when the last packet arrives: in order, whatever the delay became
     passed: int = 0
     passed_bytes: int = 0
-    lost: int = 0
-    full: int = 0
-
-    def heal(self) -> None:
-        """Make it as the file says."""
-        self.delay_s, self.loss, self.bytes_per_s, self.cut = self.planned_s, 0.0, 0.0, False
+    lost: int = 0  # on the way or to a cut
+    full: int = 0  # refused by a full queue
 
 
 class PacketRelay:
@@ -196,9 +179,7 @@ class PacketRelay:
         """Do what a line of JSON says; False when the one who says it is gone."""
         try:
             read = ear.recv(65536)
-            heard += read
-            *lines, rest = bytes(heard).split(b"\n")
-            heard[:] = rest
+            *lines, heard[:] = bytes(heard + read).split(b"\n")
             for line in lines:
                 try:
                     answer = self._obey(json.loads(line))
@@ -223,11 +204,12 @@ class PacketRelay:
         if do not in ("cut", "heal", "change"):
             raise ValueError(f"there is nothing called {do}: cut, heal, change and count are")
         for pair in self._pairs(order.get("ends", []), order.get("both", True)):
-            if do == "heal":
-                pair.heal()
-            pair.cut |= do == "cut"
-            for field in ("delay_s", "loss", "bytes_per_s"):
-                setattr(pair, field, order.get(field, getattr(pair, field)))
+            changes = order
+            if do != "change":
+                healed = {"delay_s": pair.planned_s, "loss": 0.0, "bytes_per_s": 0.0, "cut": False}
+                changes = {"cut": True} if do == "cut" else healed
+            for field in ("delay_s", "loss", "bytes_per_s", "cut"):
+                setattr(pair, field, changes.get(field, getattr(pair, field)))
         self._fit()
         return {}
 

@@ -96,8 +96,7 @@ class SoftmaxGaussian(Distribution):  # type: ignore[misc]
 
     def rsample_log(self, sample_shape: Any = ()) -> Tensor:
         """Draw log y, which says what y is where y itself would be rounded to zero."""
-        shape = self._extended_shape(torch.Size(sample_shape))
-        noise = torch.randn(shape, dtype=self.loc.dtype, device=self.loc.device)
+        noise = self.loc.new_empty(self._extended_shape(torch.Size(sample_shape))).normal_()
         return torch.log_softmax(self.loc + self.scale[..., None] * noise, -1)
 
     def log_prob(self, value: Tensor) -> Tensor:
@@ -119,8 +118,7 @@ class SoftmaxGaussian(Distribution):  # type: ignore[misc]
         normalized
             Whether exp(log_y) is known to have the sum 1.
         """
-        n = self.event_shape[0]
-        q = log_y - self.loc
+        n, q = self.event_shape[0], log_y - self.loc
         q = q - q.mean(-1, keepdim=True)
         square = (q * q).sum(-1) / (2 * self.scale**2)
         norm = (n - 1) * (self.scale.log() + 0.5 * math.log(2 * math.pi)) + 0.5 * math.log(n)
@@ -141,8 +139,7 @@ class SoftmaxGaussian(Distribution):  # type: ignore[misc]
             Pairs to draw.
         """
         n = self.event_shape[0]
-        shape = torch.Size([samples]) + self.loc.shape
-        noise = self.scale[..., None] * torch.randn(shape, dtype=self.loc.dtype)
+        noise = self.scale[..., None] * self.loc.new_empty((samples, *self.loc.shape)).normal_()
         both = torch.logsumexp(self.loc + noise, -1) + torch.logsumexp(self.loc - noise, -1)
         total = self.loc.sum(-1) - n * both.mean(0) / 2  # E[sum(log y)]
         known = (n - 1) * (self.scale.log() + 0.5 * math.log(2 * math.pi * math.e))

@@ -84,8 +84,7 @@ class ActionReader:
         picks = actions[:, self._servers :].reshape(len(actions), -1, 2)
         rules = np.empty(picks.shape, np.int64)
         for k, sizes in enumerate(self._sizes):
-            place = (picks[:, k] * len(sizes)).astype(np.int64)
-            rules[:, k] = sizes[place.clip(0, len(sizes) - 1)]
+            rules[:, k] = sizes[(picks[:, k] * len(sizes)).astype(int).clip(0, len(sizes) - 1)]
         np.maximum(rules[..., 0], rules[..., 1], out=rules[..., 1])
         return weights, rules
 

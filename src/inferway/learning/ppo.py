@@ -69,8 +69,8 @@ class Perceptron(nn.Module):  # type: ignore[misc]
                 nn.init.zeros_(layer.bias)
             else:
                 bound = layer.in_features**-0.5 * (gain if last else 1.0)
-                nn.init.uniform_(layer.weight, -bound, bound, generator=generator)
-                nn.init.uniform_(layer.bias, -bound, bound, generator=generator)
+                for part in (layer.weight, layer.bias):
+                    nn.init.uniform_(part, -bound, bound, generator=generator)
 
     def forward(self, values: Tensor) -> Tensor:
         """(B, out) of (B, in)."""
@@ -123,9 +123,8 @@ class Actor(nn.Module):  # type: ignore[misc]
     def best(self, heads: Heads) -> Actions:
         """Choose as a deployed policy does: sigma = 0, and the likeliest batch rules."""
         f, *rules = heads
-        pairs = torch.empty((len(f), len(rules)), dtype=torch.int64)
-        for k, log in enumerate(rules):
-            pairs[:, k] = log.argmax(1)
+        none = torch.empty((len(f), 0), dtype=torch.int64)
+        pairs = torch.stack([log.argmax(1) for log in rules], 1) if rules else none
         return Actions(torch.log_softmax(f, 1), pairs)
 
     def decisions(self, actions: Actions) -> tuple[Floats, Ints | None]:
@@ -291,10 +290,9 @@ class Learner:
         self._modules: dict[str, nn.Module] = {"actor": self.actor, "critic": self.critic}
         groups = [{"params": list(part.parameters())} for part in self._modules.values()]
         self.optimizer = torch.optim.Adam(groups, lr=settings.learning_rate)
-        least, given = min(control.reward_gains), settings.baseline
-        baseline = 0.0 if given is None else least if given < 0 else given
+        least, given = min(control.reward_gains), settings.baseline or 0.0
         # Subtracted for each arrival: exogenous, so that no action is better for it.
-        self.baseline = baseline * control.accuracy_weight
+        self.baseline = (least if given < 0 else given) * control.accuracy_weight
         kind = settings.potential
         self.potential = None if kind == "none" else Potential(kind, control)
         self.scale = RunningScale(settings.sites, settings.discount)
@@ -307,13 +305,16 @@ class Learner:
         use.
         """
         settings = self.settings
-        sigma, rates = settings.sigma_at(self.slots), settings.rates_at(self.slots)
+        *rates, sigma = settings.at(self.slots)
         for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
             group["lr"] = rate
-
         rollout = self._collect(sigma)
         tally = PhaseTally.of(self.sites)
-        paid = self._paid(rollout)
+        # What is exogenous is taken off, and the rest shaped.
+        paid = rollout.rewards - self.baseline * rollout.arrivals
+        if self.potential is not None:
+            worth = np.stack([self.potential.of(seen.numpy()) for seen in rollout.observation])
+            paid += settings.discount * worth[1:] - worth[:-1]
         if settings.scale:
             self.scale.see(paid)
         scale = self.scale.value if settings.scale else 1.0
@@ -329,17 +330,23 @@ class Learner:
 
         figures = self._learn(rollout, advantages, targets, sigma)
         self.slots += settings.slots_per_update
-        update = Update(
-            slots=self.slots,
-            tally=tally,
-            reward=float(rollout.rewards.mean()),
-            explained=explained,
-            sigma=sigma,
-            rate=rates[0],
-            scale=scale,
-            **figures,
+        reward = float(rollout.rewards.mean())
+        shown = {"reward": reward, "explained": explained, "sigma": sigma, "rate": rates[0]}
+        update = Update(slots=self.slots, tally=tally, scale=scale, **shown, **figures)
+        after, numbers = (
+            f"after {self.slots:,} slots",
+            {
+                "reward": reward,
+                "surrogate": update.surrogate,
+                "critic's error": update.value_error,
+            },
         )
-        self._check(update)
+        for name, value in numbers.items():
+            if not math.isfinite(value):
+                raise DivergenceError(f"the {name} is {value} {after}")
+        for name, module in self._modules.items():
+            if not all(torch.isfinite(one).all() for one in module.parameters()):
+                raise DivergenceError(f"a weight of the {name} is not finite {after}")
         return update
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
@@ -362,19 +369,10 @@ class Learner:
         actions = Actions(*map(torch.cat, zip(*taken, strict=True)))
         return Rollout(observation, actions, torch.cat(log_probs), rewards, arrivals)
 
-    def _paid(self, rollout: Rollout) -> Floats:
-        """(T, E) rewards less what is exogenous, shaped."""
-        paid = rollout.rewards - self.baseline * rollout.arrivals
-        if self.potential is not None:
-            worth = np.stack([self.potential.of(seen.numpy()) for seen in rollout.observation])
-            paid += self.settings.discount * worth[1:] - worth[:-1]
-        return paid
-
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def _values(self, rollout: Rollout) -> Floats:
         """(T + 1, E) what the critic expects."""
-        values = [self.critic(seen)[:, 0] for seen in rollout.observation]
-        return torch.stack(values).double().numpy()  # type: ignore[no-any-return]
+        return np.stack([self.critic(seen)[:, 0].double().numpy() for seen in rollout.observation])
 
     def _learn(
         self, rollout: Rollout, advantages: Floats, targets: Floats, sigma: float
@@ -385,9 +383,8 @@ class Learner:
         gain, target = (
             torch.from_numpy(of.astype(np.float32).reshape(-1)) for of in (advantages, targets)
         )
-        sums = np.zeros(4)
         for _ in range(settings.epochs):
-            sums[:] = 0.0
+            sums = np.zeros(4)
             order = torch.from_numpy(self.random.permutation(len(observation)))
             for some in order.split(settings.minibatch):
                 seen, worth = observation[some], gain[some, None]
@@ -410,8 +407,7 @@ class Learner:
                 self.optimizer.step()
 
                 # The estimate of KL that is never below 0: E[w - 1 - log w].
-                kl = (ratio - 1 - change).sum(1).mean()
-                clipped = (limited != ratio).float().mean()
+                kl, clipped = (ratio - 1 - change).sum(1).mean(), (limited != ratio).float().mean()
                 figures = (surrogate, error, kl, clipped)
                 sums += [len(some) / len(observation) * figure.item() for figure in figures]
             if settings.kl is not None and sums[2] > settings.kl:
@@ -419,26 +415,10 @@ class Learner:
         names = ("surrogate", "value_error", "kl", "clipped")
         return dict(zip(names, sums.tolist(), strict=True))
 
-    def _check(self, update: Update) -> None:
-        after, numbers = (
-            f"after {self.slots:,} slots",
-            {
-                "reward": update.reward,
-                "surrogate": update.surrogate,
-                "critic's error": update.value_error,
-            },
-        )
-        for name, value in numbers.items():
-            if not math.isfinite(value):
-                raise DivergenceError(f"the {name} is {value} {after}")
-        for name, module in self._modules.items():
-            if not all(torch.isfinite(one).all() for one in module.parameters()):
-                raise DivergenceError(f"a weight of the {name} is not finite {after}")
-
     def state(self) -> dict[str, NDArray[Any]]:
         """Copy all that changes, between two updates: with it, training goes on exactly."""
-        state: dict[str, NDArray[Any]] = {"slots": np.array(self.slots)}
-        state["random"] = np.array(json.dumps(self.random.bit_generator.state))
+        random = json.dumps(self.random.bit_generator.state)
+        state: dict[str, NDArray[Any]] = {"slots": np.array(self.slots), "random": np.array(random)}
         for part, module in self._modules.items():
             state |= {f"{part}.{name}": t.numpy().copy() for name, t in module.state_dict().items()}
         for place, moments in self.optimizer.state_dict()["state"].items():

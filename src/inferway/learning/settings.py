@@ -95,20 +95,13 @@ class Settings:
         """Say if something depends on how much of the training is over."""
         return self.final_rate != 1.0 or self.final_sigma not in (None, self.sigma)
 
-    def share(self, slots: int) -> float:
-        """Part of the training that is over, 0..1."""
-        return min(slots / self.slots, 1.0)
-
-    def rates_at(self, slots: int) -> tuple[float, float]:
-        """Learning rates of actor and critic after so many slots."""
-        left = 1.0 + (self.final_rate - 1.0) * self.share(slots)
+    def at(self, slots: int) -> tuple[float, float, float]:
+        """Learning rates of actor and critic, and the noise's deviation, after so many slots."""
+        over = min(slots / self.slots, 1.0)
+        left = 1.0 + (self.final_rate - 1.0) * over
         critic = self.learning_rate if self.critic_rate is None else self.critic_rate
-        return self.learning_rate * left, critic * left
-
-    def sigma_at(self, slots: int) -> float:
-        """Standard deviation of the noise after so many slots."""
         final = self.sigma if self.final_sigma is None else self.final_sigma
-        return self.sigma + (final - self.sigma) * self.share(slots)
+        return self.learning_rate * left, critic * left, self.sigma + (final - self.sigma) * over
 
 
 # Settings of `inferway train` unless told to do as the paper does. The potential pays for a request

@@ -222,9 +222,9 @@ class SlottedSites:
         (E, n) probabilities by server are float64 at least 0, each row with a sum above 0; (E, K,
         2) are int64 smallest and largest batches, None for the scenario's own.
         """
-        rules = self._own_batches if batches is None else batches
-        given = np.ascontiguousarray(probabilities), np.ascontiguousarray(rules)
-        self._advance(self._pinned.handle, *given, self.control.slot_s)
+        rules = np.ascontiguousarray(self._own_batches if batches is None else batches)
+        routing = np.ascontiguousarray(probabilities)
+        self._advance(self._pinned.handle, routing, rules, self.control.slot_s)
         return self.rewards
 
     def clear(self) -> None:

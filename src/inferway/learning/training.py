@@ -185,8 +185,8 @@ def train(
             cpu_s=clock.cpu_s,
             slots_per_cpu_s=clock.slots_per_cpu_s(learner.slots),
         )
-        figures = trained.to_json()
-        result = {name: figures[name] for name in ("evaluated_slots", "goodput", "violation_ratio")}
+        names = ("evaluated_slots", "goodput", "violation_ratio")
+        result = {name: trained.to_json()[name] for name in names}
         about = control.about(task, slots=learner.slots, seed=seed, command=command, result=result)
         save(trained.policy, learner.actor.network.arrays(), about)
         return trained
@@ -365,8 +365,7 @@ def identity_of(
     begun = None if start is None else str(start)
     identity = {"task": task, "seed": seed, "start": begun, "settings": chosen, "sites": sites}
     text = json.dumps(identity, default=_plain)
-    plain: dict[str, Any] = json.loads(text, parse_constant=lambda name: str(float(name)))
-    return plain
+    return dict(json.loads(text, parse_constant=lambda name: str(float(name))))
 
 
 def _plain(value: Any) -> Any:
@@ -379,7 +378,15 @@ def _plain(value: Any) -> Any:
 
 def check_same(saved: Mapping[str, Any], wanted: Mapping[str, Any], path: Path) -> None:
     """Raise ValueError, with what differs, unless a checkpoint is of the training wanted."""
-    before, now = (_leaves(one) for one in (saved.get("identity", {}), wanted))
+    before, now = (
+        # What is in a part stands in its place.
+        {
+            name: one
+            for part, value in identity.items()
+            for name, one in (value if isinstance(value, dict) else {part: value}).items()
+        }
+        for identity in (saved.get("identity", {}), wanted)
+    )
     differ = [
         f"{name} ({_short(before.get(name))} there, {_short(now.get(name))} now)"
         for name in now | before
@@ -389,14 +396,6 @@ def check_same(saved: Mapping[str, Any], wanted: Mapping[str, Any], path: Path) 
         raise ValueError(
             f"{path} is of another training: {'; '.join(differ)}. Name another --out, or remove it."
         )
-
-
-def _leaves(identity: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        name: one
-        for part, value in identity.items()
-        for name, one in (value if isinstance(value, dict) else {part: value}).items()
-    }
 
 
 def _short(value: Any) -> str:

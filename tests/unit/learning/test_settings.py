@@ -27,10 +27,10 @@ def test_settings_out_of_range_are_refused(changes: dict[str, float], complaint:
 def test_schedules() -> None:
     settings = Settings(slots=100, final_rate=0.5, final_sigma=0.2, critic_rate=1e-3)
     assert settings.scheduled
-    assert settings.rates_at(0) == (2.5e-4, 1e-3)
-    assert settings.rates_at(50) == pytest.approx((1.875e-4, 7.5e-4))
-    assert settings.sigma_at(100) == pytest.approx(0.2)
-    assert settings.sigma_at(1000) == pytest.approx(0.2)
+    assert settings.at(0)[:2] == (2.5e-4, 1e-3)
+    assert settings.at(50)[:2] == pytest.approx((1.875e-4, 7.5e-4))
+    assert settings.at(100)[2] == pytest.approx(0.2)
+    assert settings.at(1000)[2] == pytest.approx(0.2)
     constant = Settings(slots=100)
     assert not constant.scheduled
-    assert (constant.rates_at(70)[0], constant.sigma_at(70)) == (2.5e-4, 0.698)
+    assert (constant.at(70)[0], constant.at(70)[2]) == (2.5e-4, 0.698)

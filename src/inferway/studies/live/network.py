@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -76,20 +75,21 @@ _TWIN_S: Final = 2.0
 
 def gain_table(rows: Sequence[Row], slots: int, slot_s: float, rate_per_s: float) -> Table:
     """Lay out gains and latencies, live and in both twins."""
-    cells = []
-    for row in rows:
-        twin = row["twin"] or dict.fromkeys(("ntag_ms", "slot_ntag_ms", "latency_s"), math.nan)
-        error, apart_ms = gain_error(row), row["ntag_ms"] - twin["ntag_ms"]
-        apart = f"{apart_ms:+.1f} ms" if error is None else relative(error)
-        gains = [f"{twin['ntag_ms']:.1f}", apart, f"{twin['slot_ntag_ms']:.1f}"]
-        if row["twin"] is None:
-            gains = ["-", "", "-"]
-        latencies = [milliseconds(one["latency_s"]) for one in (row, twin)]
-        cells.append([row["policy"], f"{row['ntag_ms']:.1f}", *gains, *latencies])
+
+    def cells(row: Row) -> list[str]:
+        gains, latency_s, twin = ["-", "", "-"], None, row["twin"]
+        if twin is not None:
+            error, apart_ms = gain_error(row), row["ntag_ms"] - twin["ntag_ms"]
+            apart = f"{apart_ms:+.1f} ms" if error is None else relative(error)
+            gains = [f"{twin['ntag_ms']:.1f}", apart, f"{twin['slot_ntag_ms']:.1f}"]
+            latency_s = twin["latency_s"]
+        latencies = milliseconds(row["latency_s"]), milliseconds(latency_s)
+        return [row["policy"], f"{row['ntag_ms']:.1f}", *gains, *latencies]
+
     return table(
         "Five nodes, live and in the twins: gain per request and latency, in ms",
         ["policy", "gain", "event twin", "apart", "slot twin", "latency", "event twin"],
-        cells,
+        [cells(row) for row in rows],
         caption=(
             f"{slots} slots of {slot_s:g} s for each policy, {rate_per_s:.0f} requests/s, the same "
             "ones. Gain (NTAG): what a request costs less than the cloud alone would let it cost, "
@@ -133,15 +133,16 @@ def gain_error(row: Row) -> float | None:
 def claims(rows: Sequence[Row]) -> list[Claim]:
     """Check what is to be shown; nothing about policies without a prediction."""
     found = []
+    others = [row["ntag_ms"] for row in rows if row["policy"] != REPOSITORY]
     for row in rows:
         if (error := gain_error(row)) is not None:
             says = f"the gain of {row['policy']} is within {CLOSE:.0%} of the event twin's"
             found.append(ours(says=says, value=abs(error), at_most=CLOSE, why=f"{error:+.1%}"))
-        others = [other["ntag_ms"] for other in rows if other["policy"] != REPOSITORY]
-        if row["policy"] == REPOSITORY and row["twin"] is not None and others:
-            apart = row["ntag_ms"] - row["twin"]["ntag_ms"]
+        elif row["twin"] is not None and others:
+            why = (
+                f"which is {row['ntag_ms'] - row['twin']['ntag_ms']:+.1f} ms from the event twin's"
+            )
             says = f"every other policy gains more than {REPOSITORY}"
-            why = f"which is {apart:+.1f} ms from the event twin's"
             margin_ms = min(others) - row["ntag_ms"]
             found.append(ours(says=says, value=margin_ms, at_least=ABOVE_ZERO, why=why))
     return found
@@ -190,24 +191,79 @@ def compare_placements(
         After Ctrl-C before anything was known.
     """
     out.mkdir(parents=True, exist_ok=True)
-    around_s = _START_S + _AROUND_S + _TWIN_S
-    steps = Steps(progress, 0.0)
-    interrupted = False
+    steps, interrupted = Steps(progress, 0.0), False
+    by_policy: dict[str, Row] = {}
+    records: dict[str, NetworkRecord] = {}
     with Contest.of(_FILE, seed, within_s, steps) as contest:
-        assert contest.deployment.placement is not None
-        slot_s = float(contest.deployment.placement.options["slot"])
-        steps.expect(_CALIBRATION_S + len(policies) * (slots * slot_s + around_s))
+        placement, count = contest.deployment.placement, len(policies)
+        assert placement is not None
+        slot_s = float(placement.options["slot"])
+        each_s = slots * slot_s + _START_S + _AROUND_S + _TWIN_S
+        steps.expect(_CALIBRATION_S + count * each_s)
         service_s = contest.alone(_CALIBRATION_S, 0.6)
         left = write(with_service(contest.deployment, service_s), out / _FILE)
-        driven = _Driven(contest, inferway.load(left), slot_s, slots, len(policies))
-        calls = [(call, one) for call in (driven.drive, driven.foresee) for one in policies]
+        deployment = inferway.load(left)
+
+        def drive(policy: str) -> None:
+            """Keep what a policy's nodes answer in whole slots, also where Ctrl-C ends it."""
+            nonlocal slots
+            began_s = time.monotonic()
+            steps.begin(f"{policy}: starting the nodes", _START_S)
+            data = placed(deployment, _NAMES.get(policy, policy), slots)
+            file = write(data, contest.folder / f"{policy}.yaml")
+            with network(inferway.load(file), contest.folder / policy) as nodes:
+                if not by_policy:
+                    # The other networks may take a fifth longer to start than the first.
+                    others_s = (count - 1) * 1.2 * (time.monotonic() - began_s)
+                    others_s += count * (_AROUND_S + _TWIN_S)
+                    left_s = contest.end_s - time.monotonic() - others_s
+                    fit = max(math.floor(left_s / count / slot_s), math.ceil(slots / 3))
+                    slots = min(fit, slots)
+                    steps.expect(others_s + count * slots * slot_s)
+                steps.begin(policy, slots * slot_s + _AROUND_S)
+                with NodesWatch(nodes, slot_s) as watch:
+                    record = drive_network(
+                        deployment,
+                        {node: nodes.url(node) for node in nodes.nodes},
+                        duration_s=slots * slot_s,
+                        seed=seed,
+                        with_slots=True,
+                        progress=lambda doing, part: steps.tell(f"{policy}: {doing}", part),
+                    )
+            whole = slots
+            if record.interrupted:
+                whole = math.floor(record.sent_s[-1] / slot_s) if len(record) else 0
+                record = record.only(record.slot < whole)
+            if whole:
+                records[policy] = record
+                usage = watch.usage(record.began_s, whole)
+                by_policy[policy] = _row(policy, record, *usage, deployment)
+            if record.interrupted:
+                raise KeyboardInterrupt
+
+        def foresee(policy: str) -> None:
+            """Have both twins predict what a policy led to."""
+            row, entered, doing = by_policy[policy], 0, f"{policy}: simulating"
+            steps.begin(doing, _TWIN_S)
+
+            def tell(number: int) -> None:
+                nonlocal entered
+                entered += number
+                steps.tell(doing, entered / row["offered"])
+
+            name = _NAMES.get(policy, policy)
+            twin = predict(deployment, name, slots=slots, seed=seed, progress=tell)
+            said = {"predicted_ntag_ms": twin["ntag_ms"], "slot_ntag_ms": twin["slot_ntag_ms"]}
+            row.update(said, twin=twin)
+
+        calls = [(call, one) for call in (drive, foresee) for one in policies]
         try:
             in_turn(Point({"policy": one}, call, {"policy": one}) for call, one in calls)
         except KeyboardInterrupt:
-            if not driven.rows:
+            if not by_policy:
                 raise
             interrupted = True
-    rows, records = list(driven.rows.values()), driven.records
+    rows = list(by_policy.values())
     rate_per_s = float(np.mean([row["offered"] / len(row["gain_ms"]) for row in rows])) / slot_s
     frames = _written(out, rows, records, slot_s)
     written = [str(path) for path in (*draw(out / "network", rows, slot_s), *frames, left)]
@@ -215,7 +271,7 @@ def compare_placements(
         rows=rows,
         found={
             "policies": [{name: row[name] for name in PRINTED} for row in rows],
-            "slots": driven.slots,
+            "slots": slots,
             "slot_s": slot_s,
             "service_s": service_s,
             "cpu_share": {row["policy"]: row["cpu_share"] for row in rows},
@@ -224,7 +280,7 @@ def compare_placements(
             "interrupted": interrupted,
         },
         claims=claims(rows),
-        tables=[gain_table(rows, driven.slots, slot_s, rate_per_s), service_table(rows)],
+        tables=[gain_table(rows, slots, slot_s, rate_per_s), service_table(rows)],
         closing=["\n" + "\n".join(written)],
         warnings=_warnings(rows),
         interrupted=interrupted,
@@ -246,80 +302,6 @@ def placed(deployment: Deployment, policy: str, slots: int) -> dict[str, Any]:
         inferway.place(deployment, policy=policy, slots=slots).yaml
     )
     return {name: part for name, part in data.items() if name != "placement"} | nodes
-
-
-@dataclass
-class _Driven:
-    """The runs so far, policy by policy."""
-
-    contest: Contest
-    deployment: Deployment
-    slot_s: float
-    slots: int
-    policies: int
-    rows: dict[str, Row] = field(default_factory=dict)
-    records: dict[str, NetworkRecord] = field(default_factory=dict)
-
-    def drive(self, policy: str) -> None:
-        """Run a policy's nodes, send them the requests, and keep what they answered.
-
-        Raises
-        ------
-        KeyboardInterrupt
-            After Ctrl-C; what was answered in whole slots until then is kept.
-        """
-        folder, steps, began = self.contest.folder, self.contest.steps, time.monotonic()
-        steps.begin(f"{policy}: starting the nodes", _START_S)
-        data = placed(self.deployment, _NAMES.get(policy, policy), self.slots)
-        file = write(data, folder / f"{policy}.yaml")
-        with network(inferway.load(file), folder / policy) as up:
-            if not self.rows:
-                self._fit(time.monotonic() - began)
-            duration_s = self.slots * self.slot_s
-            steps.begin(policy, duration_s + _AROUND_S)
-            with NodesWatch(up, self.slot_s) as watch:
-                record = drive_network(
-                    self.deployment,
-                    {node: up.url(node) for node in up.nodes},
-                    duration_s=duration_s,
-                    seed=self.contest.seed,
-                    with_slots=True,
-                    progress=lambda doing, part: steps.tell(f"{policy}: {doing}", part),
-                )
-        slots = self.slots
-        if record.interrupted:
-            slots = math.floor(record.sent_s[-1] / self.slot_s) if len(record) else 0
-            record = record.only(record.slot < slots)
-        if slots:
-            self.records[policy] = record
-            usage, moved_bytes = watch.usage(record.began_s, slots)
-            self.rows[policy] = _row(policy, record, usage, moved_bytes, self.deployment)
-        if record.interrupted:
-            raise KeyboardInterrupt
-
-    def foresee(self, policy: str) -> None:
-        """Have both twins predict what a policy led to."""
-        steps, row, entered = self.contest.steps, self.rows[policy], 0
-        steps.begin(f"{policy}: simulating", _TWIN_S)
-
-        def tell(number: int) -> None:
-            nonlocal entered
-            entered += number
-            steps.tell(f"{policy}: simulating", entered / row["offered"])
-
-        name, seed = _NAMES.get(policy, policy), self.contest.seed
-        twin = predict(self.deployment, name, slots=self.slots, seed=seed, progress=tell)
-        said = {"predicted_ntag_ms": twin["ntag_ms"], "slot_ntag_ms": twin["slot_ntag_ms"]}
-        row.update(said, twin=twin)
-
-    def _fit(self, start_s: float) -> None:
-        """Take as many slots as the time allows, a third of those asked for at least."""
-        # The other networks may take a fifth longer to start than the first.
-        others_s = (self.policies - 1) * 1.2 * start_s + self.policies * (_AROUND_S + _TWIN_S)
-        left_s = self.contest.end_s - time.monotonic() - others_s
-        fit = math.floor(left_s / self.policies / self.slot_s)
-        self.slots = min(max(fit, math.ceil(self.slots / 3)), self.slots)
-        self.contest.steps.expect(others_s + self.policies * self.slots * self.slot_s)
 
 
 def predict(

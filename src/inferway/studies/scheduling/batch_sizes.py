@@ -12,23 +12,7 @@ import numpy as np
 from inferway.experiments.curves import Curve, Drawing, Panel, panels
 from inferway.learning.site import PhaseTally, SlottedSites
 from inferway.studies import Claim, Point, Results, Study, claim, scales
-from inferway.studies.scheduling import CODE
-from inferway.studies.scheduling.burst import (
-    ACCURACY,
-    BURSTY,
-    DEADLINE_S,
-    HEAVY_PHI,
-    HOLDING_S,
-    LIGHT_PHI,
-    PHASES,
-    RATE_PER_S,
-    SERVICE_S,
-    SIZES,
-    VARIANTS,
-    batch_service_s,
-    control,
-    upper_bound,
-)
+from inferway.studies.scheduling import CODE, burst
 from inferway.studies.scheduling.train import digest, network
 from inferway.studies.scheduling.trial import learned
 from inferway.studies.sentences import ours
@@ -44,7 +28,8 @@ class Settings:
     policies: tuple[str, ...] = ("rl-po-b", "rl-fo-b")
     # Of the light and of the heavy model; the first is the one of the training.
     phis: tuple[tuple[float, float], ...] = (
-        (LIGHT_PHI, HEAVY_PHI), (0.5, 0.1), (0.6, 0.2), (0.8, 0.4), (0.9, 0.5), (0.5, 0.5),
+        (burst.LIGHT_PHI, burst.HEAVY_PHI), (0.5, 0.1), (0.6, 0.2), (0.8, 0.4), (0.9, 0.5),
+        (0.5, 0.5),
     )  # fmt: skip
     slots: int = 600_000
     trials: int = 3
@@ -77,9 +62,11 @@ def used(
     """
     del file
     decide, (light, heavy) = learned(network(policy)), phis
-    run = SlottedSites(control(policy, phis=(light, heavy)), count=min(_SITES, slots), seed=seed)
+    run = SlottedSites(
+        burst.control(policy, phis=(light, heavy)), count=min(_SITES, slots), seed=seed
+    )
     # By state, model, smallest or largest, and size.
-    seen = np.zeros((2, 2, 2, len(SIZES)))
+    seen = np.zeros((2, 2, 2, len(burst.SIZES)))
     for t in range(_WARMUP + -(-slots // run.count)):
         if t == _WARMUP:
             run.clear()
@@ -87,8 +74,8 @@ def used(
         phase = run.phase.copy()
         probabilities, rules = decide(run.observation)
         assert rules is not None
-        chosen = rules[..., None] == np.array(SIZES)
-        for at in PHASES.values():
+        chosen = rules[..., None] == np.array(burst.SIZES)
+        for at in burst.PHASES.values():
             seen[at] += chosen[phase == at].sum(axis=0)
         run.step(probabilities, rules)
     shares = seen / np.maximum(seen.sum(axis=3, keepdims=True), 1)
@@ -97,12 +84,12 @@ def used(
     figures = PhaseTally.of(run).figures()
     row: dict[str, Any] = {name: figures[name] for name in ("goodput", "violations")}
     row["bound"] = phase_bound((light, heavy))
-    for name, at in PHASES.items():
+    for name, at in burst.PHASES.items():
         for column in ("goodput", "violations", "heavy"):
             row[f"{column}_{name}"] = figures[f"{column}_{at}"]
-        for k, model in enumerate(VARIANTS):
+        for k, model in enumerate(burst.VARIANTS):
             for which, of in zip(("min", "max"), shares[at, k], strict=True):
-                row[f"{which}_{model}_{name}"] = float(of @ SIZES)
+                row[f"{which}_{model}_{name}"] = float(of @ burst.SIZES)
                 row[f"{which}_{model}_{name}_shares"] = of.tolist()
             served = int(batches[at, k])
             row[f"batch_{model}_{name}"] = answered[at, k] / served if served else math.nan
@@ -112,16 +99,16 @@ def used(
 def phase_bound(phis: tuple[float, float]) -> float:
     """The upper bound of the bursty goodput where all batches have their fastest size."""
     fastest = [
-        min(np.array(batch_service_s(service_s, phi)) / SIZES)
-        for service_s, phi in zip(SERVICE_S, phis, strict=True)
+        min(np.array(burst.batch_service_s(service_s, phi)) / burst.SIZES)
+        for service_s, phi in zip(burst.SERVICE_S, phis, strict=True)
     ]
-    return upper_bound(
-        RATE_PER_S[BURSTY],
+    return burst.upper_bound(
+        burst.RATE_PER_S[burst.BURSTY],
         counts=(2, 2),
         service_s=fastest,
-        accuracy=ACCURACY,
-        deadline_s=DEADLINE_S,
-        lasts_s=HOLDING_S[BURSTY],
+        accuracy=burst.ACCURACY,
+        deadline_s=burst.DEADLINE_S,
+        lasts_s=burst.HOLDING_S[burst.BURSTY],
     )[0]
 
 
@@ -137,7 +124,7 @@ def _figure(settings: Settings, results: Results) -> Drawing:
             [
                 Curve(
                     f"{policy.upper()}, {which}imum",
-                    SIZES,
+                    burst.SIZES,
                     _shares(trained, f"{which}_{model}_{name}_shares", policy),
                     color=color,
                     dash=dash,
@@ -146,10 +133,10 @@ def _figure(settings: Settings, results: Results) -> Drawing:
                 for which, dash in (("min", ":"), ("max", "-"))
             ],
             limits_up=(-5.0, 105.0),
-            ticks_across=SIZES,
+            ticks_across=burst.SIZES,
         )
         for model in ("heavy", "light")
-        for name in PHASES
+        for name in burst.PHASES
     ]
     for column, up in (("goodput", "goodput, overall, %"), ("violations", "violations, %")):
         curves = [
@@ -173,7 +160,7 @@ def _at(results: Results, column: str, policy: str, phis: tuple[float, float]) -
 def _shares(results: Results, column: str, policy: str) -> list[float]:
     """Of each size, the mean over the trials in percent."""
     rows = [row[column] for row in results.where(policy=policy).rows]
-    return (100 * np.mean(rows, axis=0)).tolist() if rows else [math.nan] * len(SIZES)
+    return (100 * np.mean(rows, axis=0)).tolist() if rows else [math.nan] * len(burst.SIZES)
 
 
 def _claims(settings: Settings, results: Results) -> list[Claim]:
@@ -187,13 +174,13 @@ def _claims(settings: Settings, results: Results) -> list[Claim]:
                 f"{policy.upper()}: in the normal state the smallest batch of both models is set "
                 "to small values.",
                 "greatest mean of the smallest batch",
-                max(of(f"min_{model}_normal") for model in VARIANTS),
+                max(of(f"min_{model}_normal") for model in burst.VARIANTS),
                 "at most 1.5",
                 "; ".join(
                     f"{model}, {name}: {of(f'min_{model}_{name}'):.2f} to "
                     f"{of(f'max_{model}_{name}'):.2f}"
-                    for model in VARIANTS
-                    for name in PHASES
+                    for model in burst.VARIANTS
+                    for name in burst.PHASES
                 ),
             )
         )

@@ -11,17 +11,7 @@ from typing import Any
 from inferway.experiments.curves import Curve, Drawing, Look, Panel, panels
 from inferway.experiments.results import largest
 from inferway.studies import Claim, Point, Results, Study, claim, scales
-from inferway.studies.scheduling import CODE
-from inferway.studies.scheduling.burst import (
-    ACCURACY,
-    BURSTY,
-    DEADLINE_S,
-    HOLDING_S,
-    RATE_PER_S,
-    SERVICE_S,
-    VIOLATIONS,
-    upper_bound,
-)
+from inferway.studies.scheduling import CODE, burst
 from inferway.studies.scheduling.look import LABELS, half_width, written
 from inferway.studies.scheduling.train import at_deadline
 from inferway.studies.scheduling.trial import point
@@ -29,15 +19,15 @@ from inferway.studies.sentences import ours
 
 _RULES = ("sa", "deadline", "hand", "lw")
 _COLORS = {"rl-po": 0, "rl-fo": 1, "sa": 2, "deadline": 3, "hand": 4, "lw": 5}
-_SITE: dict[str, Any] = {"counts": (2, 2), "service_s": SERVICE_S, "accuracy": ACCURACY}
+_SITE: dict[str, Any] = {"counts": (2, 2), "service_s": burst.SERVICE_S, "accuracy": burst.ACCURACY}
 _GOODPUT = "goodput, overall, %"
 
 
-def bound(deadline_s: float = DEADLINE_S) -> float:
+def bound(deadline_s: float = burst.DEADLINE_S) -> float:
     """The greatest goodput ratio, the mean of both states: [Tan24]'s overall."""
     both = [
-        upper_bound(rate, **_SITE, deadline_s=deadline_s, lasts_s=lasts_s)[0]
-        for rate, lasts_s in zip(RATE_PER_S, HOLDING_S, strict=True)
+        burst.upper_bound(rate, **_SITE, deadline_s=deadline_s, lasts_s=lasts_s)[0]
+        for rate, lasts_s in zip(burst.RATE_PER_S, burst.HOLDING_S, strict=True)
     ]
     return sum(both) / len(both)
 
@@ -90,7 +80,7 @@ def _figure(settings: Settings, results: Results) -> Drawing:
         for column in ("goodput", "violations")
     )
     limit = Curve("upper bound", [1000 * one for one in deadlines_s], highest)
-    p98, up = [("P98", 100 * VIOLATIONS)], "violations, overall, %"
+    p98, up = [("P98", 100 * burst.VIOLATIONS)], "violations, overall, %"
     shown = [
         Panel("", across, _GOODPUT, [limit, *goodput]),
         Panel("", across, up, late, levels=p98),
@@ -117,7 +107,7 @@ def _claims(settings: Settings, results: Results) -> list[Claim]:
             f"{LABELS[row]} always meets the P98 requirement.",
             f"greatest violation ratio from {first} to {last} ms",
             largest(of("violations", row)),
-            f"at most {100 * VIOLATIONS:g} %",
+            f"at most {100 * burst.VIOLATIONS:g} %",
             by_deadline(row),
         )
         for row in settings.learned
@@ -187,8 +177,7 @@ def _belief_points(settings: BeliefSettings) -> list[Point]:
     for trial in range(settings.trials):
         for policy, cv, factor in cases:
             law: dict[str, Any] = {"distribution": "lognormal" if cv else "deterministic", "cv": cv}
-            if factor:
-                law["options"] = {"margin": factor}
+            law |= {"options": {"margin": factor}} if factor else {}
             one = point(policy, "map", settings.slots, trial, **law)
             made.append(replace(one, label={**one.label, "cv": cv, "factor": factor}))
     return made
@@ -231,8 +220,12 @@ def _belief_figure(settings: BeliefSettings, results: Results) -> Drawing:
 
 def _belief_claims(settings: BeliefSettings, results: Results) -> list[Claim]:
     highest = bound()
-    burst: dict[str, Any] = {"deadline_s": DEADLINE_S, "lasts_s": HOLDING_S[BURSTY]}
-    bursty, shares = upper_bound(RATE_PER_S[BURSTY], **_SITE, **burst)
+    bursty, shares = burst.upper_bound(
+        burst.RATE_PER_S[burst.BURSTY],
+        **_SITE,
+        deadline_s=burst.DEADLINE_S,
+        lasts_s=burst.HOLDING_S[burst.BURSTY],
+    )
     places = {(row["row"], row["cv"], row["factor"]) for row in results.rows}
     means = [
         results.measure("goodput", row=row, cv=cv, factor=factor).mean for row, cv, factor in places
@@ -244,7 +237,7 @@ def _belief_claims(settings: BeliefSettings, results: Results) -> list[Claim]:
             max(means, default=math.nan) - highest,
             "at most 0.01 %",
             f"the bound is {highest:.5f}: bursty {bursty:.5f} with {100 * shares[1]:.2f} % at the "
-            f"heavy servers, normal {ACCURACY[1]:g}; a run differs from its mean by chance",
+            f"heavy servers, normal {burst.ACCURACY[1]:g}; a run differs from its mean by chance",
         )
     ]
     limits = {0.0: highest - 0.0001, 0.2: 0.808, 0.5: 0.808}

@@ -22,15 +22,7 @@ from inferway.scheduling.infaas import Infaas
 from inferway.scheduling.neural_policy import NeuralPolicy, fits, pairs_of
 from inferway.scheduling.sa import StationaryApproximation
 from inferway.studies import Point
-from inferway.studies.scheduling.burst import (
-    DEADLINE_S,
-    HEAVY_PHI,
-    LIGHT_PHI,
-    PHASES,
-    SERVICE_S,
-    mean_rate_per_s,
-    scenario,
-)
+from inferway.studies.scheduling import burst
 from inferway.studies.scheduling.train import digest, network
 from inferway.twin import run
 from inferway.twin.scenario import Scenario
@@ -61,11 +53,11 @@ def evaluated(
     slots: int,
     seed: int,
     *,
-    deadline_s: float = DEADLINE_S,
+    deadline_s: float = burst.DEADLINE_S,
     trained: str = "",
     file: str = "",
     events: bool = False,
-    service_s: tuple[float, float] = SERVICE_S,
+    service_s: tuple[float, float] = burst.SERVICE_S,
     distribution: str = "deterministic",
     cv: float = 0.0,
     options: Mapping[str, Any] | None = None,
@@ -77,14 +69,14 @@ def evaluated(
     was evaluated. With `events`, what decides in slots runs on the twin's event-driven engine.
     """
     del file
-    site = scenario(
+    site = burst.scenario(
         workload,
         counts=_FLEETS.get(policy, (2, 2)),
         deadline_s=deadline_s,
         service_s=service_s,
         distribution=distribution,
         cv=cv,
-        phis=(LIGHT_PHI, HEAVY_PHI) if policy.endswith("-b") else None,
+        phis=(burst.LIGHT_PHI, burst.HEAVY_PHI) if policy.endswith("-b") else None,
     )
     chosen = options or {}
     if policy in BY_EVENTS:
@@ -111,23 +103,20 @@ def evaluated(
     heavy = [k for k, variant in enumerate(site.fleet.variants) if variant == "heavy"]
     lost = (tally.rejected, tally.late, tally.sent[:, heavy].sum(axis=1))
     shares = (tally.goodput, tally.violations, *(one / tally.arrived.clip(1) for one in lost))
-    return row_of({name: [float(of[phase]) for of in shares] for name, phase in PHASES.items()})
+    return row_of(
+        {name: [float(of[phase]) for of in shares] for name, phase in burst.PHASES.items()}
+    )
 
 
 def _by_events(site: Scenario, slots: int, seed: int) -> dict[str, Any]:
-    queries = round(slots * mean_rate_per_s())
+    queries = round(slots * burst.mean_rate_per_s())
     phases = run(site, queries=queries, seed=seed, warmup=_WARMUP, workers=1).phases
-    states = {name: phases[place] for name, place in PHASES.items()}
+    states = {name: phases[place] for name, place in burst.PHASES.items()}
     return row_of(
         {
-            name: (
-                one.goodput,
-                one.violation_ratio,
-                one.rejected + one.dropped,
-                one.late,
-                one.dispatched.get("heavy", 0.0),
-            )
+            name: (one.goodput, one.violation_ratio, one.rejected + one.dropped, one.late, heavy)
             for name, one in states.items()
+            for heavy in [one.dispatched.get("heavy", 0.0)]
         }
     )
 
@@ -147,7 +136,7 @@ def row_of(states: Mapping[str, Sequence[float]]) -> dict[str, Any]:
         row[name] = sum(shares) / len(shares)
     for state in states:
         row[f"scheduled_{state}"] = row[f"heavy_{state}"] + row[f"rejected_{state}"]
-    return {**row, "rate": row["goodput"] * mean_rate_per_s()}
+    return {**row, "rate": row["goodput"] * burst.mean_rate_per_s()}
 
 
 def point(
