@@ -15,8 +15,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferway.catalog import zoo
-from inferway.catalog.evaluation import Right, gain_of, profiled, right_answers
-from inferway.catalog.measurement import ROUNDS, Progress, answers, machine
+from inferway.catalog.evaluation import (
+    ROUNDS,
+    Progress,
+    Right,
+    answers,
+    gain_of,
+    machine,
+    profiled,
+    right_answers,
+)
 from inferway.extras import installing
 from zoo.images import Originals, Split, draw, originals, split
 from zoo.ladder import NETWORKS, VARIANTS, Network, Weights, model

@@ -36,21 +36,18 @@ if TYPE_CHECKING:
     from inferway.studies import study
 
 _FROM = {
-    "Deployment": "inferway.deployment",
-    "DeploymentError": "inferway.deployment",
-    "bound": "inferway.experiments.bounded",
-    "check": "inferway.experiments.findings",
-    "drive": "inferway.experiments.driven",
-    "load": "inferway.deployment",
-    "place": "inferway.experiments.networks",
-    "plan": "inferway.experiments.planned",
-    "replay": "inferway.dispatch.replay",
-    "schema": "inferway.deployment",
-    "serve": "inferway.live.running",
-    "simulate": "inferway.experiments.simulation",
-    "study": "inferway.studies",
-    "sweep": "inferway.experiments.sweep",
-    "train": "inferway.experiments.trained",
+    "inferway.deployment": ("Deployment", "DeploymentError", "load", "schema"),
+    "inferway.dispatch.replay": ("replay",),
+    "inferway.experiments.bounded": ("bound",),
+    "inferway.experiments.driven": ("drive",),
+    "inferway.experiments.findings": ("check",),
+    "inferway.experiments.networks": ("place",),
+    "inferway.experiments.planned": ("plan",),
+    "inferway.experiments.simulation": ("simulate",),
+    "inferway.experiments.sweep": ("sweep",),
+    "inferway.experiments.trained": ("train",),
+    "inferway.live.running": ("serve",),
+    "inferway.studies": ("study",),
 }
 
 __all__ = [
@@ -74,9 +71,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _FROM:
-        raise AttributeError(f"module 'inferway' has no attribute {name!r}")
-    return getattr(importlib.import_module(_FROM[name]), name)
+    for module, names in _FROM.items():
+        if name in names:
+            return getattr(importlib.import_module(module), name)
+    raise AttributeError(f"module 'inferway' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+# PyTorch's builds for processors, which pip prefers to those that bring gigabytes of CUDA.
 _WITHOUT_CUDA: Final = " --extra-index-url https://download.pytorch.org/whl/cpu"
-"""PyTorch's builds for processors, which pip prefers to those that bring gigabytes of CUDA."""
 
 
 def installing(extra: str) -> str:

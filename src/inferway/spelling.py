@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-_LONGEST = 80
-"""Letters of what may be a slip of somebody's finger."""
+_LONGEST = 80  # letters of what may be a slip of somebody's finger
 
 
 def edits(word: str, other: str, most: int) -> int:
@@ -55,7 +54,6 @@ def closest(word: str, known: Iterable[str]) -> str | None:
 
 
 def _begins(word: str, nearly: str) -> bool:
-    """Tell whether a word begins as another one, but for one edit."""
     size = len(nearly)
     return any(edits(nearly, word[:end], 1) <= 1 for end in range(size - 1, size + 2))
 

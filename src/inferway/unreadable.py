@@ -9,11 +9,10 @@ from __future__ import annotations
 from textwrap import shorten
 from typing import Final
 
+# What `json` and `msgspec` raise: not the format, not the type, not UTF-8, or nested too deep.
 UNREADABLE: Final = (ValueError, RecursionError)
-"""What `json` and `msgspec` raise: not the format, not the type, not UTF-8, or nested too deep."""
 
-LONGEST_FAULT: Final = 500
-"""Characters of a reader's complaint that are told."""
+LONGEST_FAULT: Final = 500  # characters of a reader's complaint that are told
 
 
 def fault(error: BaseException) -> str:

@@ -14,7 +14,7 @@ import pytest
 
 import inferway
 from inferway.cli import main
-from inferway.cli.failure import CommandError, report
+from inferway.cli.terminal import CommandError, report
 
 COMMANDS = [
     "demo",

@@ -1,49 +1,55 @@
-"""The digits zoo's worth: accuracies, the gain of each step, the profiles."""
+"""The digits zoo's worth on this machine: accuracies, gains, service times, memory.
+
+Other programs on the machine can only make a call longer. So each service time is measured in
+several rounds, spread over all variants, and the round with the least mean is what is told; the
+thread's processor time beside it shows what a free core would have taken.
+"""
 
 from __future__ import annotations
 
 import itertools
+import os
+import platform
+import re
+import subprocess
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from inferway.catalog import zoo
-from inferway.catalog.measurement import (
-    LARGEST_RUN,
-    ROUND_S,
-    ROUNDS,
-    Progress,
-    answers,
-    machine,
-    resident_bytes,
-    service_times,
-)
-from inferway.catalog.zoo import Profile
+from inferway.catalog.zoo import Profile, ServiceProfile
+from inferway.runtime import OnnxRuntime, Runtime
 from inferway.runtime.artifact import digest_of
 from inferway.runtime.growth import growth_of
 
 RESAMPLES: Final = 10_000
 LEVEL: Final = 0.95
 _CHUNK: Final = 1000
+BATCHES: Final = (1, 8)
+ROUNDS: Final = 5
+LARGEST_RUN: Final = 64  # rows of the largest run whose memory is measured
+ROUND_S: Final = 0.25  # least time of a round, in seconds
+
+_LEAST_CALLS: Final = 10
+_WARM_CALLS: Final = 3
+_ROWS: Final = 32  # per call when only the answers matter
+
+Progress = Callable[[float, str], None]  # told the share that is done, 0..1, and of what
+Right = NDArray[np.bool_]  # per test image: the model's answer was right
 
 
-@dataclass(frozen=True, slots=True)
-class ResampledMean:
-    """A mean over images.
+class ResampledMean(NamedTuple):
+    """A mean over images, the ends of its 95 % percentile interval, and a one-sided p-value.
 
-    Attributes
-    ----------
-    mean
-        The estimate.
-    interval
-        Lower and upper end of the 95 % percentile interval.
-    p
-        One-sided: the share of resamples with a mean of 0 or less, never below 1/(resamples + 1).
+    `p` is the share of resamples with a mean of 0 or less, never below 1/(resamples + 1).
     """
 
     mean: float
@@ -71,10 +77,8 @@ def estimate(
         model over another the difference of the two (-1, 0 or 1).
     source
         Which original each image was drawn from, shape [N].
-    seed
-        Of the resampling.
-    resamples
-        How many.
+    seed, resamples
+        Of the resampling, and how many.
 
     Raises
     ------
@@ -89,22 +93,17 @@ def estimate(
     total = np.bincount(cluster, weights=values.astype(np.float64))
     size = np.bincount(cluster).astype(np.float64)
     clusters = len(size)
-    random = np.random.default_rng(seed)
-    means, even = [], np.full(clusters, 1 / clusters)
+    random, even = np.random.default_rng(seed), np.full(clusters, 1 / clusters)
+    drawn = np.empty(resamples)
     for start in range(0, resamples, _CHUNK):
         # How often each source is drawn, [chunk, clusters]; then sums are two products.
         some = min(_CHUNK, resamples - start)
         times = random.multinomial(clusters, even, size=some).astype(np.float64)
-        means.append((times @ total) / (times @ size))
-    drawn = np.concatenate(means)
+        drawn[start : start + some] = (times @ total) / (times @ size)
     low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     # A tie of resampled means at 0 up to rounding counts as "no gain".
     p = (1 + np.count_nonzero(drawn <= 1e-12)) / (resamples + 1)
     return ResampledMean(float(total.sum() / size.sum()), (float(low), float(high)), float(p))
-
-
-Right = NDArray[np.bool_]
-"""Per test image, whether a model's answer was right."""
 
 
 def measure(
@@ -141,9 +140,13 @@ def measure(
         As `inferway.catalog.zoo.load` would read it from `folder`.
     """
     tell = progress or (lambda share, what: None)
-    known = zoo.load("digits")
+    known, chosen = zoo.load("digits"), zoo.testset("digits")
     paths = {name: known.file(profile.file) for name, profile in known.profiles.items()}
-    chosen = _some(zoo.testset("digits"), images, seed)
+    if images is not None and images < 1:
+        raise ValueError(f"images is {images}; measure on at least 1 test image")
+    if images is not None:
+        some = np.sort(np.random.default_rng(seed).permutation(len(chosen))[:images])
+        chosen = zoo.TestSet(chosen.images[some], chosen.labels[some], chosen.source[some])
     right = right_answers(
         paths, chosen, workers=workers, progress=lambda share, what: tell(0.6 * share, what)
     )
@@ -157,13 +160,12 @@ def measure(
         seed=seed,
         progress=lambda share, what: tell(0.6 + 0.4 * share, what),
     )
-    made = {**known.made, "measured_on": machine(), "test_images": len(chosen)}
     measured = replace(
         known,
         origin="measured",
         profiles=profiles,
         steps=steps,
-        made=made,
+        made={**known.made, "measured_on": machine(), "test_images": len(chosen)},
         folders=tuple(dict.fromkeys([*([folder] if folder else []), *known.folders])),
     )
     if folder is not None:
@@ -210,12 +212,7 @@ def profiled(
 ) -> tuple[dict[str, Profile], tuple[dict[str, Any], ...]]:
     """Measure service times and memory and join them with the accuracies.
 
-    Returns
-    -------
-    dict
-        Profiles by variant, fastest first.
-    tuple
-        The steps of the ladder: what each variant gains over the one before.
+    Gives the profiles by variant, fastest first, and what each gains over the one before.
     """
     served = service_times(
         list(paths.values()),
@@ -226,8 +223,7 @@ def profiled(
     )
     profiles = []
     for (name, path), service in zip(paths.items(), served, strict=True):
-        accuracy = estimate(right[name], testset.source, seed=seed)
-        content = path.read_bytes()
+        accuracy, content = estimate(right[name], testset.source, seed=seed), path.read_bytes()
         profiles.append(
             Profile(
                 name=name,
@@ -262,10 +258,122 @@ def gain_of(high: Right, low: Right, source: NDArray[np.int64], *, seed: int) ->
     return {"gain": gain.mean, "interval": list(gain.interval), "p": gain.p}
 
 
-def _some(testset: zoo.TestSet, images: int | None, seed: int) -> zoo.TestSet:
-    if images is None or images >= len(testset):
-        return testset
-    if images < 1:
-        raise ValueError(f"images is {images}; measure on at least 1 test image")
-    chosen = np.sort(np.random.default_rng(seed).permutation(len(testset))[:images])
-    return zoo.TestSet(testset.images[chosen], testset.labels[chosen], testset.source[chosen])
+def service_times(
+    paths: Sequence[Path],
+    images: NDArray[np.float32],
+    *,
+    rounds: int = ROUNDS,
+    round_s: float = ROUND_S,
+    progress: Progress | None = None,
+) -> list[tuple[ServiceProfile, ...]]:
+    """Measure how long models of one image input take, on one thread, at each of `BATCHES`.
+
+    `images`, float32 of shape [N, 1, S, S], are at least as many as the largest batch. Each is
+    measured in so many rounds, of `round_s` seconds at least.
+    """
+    runtimes = [OnnxRuntime(path) for path in paths]
+    measured: dict[tuple[int, int], list[ServiceProfile]] = {}
+    rounded = list(itertools.product(range(rounds), enumerate(runtimes), BATCHES))
+    for done, (_, (number, runtime), batch) in enumerate(rounded, 1):
+        profile = _round(runtime, images, batch, round_s)
+        measured.setdefault((number, batch), []).append(profile)
+        if progress:
+            stem = paths[number].stem
+            progress(done / len(rounded), f"service time of {stem} at batch {batch}")
+    for runtime in runtimes:
+        runtime.close()
+    best = {key: min(profiles, key=lambda one: one.mean_s) for key, profiles in measured.items()}
+    return [tuple(best[number, batch] for batch in BATCHES) for number in range(len(paths))]
+
+
+def _round(
+    runtime: Runtime, images: NDArray[np.float32], batch: int, round_s: float
+) -> ServiceProfile:
+    name = runtime.signature.inputs[0].name
+    asked = [
+        {name: images[start : start + batch]} for start in range(0, len(images) - batch + 1, batch)
+    ]
+    for call in range(_WARM_CALLS):
+        runtime.run(asked[call % len(asked)])
+    times: list[float] = []
+    cpu = time.thread_time()
+    end = time.perf_counter() + round_s
+    while len(times) < _LEAST_CALLS or time.perf_counter() < end:
+        one = asked[len(times) % len(asked)]
+        start_s = time.perf_counter()
+        runtime.run(one)
+        times.append(time.perf_counter() - start_s)
+    cpu = time.thread_time() - cpu
+    p50, p99 = np.quantile(times, [0.5, 0.99])
+    return ServiceProfile(batch, float(np.mean(times)), float(p50), float(p99), cpu / len(times))
+
+
+def answers(
+    path: Path,
+    images: NDArray[np.float32],
+    *,
+    workers: int = 1,
+    progress: Callable[[int], None] | None = None,
+) -> NDArray[np.float32]:
+    """Ask a model of one input and one output about all images, with so many threads.
+
+    `progress` is called after each call with its number of images.
+    """
+
+    def answer(start: int) -> NDArray[np.float32]:
+        some = images[start : start + _ROWS]
+        rows: NDArray[np.float32] = runtime.run({asked: some})[given]
+        if progress:
+            progress(len(some))
+        return rows
+
+    with closing(OnnxRuntime(path)) as runtime, ThreadPoolExecutor(workers) as pool:
+        asked, given = runtime.signature.inputs[0].name, runtime.signature.outputs[0].name
+        return np.concatenate(list(pool.map(answer, range(0, len(images), _ROWS))))
+
+
+def resident_bytes(path: Path) -> int:
+    """Measure the memory that one loaded and used instance adds to a process, in bytes.
+
+    It runs in a process of its own: in this one, memory freed by others would be used first.
+    """
+    program = "import sys; from inferway.catalog.evaluation import _resident; _resident(sys.argv)"
+    command = [sys.executable, "-c", program, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    return int(done.stdout)
+
+
+def _resident(arguments: list[str]) -> None:
+    import onnxruntime  # noqa: F401 - the library itself is no part of an instance
+    import psutil
+
+    from inferway.runtime.artifact import newest_opset, read
+
+    path, process = Path(arguments[1]), psutil.Process()
+    newest_opset()  # loads the libraries' code with a model of one node
+    _, signature = read(path)
+    image = signature.inputs[0]
+    rows = np.zeros((1, *image.shape[1:]), image.dtype)
+    before = process.memory_info().rss
+    runtime = OnnxRuntime(path)
+    runtime.run({image.name: rows})
+    print(max(0, process.memory_info().rss - before))
+
+
+def machine() -> dict[str, Any]:
+    """Describe this machine and the libraries that measurements depend on."""
+    from importlib.metadata import version
+
+    processor = platform.processor() or platform.machine()
+    with suppress(OSError):
+        listing = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+        if model := re.search(r"^model name\s*:(.*)$", listing, re.MULTILINE):
+            processor = model[1].strip()
+    return {
+        "processor": processor,
+        "cores": os.cpu_count(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        "onnxruntime": version("onnxruntime"),
+        "numpy": version("numpy"),
+    }

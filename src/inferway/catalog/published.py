@@ -1,4 +1,4 @@
-"""Published tables of variants: facts without models, for placement and simulation.
+"""Published tables of variants, built in or timm's own: facts without models.
 
 ``paper/yolov4``: variants of YOLOv4 on two graphics cards, Table II of [SiSalem23]
 (doi:10.1109/TNET.2023.3305922), which adapts the values of the pruned ones from another work.
@@ -10,39 +10,32 @@ model at that image size), millions of parameters, and images per second on an R
 2.4, mixed precision, large batches) and on one Core i9-10940X (PyTorch 2.4, compiled, batch 1).
 These are the models that no other beats in both accuracy and speed on the RTX 3090, without timm's
 own test models and without second forms of one model (``levit_conv``).
+
+A folder of the user's with timm's results (Apache-2.0) holds ``results-imagenet.csv`` (accuracy)
+and tables of inference speed, ``benchmark-infer-amp-nhwc-pt240-cu124-rtx3090.csv`` and the like;
+they are read where they lie. A variant is a model at an image size, as ``efficientnet_b0-224``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import csv
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from inferway.catalog.zoo import CatalogError
 from inferway.spelling import closest
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One variant of a table.
-
-    Attributes
-    ----------
-    name
-        The variant.
-    accuracy
-        0..1.
-    size_bytes
-        What one running copy takes of a node's budget.
-    mean_s
-        Mean time of one inference in seconds, by hardware.
-    """
+class Entry(NamedTuple):
+    """One variant of a table."""
 
     name: str
-    accuracy: float
-    size_bytes: int
-    mean_s: Mapping[str, float]
+    accuracy: float  # 0..1
+    size_bytes: int  # what one running copy takes of a node's budget
+    mean_s: Mapping[str, float]  # mean time of one inference in seconds, by hardware
 
 
 def tables() -> tuple[str, ...]:
@@ -108,27 +101,30 @@ def chosen(
         if dash and size.isdecimal():
             by_name[_plain(model)] = entry
     by_name |= {_plain(entry.name): entry for entry in entries}
-    found = []
     for name in variants:
-        named = by_name.get(_plain(name))
-        if named is None:
+        if _plain(name) not in by_name:
             close = closest(_plain(name), by_name)
             hint = f"; did you mean {by_name[close].name}?" if close else ""
             raise CatalogError(f"the catalog has no variant {name}{hint}")
-        found.append(Entry(name, named.accuracy, named.size_bytes, named.mean_s))
-    return tuple(found)
+    return tuple(by_name[_plain(name)]._replace(name=name) for name in variants)
 
 
 def _plain(name: str) -> str:
     return name.lower().replace("-", "").replace("_", "")
 
 
-_MIB = 2**20
+_BYTES_PER_PARAMETER = 4  # single precision, as timm's weights are stored
 
 
 def _variant(name: str, points: float, mib: int, titan_rtx: float, gtx_980: float) -> Entry:
     mean = {"titan-rtx": 1 / titan_rtx, "gtx-980": 1 / gtx_980}
-    return Entry(name, round(points / 100, 4), mib * _MIB, MappingProxyType(mean))
+    return Entry(name, round(points / 100, 4), mib * 2**20, MappingProxyType(mean))
+
+
+def _classifier(name: str, top1: float, millions: float, rtx3090: float, i9_10940x: float) -> Entry:
+    mean = {"rtx3090": 1 / rtx3090, "i9_10940x": 1 / i9_10940x}
+    size = round(millions * 1e6) * _BYTES_PER_PARAMETER
+    return Entry(name, round(top1 / 100, 5), size, MappingProxyType(mean))
 
 
 YOLOV4 = (
@@ -144,16 +140,6 @@ YOLOV4 = (
     _variant("tiny-416p", 38.7, 187, 888, 302),
     _variant("tiny-288p", 34.4, 160, 1272, 433),
 )
-
-
-_BYTES_PER_PARAMETER = 4  # single precision, as timm's weights are stored
-
-
-def _classifier(name: str, top1: float, millions: float, rtx3090: float, i9_10940x: float) -> Entry:
-    mean = {"rtx3090": 1 / rtx3090, "i9_10940x": 1 / i9_10940x}
-    size = round(millions * 1e6) * _BYTES_PER_PARAMETER
-    return Entry(name, round(top1 / 100, 5), size, MappingProxyType(mean))
-
 
 CLASSIFIERS = (
     # model and image size, top-1 in percent, million parameters, images/s on RTX 3090 and on CPU
@@ -192,3 +178,124 @@ CLASSIFIERS = (
 )
 
 _TABLES: Final = {"paper/yolov4": YOLOV4, "timm/pareto": CLASSIFIERS}
+
+ACCURACY = "results-imagenet.csv"
+_SPEED = re.compile(r"benchmark-infer-.*?pt(?P<torch>\d+)-(?:cu\d+|cpu)-(?P<hardware>[^-]+)(-.*)?")
+
+Sized = tuple[str, str]  # model without its training tag, image size
+
+
+def read_timm(folder: Path, hardware: str | None = None) -> list[Entry]:
+    """Read a folder of timm's results.
+
+    A speed table does not say which trained weights it ran, as speed does not depend on them; the
+    most accurate weights of that model at that image size count. Models whose accuracy at the size
+    of the speed test is unknown are left out.
+
+    Parameters
+    ----------
+    folder
+        Where the files are.
+    hardware
+        Read only this speed table, such as ``rtx3090``; all of the folder if not given. The nodes
+        of a network name their hardware alike.
+
+    Returns
+    -------
+    list of Entry
+        Fastest first. `mean_s` is one over the images per second of the benchmark: at its batch
+        size, so that on graphics cards (batches of hundreds) an image that comes alone takes
+        longer. `size_bytes` is that of the weights, 4 bytes per parameter; what running them takes
+        beyond that, timm does not say.
+
+    Raises
+    ------
+    CatalogError
+        If a file is missing or is not one of timm's.
+    """
+    tables = speed_tables(folder)
+    if hardware is not None:
+        if hardware not in tables:
+            known = ", ".join(tables) or "none"
+            raise CatalogError(f"{folder} has no speed table for {hardware} (known: {known})")
+        tables = {hardware: tables[hardware]}
+    if not tables:
+        raise CatalogError(f"{folder} holds no speed tables (benchmark-infer-*-HARDWARE.csv)")
+    right = accuracies(folder / ACCURACY)
+    times: dict[Sized, dict[str, float]] = {}
+    size: dict[Sized, int] = {}
+    for name, path in tables.items():
+        for line, row in _rows(path):
+            sized = (row["model"], row["infer_img_size"])
+            if sized in right and name not in times.get(sized, {}):
+                speed = _number(path, line, row, "infer_samples_per_sec")
+                if speed <= 0:
+                    raise CatalogError(f"{path} line {line}: {speed:g} images/s is not a speed")
+                times.setdefault(sized, {})[name] = 1.0 / speed
+                millions = _number(path, line, row, "param_count")
+                size[sized] = round(millions * 1e6) * _BYTES_PER_PARAMETER
+    if not times:
+        raise CatalogError(f"no model of {folder} has both an accuracy and a speed")
+    found = [
+        Entry(f"{model}-{pixels}", right[model, pixels], size[model, pixels], mean)
+        for (model, pixels), mean in times.items()
+    ]
+    return sorted(found, key=lambda entry: (min(entry.mean_s.values()), entry.name))
+
+
+def speed_tables(folder: Path) -> dict[str, Path]:
+    """Find the speed tables of a folder by hardware; of several for one, the newest PyTorch's."""
+    found: dict[str, tuple[int, str]] = {}
+    for path in sorted(folder.glob("benchmark-infer-*.csv")):
+        match = _SPEED.fullmatch(path.stem)
+        if match is not None:
+            this = (int(match["torch"]), path.name)
+            found[match["hardware"]] = max(found.get(match["hardware"], (0, "")), this)
+    return {hardware: folder / name for hardware, (_, name) in sorted(found.items())}
+
+
+def accuracies(path: Path) -> Mapping[Sized, float]:
+    """Read the best top-1 accuracy, 0..1, of each model at each image size.
+
+    Raises
+    ------
+    CatalogError
+        If it cannot be read.
+    """
+    best: dict[Sized, float] = {}
+    for line, row in _rows(path):
+        model, _, _ = row["model"].partition(".")
+        points = _number(path, line, row, "top1")
+        if not 0 <= points <= 100:
+            raise CatalogError(f"{path} line {line}: a top-1 accuracy of {points:g} %")
+        key = (model, row["img_size"])
+        best[key] = max(best.get(key, 0.0), round(points / 100, 5))
+    return best
+
+
+def _rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
+    needs = {"model"} | (
+        {"infer_img_size", "infer_samples_per_sec", "param_count"}
+        if path.name.startswith("benchmark")
+        else {"img_size", "top1"}
+    )
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.DictReader(file, strict=True)
+            missing = needs - set(reader.fieldnames or ())
+            if missing:
+                raise CatalogError(f"{path} has no column {', '.join(sorted(missing))}")
+            for row in reader:
+                if any(row[key] is None for key in needs):
+                    raise CatalogError(f"{path} line {reader.line_num} is cut short")
+                yield reader.line_num, row
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise CatalogError(f"{path} cannot be read: {reason}") from None
+
+
+def _number(path: Path, line: int, row: Mapping[str, str], key: str) -> float:
+    try:
+        return float(row[key].replace(",", ""))  # "1,014.45" million parameters
+    except ValueError:
+        raise CatalogError(f"{path} line {line}: {key} is {row[key][:40]!r}, no number") from None

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -21,8 +22,7 @@ from inferway.files import home_folder, write_whole
 from inferway.unreadable import UNREADABLE, fault
 
 
-@dataclass(frozen=True, slots=True)
-class ServiceProfile:
+class ServiceProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Duration of one call on one core, at one batch size.
 
     Attributes
@@ -43,8 +43,7 @@ class ServiceProfile:
     cpu_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Profile:
+class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One variant as measured.
 
     Attributes
@@ -87,25 +86,6 @@ class Profile:
     def mean_s(self) -> float:
         """Mean service time at batch 1, in seconds."""
         return self.service[0].mean_s
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain data for a JSON file."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Profile:
-        """Rebuild from `to_json`.
-
-        Raises
-        ------
-        TypeError, KeyError, ValueError
-            When a field is missing, unknown or malformed.
-        """
-        low, high = data["accuracy_interval"]
-        service = tuple(ServiceProfile(**entry) for entry in data["service"])
-        peaks = tuple((int(rows), int(size)) for rows, size in data.get("peaks", ()))
-        known = {**data, "accuracy_interval": (low, high), "service": service, "peaks": peaks}
-        return cls(**known)
 
 
 SCHEMA: Final = 1
@@ -169,7 +149,7 @@ class Zoo:
         return {
             "schema": SCHEMA,
             "zoo": self.name,
-            "profiles": [profile.to_json() for profile in self.profiles.values()],
+            "profiles": msgspec.to_builtins(list(self.profiles.values())),
             "steps": list(self.steps),
             "ablation": list(self.ablation),
             "made": dict(self.made),
@@ -322,7 +302,7 @@ def _read(zoo: str, folders: tuple[Path, ...], origin: str, changed_ns: int, siz
         data = json.loads(path.read_text(encoding="utf-8"))
         if data["schema"] != SCHEMA:
             raise CatalogError(f"{path}: schema {data['schema']} is not {SCHEMA}; measure again")
-        measured = [Profile.from_json(entry) for entry in data["profiles"]]
+        measured = msgspec.convert(data["profiles"], list[Profile])
         return Zoo(
             name=zoo,
             origin=origin,

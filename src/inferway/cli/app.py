@@ -7,27 +7,16 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Annotated, Any
+from functools import partial
+from typing import Annotated
 
 import typer
 import typer.main
 
-from inferway.cli import (
-    clients,
-    failure,
-    files,
-    place,
-    replay,
-    serve,
-    simulate,
-    study,
-    train,
-    up,
-    zoo,
-)
-from inferway.cli.options import says
+from inferway.cli import clients, files, serve, simulate, study, terminal, train, up
+from inferway.cli.terminal import says
 from inferway.version import __version__
 
 app = typer.Typer(
@@ -66,17 +55,21 @@ for command in (
     files.check,
     files.compile_,
     simulate.simulate,
-    place.place,
-    place.plan,
+    files.place,
+    files.plan,
     train.train,
-    replay.replay,
+    simulate.replay,
     files.schema,
     up.certs,
     clients.conformance,
 ):
     app.command(command.__name__.rstrip("_"))(command)
 app.add_typer(study.app, name="study")
-app.add_typer(zoo.app, name="zoo")
+app.add_typer(train.zoo, name="zoo")
+
+
+# Reads the commands' signatures, once: a program may run hundreds of commands.
+_commands = functools.cache(partial(typer.main.get_command, app))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -102,14 +95,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # CPython remembers a Ctrl-C that came inside of `exec`, which dataclasses use, and would
         # end as if the signal had killed it, whatever the exit code; the next `exec` forgets it.
         exec("")
-        return failure.report(error)
+        return terminal.report(error)
     return code if isinstance(code, int) else 0
-
-
-@functools.cache
-def _commands() -> Callable[..., Any]:
-    """Read the commands' signatures, once: a program may run hundreds of commands."""
-    return typer.main.get_command(app)
 
 
 def _fill_standard_files() -> None:

@@ -10,8 +10,7 @@ import typer
 
 import inferway
 from inferway.cli import options, terminal
-from inferway.cli.failure import FAILED, INTERRUPTED, CommandError, failing
-from inferway.cli.options import says
+from inferway.cli.terminal import FAILED, INTERRUPTED, CommandError, failing, says
 
 _URL = "http://127.0.0.1:8000"
 
@@ -24,14 +23,16 @@ def drive(
     addresses: Annotated[
         Path | None,
         options.file(
-            "Where the nodes of a network listen, in place of the file's `address`.", "FILE.json"
+            "Where the nodes of a network listen, in place of the file's `address`.",
+            metavar="FILE.json",
         ),
     ] = None,
     key_file: options.KeyFile = None,
     ca: Annotated[
         Path | None,
         options.file(
-            "Authority of the servers' certificates; else those that the system trusts.", "FILE.pem"
+            "Authority of the servers' certificates; else those that the system trusts.",
+            metavar="FILE.pem",
         ),
     ] = None,
     duration: Annotated[float, says("Seconds to send for.", min=0.1)] = 30.0,
@@ -150,8 +151,7 @@ def conformance(
     task: Annotated[str | None, says("The model to ask; else the first that is ready.")] = None,
     version: Annotated[str | None, says("Its version, where the server wants one.")] = None,
     grpc: Annotated[
-        str | None,
-        says("Check the same server over gRPC too.", metavar="HOST:PORT"),
+        str | None, says("Check the same server over gRPC too.", metavar="HOST:PORT")
     ] = None,
     key_file: options.KeyFile = None,
     seed: Annotated[int, says("Seed of the tensors sent.")] = 1,

@@ -11,34 +11,25 @@ from datetime import datetime
 from functools import partial
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from inferway.cli.failure import FAILED, CommandError, reason
-from inferway.cli.terminal import complain
+import inferway
+from inferway.cli.terminal import FAILED, CommandError, complain, failing, reason, says
 from inferway.spelling import closest
 
 if TYPE_CHECKING:
-    from inferway.deployment import Deployment
-
-
-def says(sentence: str, *names: str, **words: Any) -> Any:
-    """Make an option by its help, its names if other than the parameter's, and what Typer takes."""
-    return typer.Option(*names, help=sentence, **words)
+    from inferway.deployment.policies import Kind
 
 
 folder = partial(says, metavar="DIR")
 
 
-def file(sentence: str, metavar: str = "FILE") -> Any:
-    """Make an option that names a file."""
-    return says(sentence, metavar=metavar)
+file = partial(says, metavar="FILE")
 
 
 def _quantity(kind: str) -> Callable[[str], float]:
-    """Make what reads an option with a unit, above 0, as deployment files write it."""
-
     def read(text: str) -> float:
         from inferway.deployment import units
 
@@ -71,14 +62,13 @@ def count(example: str, most: float) -> Callable[[str], int]:
     return read
 
 
-def completing(table: str) -> Callable[[str], list[str]]:
-    """Make what completes the name of a policy from a table, MODULE below the package."""
+def completing(kind: Kind) -> Callable[[str], list[str]]:
+    """Make what completes the name of a policy."""
 
     def names(incomplete: str) -> list[str]:
-        from importlib import import_module
+        from inferway.deployment.policies import ROWS
 
-        policies = import_module(f"inferway.{table}").POLICIES
-        return [name for name in policies if name.startswith(incomplete)]
+        return [name for name in ROWS[kind] if name.startswith(incomplete)]
 
     return names
 
@@ -91,7 +81,7 @@ Policy = Annotated[
     says(
         "Dispatch policy in place of the file's: a name, or ./file.py:Class.",
         metavar="NAME",
-        autocompletion=completing("dispatch.contract"),
+        autocompletion=completing("dispatch"),
     ),
 ]
 KeyFile = Annotated[
@@ -114,13 +104,11 @@ def existing(path: Path) -> Path:
     raise CommandError(sentence)
 
 
-def loaded(path: Path) -> Deployment:
+def loaded(path: Path) -> inferway.Deployment:
     """Load a deployment file, and say where its service times come from.
 
     Those of a zoo are said that this machine's own profiles give, from where and of when.
     """
-    import inferway
-
     deployment = inferway.load(existing(path))
     variants = [one for task in deployment.tasks.values() for one in task.variants.values()]
     uris = {one.model.uri: one for one in variants if one.model is not None}
@@ -143,7 +131,7 @@ def loaded(path: Path) -> Deployment:
     return deployment
 
 
-def opened(path: Path, policy: str | None = None) -> Deployment:
+def opened(path: Path, policy: str | None = None) -> inferway.Deployment:
     """Load a deployment file, and measure the models whose service times it leaves out.
 
     A `policy` dispatches every task, in place of what the file says. What is wrong with it is said
@@ -155,7 +143,7 @@ def opened(path: Path, policy: str | None = None) -> Deployment:
     return measured(deployment if policy is None else redirected(deployment, policy))
 
 
-def redirected(deployment: Deployment, policy: str) -> Deployment:
+def redirected(deployment: inferway.Deployment, policy: str) -> inferway.Deployment:
     """Dispatch every task by this policy; CommandError where there is none of the name.
 
     A file name in it starts from the current folder, as file names on a command line do.
@@ -167,10 +155,8 @@ def redirected(deployment: Deployment, policy: str) -> Deployment:
             raise CommandError(f"no policy {policy!r}; did you mean {alike!r}?")
         path, colon, name = policy.rpartition(":")
         policy = f"{Path(path).resolve()}{colon}{name}" if colon else policy
-        try:
+        with failing(ValueError):
             policy_class(policy)
-        except ValueError as error:
-            raise CommandError(str(error)) from error
     return deployment.with_(policy=policy)
 
 
@@ -193,10 +179,8 @@ def server(url: str) -> str:
     """Return a server's address with scheme and port, or say that it is none."""
     from inferway.protocol.address import parse_server
 
-    try:
+    with failing(ValueError):
         return parse_server(url).url
-    except ValueError as error:
-        raise CommandError(str(error)) from error
 
 
 def key(path: Path | None, role: str = "infer") -> str | None:
@@ -238,13 +222,7 @@ def writable(out: Path | None, option: str = "--out") -> None:
 def saved(
     out: Path | None, write: Callable[[], list[Path]]
 ) -> tuple[list[Path], CommandError | None]:
-    """Write files to a folder, if one is given.
-
-    Returns
-    -------
-    files, failure
-        What was written; and what to raise, once all else that was found is shown.
-    """
+    """Write files to a folder, if one is given; return them, and what to raise at the end."""
     try:
         return ([] if out is None else write()), None
     except OSError as error:

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from inferway.cli import options, terminal
-from inferway.cli.failure import FAILED, CommandError
-from inferway.cli.options import says
+from inferway.cli.terminal import FAILED, CommandError, says
 from inferway.extras import installing
 from inferway.files import home_folder
 
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from inferway.live import Certificate, LiveNode, Server
 
 _EVERYWHERE: Final = {"0.0.0.0", "::", ""}
+_MIB: Final = 1024**2
 _HERE: Final = ("127.0.0.1", "localhost", "::1")
 
 
@@ -36,8 +36,7 @@ Keys = Annotated[
     ),
 ]
 MaxMemory = Annotated[
-    int | None,
-    says("Growth of memory while requests run, MiB; the file's, else 512.", min=1),
+    int | None, says("Growth of memory while requests run, MiB; the file's, else 512.", min=1)
 ]
 MaxBodies = Annotated[
     int | None,
@@ -74,8 +73,7 @@ def serve(
     admin_host: Annotated[str, says("Address of the metrics and admin listener.")] = "127.0.0.1",
     keys: Keys = None,
     allow_apply: Annotated[
-        bool,
-        says("Let `apply` in without keys, from this machine.", "--allow-apply"),
+        bool, says("Let `apply` in without keys, from this machine.", "--allow-apply")
     ] = False,
     apply_from: Annotated[
         list[Path] | None,
@@ -98,8 +96,7 @@ def serve(
         int, says("Open connections; more are told to come back.", min=1)
     ] = 4096,
     max_queued: Annotated[
-        int,
-        says("Bodies, in MiB, of one connection that wait for their answers.", min=1),
+        int, says("Bodies, in MiB, of one connection that wait for their answers.", min=1)
     ] = 64,
     receive_timeout: Annotated[int, says("Seconds for a request to arrive whole.", min=1)] = 60,
     idle_timeout: Annotated[
@@ -125,9 +122,8 @@ def serve(
     from inferway.live.server import check_admin
 
     _outlive_hangup()
-    for folder in apply_from or ():
-        if not folder.is_dir():
-            raise CommandError(f"--apply-from {folder} is no folder")
+    for folder in (one for one in apply_from or () if not one.is_dir()):
+        raise CommandError(f"--apply-from {folder} is no folder")
     shown = _certificate(tls_cert, tls_key)
     if no_grpc and grpc_port is not None:
         raise CommandError("--grpc-port and --no-grpc cannot be given together")
@@ -150,12 +146,9 @@ def serve(
 
     @terminal.unheard()
     def say(server: Server) -> None:
-        ports = {
-            "http_port": server.http_port,
-            "grpc_port": server.grpc_port,
-            "admin_port": server.admin_port,
-        }
         if json:
+            names = ("http_port", "grpc_port", "admin_port")
+            ports = {name: getattr(server, name) for name in names}
             terminal.document({"schema": 1, **ports, "ready": True}, indent=None)
             return
         scheme = "https" if tls_cert else "http"
@@ -186,12 +179,12 @@ def serve(
             certificate=shown,
             limits=live.Limits.of(
                 written,
-                body_bytes=_bytes(max_body),
-                json_bytes=_bytes(max_json),
-                memory_bytes=_bytes(max_memory),
-                bodies_bytes=_bytes(max_bodies),
+                body_bytes=max_body * _MIB,
+                json_bytes=max_json * _MIB,
+                memory_bytes=max_memory and max_memory * _MIB,
+                bodies_bytes=max_bodies and max_bodies * _MIB,
                 elements=max_elements,
-                queued_bytes=_bytes(max_queued),
+                queued_bytes=max_queued * _MIB,
                 connections=max_connections,
                 receive_s=receive_timeout,
                 idle_s=idle_timeout,
@@ -228,13 +221,10 @@ def node(
     ] = None,
     certs: Annotated[
         Path | None,
-        options.folder(
-            "Folder with the node's certificate, for TLS between nodes; see `certs`.",
-        ),
+        options.folder("Folder with the node's certificate, for TLS between nodes; see `certs`."),
     ] = None,
     emulate_rtt: Annotated[
-        bool,
-        says("Take the file's round-trip times between nodes.", "--emulate-rtt"),
+        bool, says("Take the file's round-trip times between nodes.", "--emulate-rtt")
     ] = False,
     grpc_port: Annotated[
         int | None,
@@ -289,9 +279,9 @@ def node(
                 record=record,
                 limits=live.Limits.of(
                     NodeLimits() if member is None else member.limits,
-                    json_bytes=_bytes(max_json),
-                    memory_bytes=_bytes(max_memory),
-                    bodies_bytes=_bytes(max_bodies),
+                    json_bytes=max_json * _MIB,
+                    memory_bytes=max_memory and max_memory * _MIB,
+                    bodies_bytes=max_bodies and max_bodies * _MIB,
                 ),
                 tracer=tracer_from_environment(name),
                 grpc_port=grpc_port,
@@ -330,12 +320,11 @@ def _tell(one: LiveNode) -> None:
 
 
 def _certificate(tls_cert: Path | None, tls_key: Path | None) -> Certificate | None:
-    """Return what clients are shown, None for no TLS; refuse what cannot be shown."""
     from inferway.live import Certificate
 
-    if (tls_cert is None) != (tls_key is None):
-        raise CommandError("--tls-cert and --tls-key go together")
     if tls_cert is None or tls_key is None:
+        if tls_cert or tls_key:
+            raise CommandError("--tls-cert and --tls-key go together")
         return None
     shown = Certificate(tls_cert, tls_key)
     with _refusing():
@@ -364,10 +353,6 @@ def _refusing() -> Iterator[None]:
         ) from error
     except ServeError as error:
         raise CommandError(str(error)) from error
-
-
-def _bytes(mebibytes: int | None) -> int | None:
-    return None if mebibytes is None else mebibytes * 1024**2
 
 
 def _outlive_hangup() -> None:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from inferway.cli import terminal
-from inferway.cli.failure import INTERRUPTED, CommandError, failing
-from inferway.cli.options import says, writable
+from inferway.cli.options import writable
+from inferway.cli.terminal import INTERRUPTED, CommandError, failing, says
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -217,8 +217,7 @@ def demo(
     out: Annotated[Path, says("Folder for figures and files.")] = Path("out"),
     seed: Annotated[int, says("Seed of arrivals and images.", min=0)] = 1,
     checkpoint: Annotated[
-        Path | None,
-        says("For burst: a policy trained for what it leaves in --out, as rl-po."),
+        Path | None, says("For burst: a policy trained for what it leaves in --out, as rl-po.")
     ] = None,
     json: terminal.Json = False,
 ) -> None:

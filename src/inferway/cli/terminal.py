@@ -1,4 +1,7 @@
-"""The two outputs of every command: words for people, or one JSON document."""
+"""The two outputs of every command, words or one JSON document, and its end.
+
+A command that fails says one sentence and has an exit code; nobody sees a traceback.
+"""
 
 from __future__ import annotations
 
@@ -7,21 +10,32 @@ import math
 import os
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from inferway.extras import installing
+
 if TYPE_CHECKING:
     from rich.console import RenderableType
+
+FAILED: Final = 1  # it could not do what was asked, or found something wrong
+REFUSED: Final = 2  # it makes no sense: a wrong option, a file that is not a deployment
+INTERRUPTED: Final = 130  # Ctrl-C, as shells count it: 128 + SIGINT
 
 Json = Annotated[
     bool,
     typer.Option("--json", help="Print one JSON document instead of words.", show_default=False),
 ]
-"""The option that every command has."""
+
+
+def says(sentence: str, *names: str, **words: Any) -> Any:
+    """Make an option by its help, its names if other than the parameter's, and what Typer takes."""
+    return typer.Option(*names, help=sentence, **words)
 
 
 def document(content: Mapping[str, Any], *, indent: int | None = 2) -> None:
@@ -69,10 +83,7 @@ def unheard() -> Iterator[None]:
 def progress() -> Iterator[Callable[[str, float], None]]:
     """Show how far something is, on standard error and only if that is a terminal.
 
-    Yields
-    ------
-    callable
-        To be called with what is being done and the part of it that is done, 0..1.
+    Yields what is to be called with what is being done and the part of it that is done, 0..1.
     """
     if not _watched():
         yield lambda doing, done: None
@@ -89,10 +100,7 @@ def counted(
 ) -> Iterator[Callable[[str, int], None] | None]:
     """Show how many are done, their rate and the time left, where `progress` would be shown.
 
-    Yields
-    ------
-    callable
-        To be called with what was done and how many more are; None where nothing is shown.
+    Yields what is to be called with what was done and how many more are; None where nothing is.
     """
     if not _watched():
         yield None
@@ -124,7 +132,6 @@ def _watched() -> bool:
 
 @contextmanager
 def _bar(*columns: Any, doing: str = "", total: float | None = 1.0) -> Iterator[Any]:
-    """Yield what updates a bar of these columns, which goes at the end."""
     from rich.console import Console
     from rich.progress import Progress, TextColumn
 
@@ -135,17 +142,11 @@ def _bar(*columns: Any, doing: str = "", total: float | None = 1.0) -> Iterator[
 
 @contextmanager
 def compiling(shown: bool) -> Iterator[None]:
-    """Say on standard error that something is being compiled, if that takes over a second.
-
-    Parameters
-    ----------
-    shown
-        Whether to; standard error that is no terminal is never told.
-    """
+    """Say on a terminal's standard error that something compiles, if that takes over a second."""
     if not (shown and _watched()):
         yield
         return
-    from inferway.site.compiled import Compilation, watched
+    from inferway.site.compiled import watched
 
     timers: list[threading.Timer] = []
     sentence = "compiling the policies, once; `inferway compile FILE` does it beforehand"
@@ -156,10 +157,7 @@ def compiling(shown: bool) -> Iterator[None]:
         timers[-1].daemon = True
         timers[-1].start()
 
-    def done(_: Compilation) -> None:
-        timers.pop().cancel()
-
-    with watched(begun, done):
+    with watched(begun, lambda _: timers.pop().cancel()):
         yield
 
 
@@ -183,3 +181,85 @@ def _plain(value: Any) -> Any:
             return _plain(value.item())
         case _:
             return value
+
+
+_DEBUG: Final = "INFERWAY_DEBUG"  # shows the traceback as well, for a bug report
+_EXTRAS: Final = {
+    "grpc": ("grpc", "google"),
+    "learn": ("torch", "sklearn", "gymnasium", "stable_baselines3", "sb3_contrib", "tensorboard"),
+    "network": ("zenoh", "cryptography"),
+}
+
+
+class CommandError(Exception):
+    """A sentence for the person at the terminal, and the exit code."""
+
+    def __init__(self, sentence: str, code: int = REFUSED) -> None:
+        super().__init__(sentence)
+        self.code = code
+
+
+@contextmanager
+def failing(*kinds: type[Exception], code: int = REFUSED) -> Iterator[None]:
+    """Say errors of these kinds in their own words, and end the command with this exit code."""
+    try:
+        yield
+    except kinds as error:
+        raise CommandError(str(error), code) from error
+
+
+def report(error: BaseException) -> int:
+    """Say on standard error what went wrong; return the exit code."""
+    if os.environ.get(_DEBUG):
+        traceback.print_exception(error)
+    code = FAILED
+    match error:
+        case typer.TyperException():
+            return _usage(error)
+        case KeyboardInterrupt():
+            return INTERRUPTED
+        case typer.Abort() | BrokenPipeError():
+            return FAILED
+        case CommandError():
+            sentence, code = str(error), error.code
+        case ModuleNotFoundError():
+            module = (error.name or "").partition(".")[0]
+            extra = next((extra for extra, of in _EXTRAS.items() if module in of), None)
+            sentence = (
+                f"the module {error.name} is not installed: reinstall inferway"
+                if extra is None
+                else f"this command needs {error.name}, which is in the extra `{extra}`: "
+                f"{installing(extra)}"
+            )
+        case MemoryError():
+            sentence = ": ".join(filter(None, ("this needs more memory than there is", str(error))))
+        case OSError() if error.filename is not None:
+            sentence = f"{error.filename}: {error.strerror or error}"
+        case OSError() if error.strerror:
+            sentence = error.strerror
+        case ValueError() | OSError() | RuntimeError() if str(error):
+            from inferway.deployment import DeploymentError
+
+            sentence, code = str(error), REFUSED if isinstance(error, DeploymentError) else FAILED
+        case _:
+            sentence = (
+                f"this is a bug in inferway: {type(error).__name__}: {error} "
+                f"(set {_DEBUG}=1 to see where)"
+            )
+    complain(sentence)
+    return code
+
+
+def reason(error: OSError) -> str:
+    """Say why a file cannot be read or written, without a number or the file's name."""
+    return os.strerror(error.errno) if error.errno else str(error)
+
+
+def _usage(error: typer.TyperException) -> int:
+    # What pydantic puts before the sentences of the parser is of no use to a person.
+    message = error.format_message().strip().replace(": Value error, ", ": ", 1)
+    if message:
+        path = getattr(getattr(error, "ctx", None), "command_path", "inferway")
+        end = "" if message.endswith("?") else "."
+        complain(f"{message.rstrip('.')}{end} See `{path} --help`.")
+    return error.exit_code

@@ -1,24 +1,40 @@
-"""``inferway train``: a scheduler for the deployment's own fleet, workload and deadline."""
+"""Training: ``train``, a scheduler for a deployment, and ``zoo``, the models that ship."""
 
 from __future__ import annotations
 
+import ast
+import importlib.util
 import math
 import os
+import sys
+from dataclasses import fields, replace
 from datetime import timedelta
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from inferway.cli import failure, options, terminal
-from inferway.cli.failure import FAILED, CommandError, failing
-from inferway.cli.options import says
+import inferway
+from inferway.cli import options, terminal
+from inferway.cli.terminal import FAILED, INTERRUPTED, CommandError, failing, says
 from inferway.extras import installing
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rich.table import Table
+
+    from inferway.catalog.zoo import Zoo
     from inferway.learning.settings import Settings
     from inferway.learning.training import TrainingProgress
+
+zoo = typer.Typer(
+    invoke_without_command=True, help="List the models that ship with Inferway, or remake them."
+)
+
+Out = Annotated[
+    Path | None, says("Folder to write to.", "--out", show_default="the user's data folder")
+]
 
 
 def train(
@@ -49,10 +65,7 @@ def train(
         ),
     ] = None,
     task: Annotated[str | None, says("Which, where the file has several.")] = None,
-    node: Annotated[
-        str | None,
-        says("Whose instances, where there are several nodes."),
-    ] = None,
+    node: Annotated[str | None, says("Whose instances, where there are several nodes.")] = None,
     paper: Annotated[bool, says("The paper's settings, without what helps.", "--paper")] = False,
     settings: Annotated[
         list[str] | None,
@@ -84,7 +97,7 @@ def train(
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[name] = str(threads)
     for module in ("torch", "tensorboard"):
-        if find_spec(module) is None:
+        if importlib.util.find_spec(module) is None:
             raise CommandError(
                 f"training needs {module}, which is in the extra `learn`: {installing('learn')}",
                 FAILED,
@@ -141,19 +154,14 @@ def train(
         )
     tasks = {name: {**trained.to_json(), "warnings": warnings}}
     terminal.present(
-        json,
-        lambda: {"schema": 1, "tasks": tasks, "network": None},
-        lambda: lines(chosen, trained),
+        json, lambda: {"schema": 1, "tasks": tasks, "network": None}, lambda: lines(chosen, trained)
     )
     if not trained.finished:
         terminal.complain(f"interrupted after {trained.slots:,} slots; the same command goes on")
-        raise typer.Exit(failure.INTERRUPTED)
+        raise typer.Exit(INTERRUPTED)
 
 
 def _settings(paper: bool, slots: int | None, written: list[str]) -> Settings:
-    import ast
-    from dataclasses import fields, replace
-
     from inferway.learning.settings import TUNED, Settings
 
     known = {field.name for field in fields(Settings)}
@@ -185,3 +193,91 @@ def _accuracies(written: list[str]) -> dict[str, float]:
         if not name or not 0 <= found[name] <= 1:
             raise ValueError(f"--accuracy {one}: expected VARIANT=VALUE, an accuracy in 0..1")
     return found
+
+
+@zoo.callback()
+def list_all(context: typer.Context, json: terminal.Json = False) -> None:
+    """List every zoo's variants with their profiles."""
+    if context.invoked_subcommand is not None:
+        return
+    from inferway.catalog.zoo import load, names
+
+    _present([load(name) for name in names()], json)
+
+
+@zoo.command()
+def build(
+    out: Out = None,
+    seed: Annotated[int, says("Seed of data and training.")] = 1,
+    json: terminal.Json = False,
+) -> None:
+    """Train the digits zoo again, export it to ONNX and measure it (needs the extra `learn`)."""
+    from inferway.catalog.zoo import user_folder
+
+    builder = _builder()
+    with terminal.progress() as show:
+        folder = out or user_folder()
+        built = builder(folder, seed=seed, progress=lambda share, what: show(what, share))
+    _present([built], json)
+
+
+@zoo.command()
+def profile(out: Out = None, json: terminal.Json = False) -> None:
+    """Measure the digits zoo on this machine: accuracy, service times, memory."""
+    from inferway.catalog.evaluation import measure
+    from inferway.catalog.zoo import user_folder
+
+    with terminal.progress() as show:
+        folder = out or user_folder()
+        measured = measure(folder=folder, progress=lambda share, what: show(what, share))
+    _present([measured], json)
+
+
+def _builder() -> Callable[..., Zoo]:
+    """Import what builds the zoo: it stands beside the package in a clone, and is not installed."""
+    folder = Path(inferway.__file__).parents[2] / "zoo"
+    spec = importlib.util.spec_from_file_location(
+        "zoo", folder / "__init__.py", submodule_search_locations=[str(folder)]
+    )
+    if spec is None or spec.loader is None or not (folder / "build.py").is_file():
+        raise CommandError(
+            "what builds the models is not installed with Inferway: run this in a clone of its "
+            "repository, after `pip install -e '.[learn]'` there"
+        )
+    sys.modules["zoo"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(sys.modules["zoo"])
+    from zoo.build import build
+
+    return build
+
+
+def _present(zoos: list[Zoo], json: bool) -> None:
+    entries = {
+        one.name: {"origin": one.origin}
+        | {key: part for key, part in one.to_json().items() if key not in {"schema", "zoo"}}
+        for one in zoos
+    }
+    terminal.present(json, lambda: {"schema": 1, "zoos": entries}, lambda: map(_table, zoos))
+
+
+def _table(zoo: Zoo) -> Table:
+    from inferway.experiments.text import accuracy, seconds, table
+
+    batches = [one.batch for one in next(iter(zoo.profiles.values())).service]
+    columns = ["variant", "accuracy [95 %]", "file", "memory", "p50", "p99"]
+    columns += [f"p50 of {batch}" for batch in batches[1:]]
+    rows = [
+        [
+            profile.name,
+            accuracy(profile.accuracy, profile.accuracy_interval),
+            f"{profile.size_bytes / 2**20:.2f} M",
+            f"{profile.memory_bytes / 2**20:.2f} M",
+            seconds(profile.service[0].p50_s),
+            seconds(profile.service[0].p99_s),
+            *(seconds(one.p50_s) for one in profile.service[1:]),
+        ]
+        for profile in zoo.profiles.values()
+    ]
+    caption = "Sizes in MiB; service times for requests of one row"
+    caption += "".join(f", and of {batch}" for batch in batches[1:]) + "."
+    return table(f"zoo://{zoo.name} ({zoo.origin})", columns, rows, caption=caption)

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import inferway
 from inferway.cli import options, terminal
-from inferway.cli.failure import FAILED, CommandError, failing
-from inferway.cli.options import says
+from inferway.cli.terminal import FAILED, CommandError, failing, says
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -29,8 +28,7 @@ _REFRESH_S: Final = 1.0
 def up(
     file: options.File,
     netns: Annotated[
-        bool,
-        says("A network namespace per node, with real delays; as root.", "--netns"),
+        bool, says("A network namespace per node, with real delays; as root.", "--netns")
     ] = False,
     certs: Annotated[
         Path | None,
@@ -41,8 +39,7 @@ def up(
         options.folder("What nodes keep for the next time; in the run folder if not given."),
     ] = None,
     run: Annotated[
-        Path | None,
-        options.folder("For addresses and logs; a new temporary folder if not given."),
+        Path | None, options.folder("For addresses and logs; a new temporary folder if not given.")
     ] = None,
     record: Annotated[
         Path | None,
@@ -161,7 +158,6 @@ def _document(nodes: LocalCluster) -> None:
 
 @terminal.unheard()
 def _say(nodes: LocalCluster) -> None:
-    """Tell how to reach what runs."""
     entries = dict.fromkeys(name for names in nodes.entries.values() for name in names)
     for name in entries:
         print(f"requests enter at {name}: {nodes.url(name)}")
@@ -179,7 +175,6 @@ def _say(nodes: LocalCluster) -> None:
 def _watch(
     nodes: LocalCluster, board: Console | None, for_s: float | None, interrupted: Callable[[], bool]
 ) -> None:
-    """Show how the nodes are until time is up, or none is left."""
     from rich.live import Live
 
     from inferway.lab import StatusPoller

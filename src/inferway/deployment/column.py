@@ -37,15 +37,13 @@ def time_pieces(path: Path, size: int = 65_536) -> Iterator[NDArray[np.float64]]
     while piece := list(islice(values, size)):
         for line, value in piece:
             if value < last:
-                raise ColumnError(
-                    f"{path} line {line}: the time goes back, from {last:g} s to {value:g} s"
-                )
+                back = f"from {last:g} s to {value:g} s"
+                raise ColumnError(f"{path} line {line}: the time goes back, {back}")
             last = value
         yield np.array([value for _, value in piece])
 
 
 def _values(path: Path) -> Iterator[tuple[int, float]]:
-    """Read (line, value) pairs, at least one."""
     cells = _cells(path)
     first = next(cells, None)
     if first is not None and not (first[1][0].isdigit() or first[1][0] in "-+."):
@@ -53,18 +51,16 @@ def _values(path: Path) -> Iterator[tuple[int, float]]:
     if first is None:
         raise ColumnError(f"{path} holds no values")
     timed = _number(first[1]) is None
+    read, noun = (_nanoseconds, "timestamp") if timed else (_number, "number of seconds")
     start = None
     for line, cell in chain([first], cells):
-        value = _nanoseconds(cell) if timed else _number(cell)
+        value = read(cell)
         if value is None or not math.isfinite(value):
-            noun = "timestamp" if timed else "number of seconds"
             raise ColumnError(f"{path} line {line}: {cell[:40]!r} is not a {noun}")
-        if timed:
-            start = value if start is None else start
-            value = (value - start) / 1e9
-        elif value < 0:
+        if not timed and value < 0:
             raise ColumnError(f"{path} line {line}: {value:g} s is negative")
-        yield line, value
+        start = value if start is None else start
+        yield line, (value - start) / 1e9 if timed else value
 
 
 def _cells(path: Path) -> Iterator[tuple[int, str]]:

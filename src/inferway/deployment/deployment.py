@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import Field, Strict, TypeAdapter, ValidationError, field_validator
 
-from inferway.deployment.errors import DeploymentError, complaints_of, refuse, sentence_of
+from inferway.deployment.errors import DeploymentError, complaints_of, refuse_where, sentence_of
 from inferway.deployment.nodes import Network, Node
 from inferway.deployment.policies import (
     DispatchPolicy,
@@ -32,8 +32,7 @@ from inferway.deployment.tasks import Task, Variant
 from inferway.deployment.units import Number
 from inferway.deployment.workloads import Workload
 
-MOST_TASKS: Final = 100_000
-"""Of all kinds together: each has a name, and entries of its own."""
+MOST_TASKS: Final = 100_000  # of all kinds together: each has a name, and entries of its own
 
 
 @dataclass(frozen=True)
@@ -71,8 +70,8 @@ class Deployment(Section):
     @classmethod
     def _are_not_too_many(cls, tasks: dict[str, Task]) -> dict[str, Task]:
         total = sum(task.count for task in tasks.values())
-        if total > MOST_TASKS:
-            raise refuse(f"there are {total:,} tasks by `count`, and {MOST_TASKS:,} are the most")
+        sentence = f"there are {total:,} tasks by `count`, and {MOST_TASKS:,} are the most"
+        refuse_where((total > MOST_TASKS, sentence))
         return tasks
 
     @property
@@ -148,7 +147,17 @@ class Deployment(Section):
             return self
         source = replace(self.source, data=copy.deepcopy(self.source.data), problems=[])
         set_all(source.data, settings, node, KEYS)
-        return _as_measured(build(source), self)
+        changed = build(source)
+        tasks = {}
+        for name, task in changed.tasks.items():  # what was measured before holds
+            before = self.tasks[name].variants if name in self.tasks else {}
+            times = {key: variant.service for key, variant in before.items()}
+            variants = {
+                key: one if one.service else replace(one, service=times.get(key, {}))
+                for key, one in task.variants.items()
+            }
+            tasks[name] = replace(task, variants=variants)
+        return replace(changed, tasks=tasks)
 
     def policy_of(self, task: Task | str) -> PolicySpec:
         """Return the dispatch policy of a task.
@@ -166,14 +175,10 @@ class Deployment(Section):
         scheduling = self.scheduling_of(task)
         if scheduling is not None:
             return scheduled_dispatch(scheduling)
-        chosen = task.dispatch or self.dispatch
-        if chosen is not None:
-            return chosen
-        if task.accuracy_target is not None:
-            return spec_of("dispatch", "priced")
-        if self.network is not None and task.deadline_s is None:
-            return spec_of("dispatch", "least-cost")
-        return spec_of("dispatch", "deadline")
+        aimless = self.network is not None and task.deadline_s is None
+        default = "least-cost" if aimless else "deadline"
+        default = default if task.accuracy_target is None else "priced"
+        return task.dispatch or self.dispatch or spec_of("dispatch", default)
 
     def scheduling_of(self, task: Task | str) -> PolicySpec | None:
         """Return the scheduling policy of a task; None where it has a dispatch policy of its own.
@@ -211,15 +216,43 @@ class Deployment(Section):
 
     def unserved(self) -> list[str]:
         """Say, in a sentence each, what of this file `inferway serve` cannot run."""
-        return list(_unserved_alone(self))
+        members = {f"node {node.name}": node for node in self.nodes.values()}
+        found = list(_unserved_alone(self))
+        for task in self.tasks.values():
+            found += _unserved_task(self, task, members, alone=True)
+        return found
 
     def unserved_at_node(self) -> list[str]:
         """Say, in a sentence each, what of this file the nodes of a network cannot run."""
-        return list(_unserved_at_node(self))
+        members: dict[str, Node] = {f"nodes.{name}": node for name, node in self.nodes.items()}
+        found = []
+        if self.network is None:
+            found.append(
+                "network: there is none, so there is one node alone; `inferway serve` runs it"
+            )
+        else:
+            tiers = enumerate(self.network.tree or ())
+            members |= {f"network.tree[{k}]": tier for k, tier in tiers}
+            others = self.network.others
+            members |= {} if others is None else {"network.others": others}
+        if self.scheduling is not None:
+            found.append(
+                f"scheduling: {self.scheduling.policy} routes among a node's own instances, and "
+                "the nodes of a network forward as well; give a `dispatch` policy instead"
+            )
+        found += [
+            f"{where}.queue: requests wait at the instances of a network's nodes, not in one "
+            "queue; leave it out"
+            for where, node in members.items()
+            if node.queue == "central"
+        ]
+        members = {where: node for where, node in members.items() if node.queue != "central"}
+        for task in self.tasks.values():
+            found += _unserved_task(self, task, members, alone=False)
+        return found
 
 
 KEYS: Final = tuple(one.name for one in fields(Deployment) if one.name != "source")
-"""Of a file, at its top."""
 
 
 def schema() -> dict[str, Any]:
@@ -308,23 +341,7 @@ def _resolved(stated: Deployment, source: Source) -> Deployment:
     return replace(stated, tasks=resolution.tasks, nodes=nodes, source=source)
 
 
-def _as_measured(deployment: Deployment, before: Deployment) -> Deployment:
-    """Give variants without service times those that were measured before."""
-    tasks = {}
-    for name, task in deployment.tasks.items():
-        known = before.tasks[name].variants if name in before.tasks else {}
-        variants = {
-            key: replace(variant, service=known[key].service)
-            if not variant.service and key in known
-            else variant
-            for key, variant in task.variants.items()
-        }
-        tasks[name] = replace(task, variants=variants)
-    return replace(deployment, tasks=tasks)
-
-
 def _unserved_alone(deployment: Deployment) -> Iterator[str]:
-    """List why `inferway serve` cannot run `deployment`, each reason with the field it is about."""
     if deployment.network is not None:
         yield (
             "network: `serve` runs one node alone; `inferway up` runs the network, and "
@@ -344,87 +361,48 @@ def _unserved_alone(deployment: Deployment) -> Iterator[str]:
             f"placement: {deployment.placement.policy} moves models between the nodes of a "
             "network; for `serve`, list `instances` under the node"
         )
-    nodes = {f"node {node.name}": node for node in deployment.nodes.values()}
-    for task in deployment.tasks.values():
-        field, running = f"tasks.{task.name}", deployment.running(task)
-        yield from _of_catalog(task)
-        if task.count > 1:
-            yield (
-                f"{field}.count: {task.count} identical tasks are served by the nodes "
-                "of a network; `serve` takes one"
-            )
-        if not running and task.catalog is None and deployment.nodes:
-            yield f"{field}: no node has an instance of any of its variants"
-        yield from _of_variants(nodes, task, running)
-        for variant in running:
-            if variant.model is not None and variant.model.path is None:
-                yield (
-                    f"{field}.variants.{variant.name}.model: {variant.model.uri} is on another "
-                    "host, from where the nodes of a network fetch it; `serve` takes a file that "
-                    "is here"
-                )
-        yield from _of_policy(deployment, task)
 
 
-def _unserved_at_node(deployment: Deployment) -> Iterator[str]:
-    """List why the nodes of `deployment` cannot be run, each reason with the field it is about."""
-    network = deployment.network
-    if network is None:
-        yield "network: there is none, so there is one node alone; `inferway serve` runs it"
-    if deployment.scheduling is not None:
-        yield (
-            f"scheduling: {deployment.scheduling.policy} routes among a node's own instances, and "
-            "the nodes of a network forward as well; give a `dispatch` policy instead"
-        )
-    members: dict[str, Node] = {f"nodes.{name}": node for name, node in deployment.nodes.items()}
-    if network is not None:
-        members |= {f"network.tree[{k}]": tier for k, tier in enumerate(network.tree or ())}
-        members |= {} if network.others is None else {"network.others": network.others}
-    for where in [where for where, node in members.items() if node.queue == "central"]:
-        del members[where]
-        yield (
-            f"{where}.queue: requests wait at the instances of a network's nodes, not in one "
-            "queue; leave it out"
-        )
-    for task in deployment.tasks.values():
-        yield from _of_catalog(task)
-        # Placement may bring any variant to any node, and a repository holds them all.
-        yield from _of_variants(members, task, task.variants.values())
-        yield from _of_policy(deployment, task)
-
-
-def _of_catalog(task: Task) -> Iterator[str]:
-    if task.catalog is not None:
-        yield f"tasks.{task.name}.catalog: catalogs have no models to serve; list `variants`"
-
-
-def _of_policy(deployment: Deployment, task: Task) -> Iterator[str]:
-    policy = deployment.policy_of(task).policy
-    if row_of("dispatch", policy).steered and task.accuracy_target is None:
-        yield f"tasks.{task.name}.accuracy_target: {policy} needs one to steer to"
-
-
-def _of_variants(
-    nodes: Mapping[str, Node], task: Task, needed: Collection[Variant]
+def _unserved_task(
+    deployment: Deployment, task: Task, members: Mapping[str, Node], *, alone: bool
 ) -> Iterator[str]:
-    """Say which variants cannot run, or not as they are described."""
-    field = f"tasks.{task.name}.variants"
+    """Say what of a task one node alone, or the nodes of a network, cannot run."""
+    field = f"tasks.{task.name}"
+    # Placement may bring any variant to any node, and a repository holds them all.
+    needed = deployment.running(task) if alone else list(task.variants.values())
+    if task.catalog is not None:
+        yield f"{field}.catalog: catalogs have no models to serve; list `variants`"
+    if alone and task.count > 1:
+        yield (
+            f"{field}.count: {task.count} identical tasks are served by the nodes "
+            "of a network; `serve` takes one"
+        )
+    if alone and not needed and task.catalog is None and members:
+        yield f"{field}: no node has an instance of any of its variants"
     bare = [variant.name for variant in needed if not variant.runnable]
     if bare and task.catalog is None:
-        has = "have" if len(bare) > 1 else "has"
-        yield f"{field}: {', '.join(bare)} {has} no `model`, so nothing can answer requests"
+        has = f"{', '.join(bare)} {'have' if len(bare) > 1 else 'has'}"
+        yield f"{field}.variants: {has} no `model`, so nothing can answer requests"
     yield from dict.fromkeys(
-        f"{field}.{variant.name}.batch: {reason}"
-        for name, node in nodes.items()
+        f"{field}.variants.{variant.name}.batch: {reason}"
+        for name, node in members.items()
         for variant in needed
         if (reason := _unfilled(name, node, variant))
     )
+    for variant in needed if alone else ():
+        if variant.model is not None and variant.model.path is None:
+            yield (
+                f"{field}.variants.{variant.name}.model: {variant.model.uri} is on another "
+                "host, from where the nodes of a network fetch it; `serve` takes a file that "
+                "is here"
+            )
+    policy = deployment.policy_of(task).policy
+    if row_of("dispatch", policy).steered and task.accuracy_target is None:
+        yield f"{field}.accuracy_target: {policy} needs one to steer to"
 
 
 def _unfilled(name: str, node: Node, variant: Variant) -> str:
-    """Reason for which a variant's batches would never come about at a node; empty where they
-    would.
-    """
+    """Say why a variant's batches would never come about at a node; empty where they would."""
     batch = variant.batch
     if batch is not None and node.queue == "central":
         return (

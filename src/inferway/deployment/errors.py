@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -94,6 +94,24 @@ def refuse(sentence: str) -> PydanticCustomError:
     return PydanticCustomError("refused", "{sentence}", {"sentence": sentence})
 
 
+def refuse_where(*faults: tuple[Any, str]) -> None:
+    """Refuse by the first sentence of which the condition beside it holds."""
+    for wrong, sentence in faults:
+        if wrong:
+            raise refuse(sentence)
+
+
+def must(fit: Callable[[Any], Any], sentence: str) -> Callable[[Any], Any]:
+    """Make a validator of what has to fit; ``{0}`` in the sentence stands for the value."""
+
+    def check(value: Any) -> Any:
+        if not fit(value):
+            raise refuse(sentence.format(value))
+        return value
+
+    return check
+
+
 def refuse_at(key: str, sentence: str) -> ValidationError:
     """Build the error of a key of what is validated."""
     return ValidationError.from_exception_data(
@@ -104,6 +122,7 @@ def refuse_at(key: str, sentence: str) -> ValidationError:
 _WHOLE = "expected a whole number, got {value}"
 _LIST = "expected a list, got {value}"
 _KEYS = "expected keys{such}, got {value}"
+# By pydantic's type of an error, of whose context the sentences are made.
 _SENTENCES: Final = {
     "refused": "{sentence}",
     "missing": "is needed and not given",
@@ -119,13 +138,12 @@ _SENTENCES: Final = {
     "string_too_short": "is empty",
     **dict.fromkeys(("model_type", "dict_type", "dataclass_type", "model_attributes_type"), _KEYS),
 }
-"""By pydantic's type of an error, of whose context the sentences are made."""
+# Errors that are about a section's keys, which `Section` puts into their context: by type, how far
+# below the section they stand.
 OF_KEYS: Final = {
     **dict.fromkeys(("extra_forbidden", "unexpected_keyword_argument"), 1),
     **dict.fromkeys(("model_type", "dataclass_type"), 0),
 }
-"""Errors that are about a section's keys, which `Section` puts into their context: by type, how far
-below the section they stand."""
 
 
 def complaints_of(error: ValidationError, data: Any) -> Iterator[tuple[Place, ErrorDetails]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -41,8 +42,7 @@ def measured(deployment: Deployment, *, seconds: float = 0.3) -> Deployment:
         file = (None, variant.name) if model is None else (model.path, model.digest)
         if model is None or file not in known:
             known[file] = _mean_s(variant, seconds)
-        service = ServiceTime("deterministic", known[file])
-        return replace(variant, service={ANY_HARDWARE: service})
+        return replace(variant, service={ANY_HARDWARE: ServiceTime("deterministic", known[file])})
 
     tasks = {
         name: replace(task, variants={key: filled(one) for key, one in task.variants.items()})
@@ -56,10 +56,10 @@ def _mean_s(variant: Variant, seconds: float) -> float:
     from inferway.runtime.runtime import OnnxRuntime
     from inferway.runtime.server import RemoteError
 
-    if variant.model is not None:
+    if variant.remote is None:
+        assert variant.model is not None
         assert variant.model.path is not None  # others state their service time
         return _median_s(OnnxRuntime(variant.model.path), seconds)
-    assert variant.remote is not None
     try:
         return _median_s(BlockingRemote(variant.remote.runtime()), seconds)
     except (RemoteError, ValueError) as error:
@@ -69,19 +69,17 @@ def _mean_s(variant: Variant, seconds: float) -> float:
 
 
 def _median_s(runtime: Runtime, seconds: float) -> float:
-    try:
+    times: list[float] = []
+    with closing(runtime):
         inputs = {
             tensor.name: np.zeros([max(1, axis) for axis in tensor.shape], tensor.dtype)
             for tensor in runtime.signature.inputs
         }
         for _ in range(_WARM_UP_RUNS):
             runtime.run(inputs)
-        times: list[float] = []
         while len(times) < _FEWEST_RUNS or sum(times) < seconds:
             start = time.perf_counter()
             runtime.run(inputs)
             times.append(time.perf_counter() - start)
-        # The median: one interrupted run must not decide how a fleet is dispatched to.
-        return float(np.median(times))
-    finally:
-        runtime.close()
+    # The median: one interrupted run must not decide how a fleet is dispatched to.
+    return float(np.median(times))

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from pydantic import AfterValidator, Discriminator, Field, Tag, WithJsonSchema
+from pydantic import AfterValidator, Discriminator, Field, Tag
 
-from inferway.deployment.errors import refuse
-from inferway.deployment.section import ReadAs, Section, says
+from inferway.deployment.errors import must, refuse
+from inferway.deployment.section import ReadAs, Section, says, text_schema
 from inferway.deployment.units import Count, PositiveSeconds
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from inferway.runtime import RemoteRuntime
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
-_EXAMPLE = "http://127.0.0.1:8080/v2/models/digits"
 
 
 class ModelError(ValueError):
@@ -52,21 +51,19 @@ def _url(value: str) -> str:
     return value
 
 
-def _variable(value: str) -> str:
-    if not value.isidentifier() or not value.isascii():
-        raise refuse(
-            "expected the name of an environment variable, such as INFERWAY_KEY; the key itself "
-            "does not belong in this file"
-        )
-    return value
+_NO_VARIABLE = (
+    "expected the name of an environment variable, such as INFERWAY_KEY; the key itself "
+    "does not belong in this file"
+)
+Variable = Annotated[
+    str, AfterValidator(must(lambda name: name.isidentifier() and name.isascii(), _NO_VARIABLE))
+]
 
 
 Url = Annotated[
     str,
     AfterValidator(_url),
-    WithJsonSchema(
-        {"type": "string", "pattern": "^https?://[^/]+/(.*/)?v2/models/.+", "examples": [_EXAMPLE]}
-    ),
+    text_schema("^https?://[^/]+/(.*/)?v2/models/.+", "http://127.0.0.1:8080/v2/models/digits"),
 ]
 
 
@@ -89,7 +86,7 @@ class Remote(Section):
     ] = None
     timeout_s: Annotated[PositiveSeconds, says("Longest wait for one answer.", "timeout")] = 10.0
     key: Annotated[
-        Annotated[str, AfterValidator(_variable)] | None,
+        Variable | None,
         says("Name of the environment variable that holds the server's bearer key."),
     ] = None
 
@@ -145,21 +142,9 @@ UrlOrRemote = Annotated[
 def located(model: Model, folder: Path, digest: str | None = None) -> tuple[Model, Profile | None]:
     """Find the file behind a model's URI, and its profile where it comes from a zoo.
 
-    Parameters
-    ----------
-    model
-        Its URI is ``zoo://ZOO/VARIANT``; ``file:///absolute``; ``file:relative`` or a plain path,
-        both relative to `folder`; ``https://HOST/PATH`` with a `digest`, whose file is not looked
-        at.
-    folder
-        The deployment file's.
-    digest
-        What the file stated, or None.
-
-    Raises
-    ------
-    ModelError
-        If there is none, or the digest contradicts the profile.
+    The URI is ``zoo://ZOO/VARIANT``; ``file:///absolute``; ``file:relative`` or a plain path, both
+    relative to the deployment file's `folder`; ``https://HOST/PATH`` with a `digest`, whose file is
+    not looked at. ModelError if there is none, or the digest contradicts the profile.
     """
     uri = model.uri
     if uri.startswith("zoo://"):
@@ -172,23 +157,60 @@ def located(model: Model, folder: Path, digest: str | None = None) -> tuple[Mode
         if digest is not None and digest != profile.digest:
             raise ModelError(f"the digest of {uri} is {profile.digest}, not {digest}")
         return Model(path, uri, profile.digest), profile
-    if uri.lower().startswith("https:"):
-        _check_elsewhere(uri, digest)
-        return replace(model, digest=digest), None
-    path = _path(uri, folder)
+    if "\0" in uri and not uri.lower().startswith("https:"):
+        raise ModelError("a path cannot hold a null character")
+    if not _SCHEME.match(uri):
+        path = folder / uri
+    else:
+        try:
+            parts = urlsplit(uri)
+            if parts.scheme == "https":
+                parts.port  # noqa: B018 - raises for what is no port
+        except ValueError as error:
+            raise ModelError(f"{uri} is not a URI: {error}") from None
+        if parts.scheme == "https":
+            _check_elsewhere(uri, parts, digest)
+            return replace(model, digest=digest), None
+        if parts.scheme != "file":
+            raise ModelError(
+                f"models come from zoo://ZOO/VARIANT, file:///PATH, https://HOST/PATH or a path "
+                f"relative to this file, not from {parts.scheme}:"
+                + ("; a model behind a server is a `remote`" * parts.scheme.startswith("http"))
+            )
+        if parts.netloc not in {"", "localhost"}:
+            raise ModelError(
+                f"{uri} names the host {parts.netloc}; write file:/// and an absolute path"
+            )
+        path = folder / unquote(parts.path)
     if not path.is_file():
         raise ModelError(f"no such model file: {path}")
     return Model(path, uri, digest), None
 
 
-def signature_of(model: Model) -> Signature:
-    """Check a model's file (size, digest, format) and return its signature.
+def _check_elsewhere(uri: str, parts: SplitResult, digest: str | None) -> None:
+    """Refuse what no node could fetch."""
+    faults = (
+        (
+            not parts.hostname or not parts.path.strip("/"),
+            f"{uri} names no file; write https://HOST/PATH",
+        ),
+        (
+            parts.username is not None or parts.password is not None,
+            "a model's URI must hold no user name or password",
+        ),
+        (
+            "/v2/models/" in parts.path,
+            "a model behind a server is a `remote`; a `model` is a file",
+        ),
+        (digest is None, f"{uri} comes from another host, so it needs its `digest`"),
+    )
+    for wrong, sentence in faults:
+        if wrong:
+            raise ModelError(sentence)
 
-    Raises
-    ------
-    ModelError
-        If the file fails a check, or is not here.
-    """
+
+def signature_of(model: Model) -> Signature:
+    """Check a model's file (size, digest, format), ModelError if it fails; return its signature."""
     if model.path is None:
         raise ModelError(f"{model.uri} is not on this machine")
     try:
@@ -208,45 +230,3 @@ def _inspected(path: Path, digest: str | None, version: tuple[int, ...]) -> Sign
         return inspect(path, digest=digest)
     except ArtifactError as error:
         raise ModelError(str(error)) from None
-
-
-def _check_elsewhere(uri: str, digest: str | None) -> None:
-    """Refuse what no node could fetch."""
-    parts = _parts(uri)
-    if not parts.hostname or not parts.path.strip("/"):
-        raise ModelError(f"{uri} names no file; write https://HOST/PATH")
-    if parts.username is not None or parts.password is not None:
-        raise ModelError("a model's URI must hold no user name or password")
-    if "/v2/models/" in parts.path:
-        raise ModelError("a model behind a server is a `remote`; a `model` is a file")
-    if digest is None:
-        raise ModelError(f"{uri} comes from another host, so it needs its `digest`")
-
-
-def _path(uri: str, folder: Path) -> Path:
-    if "\0" in uri:
-        raise ModelError("a path cannot hold a null character")
-    if not _SCHEME.match(uri):
-        return folder / uri
-    parts = _parts(uri)
-    if parts.scheme != "file":
-        raise ModelError(
-            f"models come from zoo://ZOO/VARIANT, file:///PATH, https://HOST/PATH or a path "
-            f"relative to this file, not from {parts.scheme}:"
-            + ("; a model behind a server is a `remote`" * parts.scheme.startswith("http"))
-        )
-    if parts.netloc not in {"", "localhost"}:
-        raise ModelError(
-            f"{uri} names the host {parts.netloc}; write file:/// and an absolute path"
-        )
-    return folder / unquote(parts.path)
-
-
-def _parts(uri: str) -> SplitResult:
-    try:
-        parts = urlsplit(uri)
-        if parts.scheme == "https":
-            parts.port  # noqa: B018 - raises for what is no port
-    except ValueError as error:
-        raise ModelError(f"{uri} is not a URI: {error}") from None
-    return parts

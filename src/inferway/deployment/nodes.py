@@ -6,30 +6,16 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import (
-    BeforeValidator,
-    Discriminator,
-    Field,
-    Tag,
-    field_validator,
-    model_validator,
-)
+from pydantic import BeforeValidator, Discriminator, Field, Tag, field_validator, model_validator
 
-from inferway.deployment.errors import refuse
+from inferway.deployment.errors import must, refuse, refuse_where
 from inferway.deployment.section import UNWRITTEN, File, Host, HostPort, Name, Section, Switch, says
-from inferway.deployment.units import (
-    MOST,
-    Bytes,
-    Count,
-    PositiveSeconds,
-    Ratio,
-    Seconds,
-)
+from inferway.deployment.units import MOST, Bytes, Count, PositiveSeconds, Ratio, Seconds
 from inferway.protocol.address import NODE
 
+# Links on the way of a request, or of an offer, at most: what goes on for longer has lost its way.
+# Live nodes and their twin go by it, and a file that asks for a longer way is refused.
 MAX_HOPS: Final = 64
-"""Links on the way of a request, or of an offer, at most: what goes on for longer has lost its way.
-Live nodes and their twin go by it, and a file that asks for a longer way is refused."""
 
 
 def _split(key: str) -> tuple[str, str]:
@@ -37,9 +23,9 @@ def _split(key: str) -> tuple[str, str]:
     return (task, variant) if slash and task and variant else (key, "")
 
 
+# A variant as TASK/VARIANT: the task's and the variant's name. What is none stands for the task,
+# beside an empty variant, until the file's references are checked.
 Pair = Annotated[tuple[str, str], BeforeValidator(_split)]
-"""A variant as TASK/VARIANT: the task's and the variant's name. What is none stands for the task,
-beside an empty variant, until the file's references are checked."""
 Instances = Annotated[
     dict[Pair, Count], Field(json_schema_extra={"examples": [{"digits/tiny": 2}]})
 ]
@@ -82,10 +68,7 @@ class Store(Section):
     ] = 20 * 10**9
     schemes: Annotated[
         tuple[Literal["file", "https"], ...], Field(min_length=1), says("How models may come.")
-    ] = (
-        "file",
-        "https",
-    )
+    ] = ("file", "https")
     hosts: Annotated[
         tuple[Host, ...] | None, says("Hosts that they may come from by https; any if not given.")
     ] = None
@@ -168,14 +151,10 @@ class BudgetShare(Section):
     size_bytes: Annotated[Bytes, says("Budget of each of them.", "size")]
 
 
-def _budget_kind(value: Any) -> str:
-    return "shares" if isinstance(value, list) else "one"
-
-
 Budget = Annotated[
     Annotated[Bytes, Tag("one")]
     | Annotated[tuple[BudgetShare, ...], Field(min_length=1), Tag("shares")],
-    Discriminator(_budget_kind),
+    Discriminator(lambda value: "shares" if isinstance(value, list) else "one"),
 ]
 
 
@@ -197,10 +176,9 @@ class Tier(Node):
     @field_validator("budget_bytes")
     @classmethod
     def _shares_add_up(cls, budget: Any) -> Any:
-        if isinstance(budget, tuple):
-            total = sum(part.share for part in budget)
-            if abs(total - 1) > 1e-9:
-                raise refuse(f"the shares of a tier's nodes add up to {total:.4g}, not to 1")
+        total = sum(part.share for part in budget) if isinstance(budget, tuple) else 1
+        sentence = f"the shares of a tier's nodes add up to {total:.4g}, not to 1"
+        refuse_where((abs(total - 1) > 1e-9, sentence))
         return budget
 
     @model_validator(mode="after")
@@ -222,12 +200,9 @@ class Link(Section):
     between: Annotated[tuple[Name, Name], says("The two nodes.")]
     rtt_s: Annotated[Seconds, says("Round-trip time.", "rtt")]
 
-    @field_validator("between")
-    @classmethod
-    def _differ(cls, between: tuple[str, str]) -> tuple[str, str]:
-        if between[0] == between[1]:
-            raise refuse(f"a link joins two nodes, but both ends are {between[0]}")
-        return between
+    _differ = field_validator("between")(
+        must(lambda ends: len(set(ends)) > 1, "a link joins two nodes, but both ends are {0[0]}")
+    )
 
 
 @dataclass(frozen=True)
@@ -258,27 +233,33 @@ class Network(Section):
     @field_validator("tree")
     @classmethod
     def _is_a_tree(cls, tree: tuple[Tier, ...]) -> tuple[Tier, ...]:
-        if tree[0].rtt_s is not None:
-            raise refuse(f"tier {tree[0].tier} is the root and has no parent, so it takes no `rtt`")
-        if tree[0].nodes != 1:
-            raise refuse(f"tier {tree[0].tier} is the root and has one node, not {tree[0].nodes}")
-        for tier in tree[1:]:
-            if tier.rtt_s is None:
-                raise refuse(f"tier {tier.tier} needs `rtt`, the round-trip time to the tier above")
+        root, total = tree[0], sum(tier.nodes for tier in tree)
         (name, times), *_ = Counter(tier.tier for tier in tree).most_common(1)
-        if times > 1:
-            raise refuse(f"two tiers are called {name}")
-        total = sum(tier.nodes for tier in tree)
-        if total > MOST:
-            raise refuse(f"the tiers have {total:,} nodes together, and {MOST:,} are the most")
-        if not any(tier.repository for tier in tree):
-            raise refuse("no tier has `repository: true`; some node must always be able to serve")
+        alone = f"tier {root.tier} is the root and has"
+        above = "needs `rtt`, the round-trip time to the tier above"
+        refuse_where(
+            (root.rtt_s is not None, f"{alone} no parent, so it takes no `rtt`"),
+            (root.nodes != 1, f"{alone} one node, not {root.nodes}"),
+            *((tier.rtt_s is None, f"tier {tier.tier} {above}") for tier in tree[1:]),
+            (times > 1, f"two tiers are called {name}"),
+            (total > MOST, f"the tiers have {total:,} nodes together, and {MOST:,} are the most"),
+            (
+                not any(tier.repository for tier in tree),
+                "no tier has `repository: true`; some node must always be able to serve",
+            ),
+        )
         return tree
 
     @model_validator(mode="after")
     def _has_one_form(self) -> Network:
-        if sum(form is not None for form in (self.links, self.tree, self.gml)) != 1:
-            raise refuse("a network needs one of `links`, `tree` and `gml`")
-        if self.tree is not None and self.others is not None:
-            raise refuse("the tiers of a `tree` say what its nodes are, so it takes no `others`")
+        refuse_where(
+            (
+                sum(form is not None for form in (self.links, self.tree, self.gml)) != 1,
+                "a network needs one of `links`, `tree` and `gml`",
+            ),
+            (
+                self.tree is not None and self.others is not None,
+                "the tiers of a `tree` say what its nodes are, so it takes no `others`",
+            ),
+        )
         return self

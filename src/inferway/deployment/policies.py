@@ -57,6 +57,7 @@ class Row(NamedTuple):
     sighted: bool = False  # of a scheduler: it goes by the workload's state, unseen by live servers
 
 
+# What the sections are; policies with the same options share one.
 _SECTIONS: Final[Mapping[str, str]] = {
     "PlainDispatch": "A dispatch policy without options.",
     "RandomizedDispatch": (
@@ -96,7 +97,6 @@ _SECTIONS: Final[Mapping[str, str]] = {
     ),
     "PlainPlacement": "A placement policy without options of its own.",
 }
-"""What the sections are; policies with the same options share one."""
 
 _RANDOMIZED: Final = Row("dispatch.routing:RJiq", "RandomizedDispatch", steered=True, thrifty=True)
 _TAD: Final = Row("dispatch.tad_op:Tad", "PlainDispatch", steered=True)
@@ -149,8 +149,8 @@ PLACEMENT: Final[Mapping[str, Row]] = {
     "repository-only": Row("placement.static:RepositoryOnly", "PlainPlacement"),
 }
 
+# Placement policies that must be given the requests of all slots.
 HINDSIGHT: Final = frozenset(name for name, row in PLACEMENT.items() if row.hindsight)
-"""Placement policies that must be given the requests of all slots."""
 ROWS: Final[Mapping[Kind, Mapping[str, Row]]] = {
     "dispatch": DISPATCH,
     "scheduling": SCHEDULING,
@@ -213,7 +213,6 @@ class _FilePolicy(_NamedPolicy):
 
 
 def _bound_in(module: ast.Module) -> Iterator[str]:
-    """List the names at the top level of a Python file, which is not run."""
     for statement in module.body:
         match statement:
             case ast.ClassDef(name=name):

@@ -22,8 +22,8 @@ from inferway.files import home_folder, write_whole
 
 _CALLS = ("choose", "act", "step")
 _PLAIN = (bool, int, float, str, bytes, type(None))
+# Modules that objects may be imported from under the very name that they have.
 _HOMES = ("inferway.site", "inferway.dispatch.contract", "typing", "numpy", "math")
-"""Modules that objects may be imported from under the very name that they have."""
 
 
 def policy_name(policy: str | type) -> str:
@@ -52,12 +52,11 @@ def policy_name(policy: str | type) -> str:
         name = getattr(policy, "__name__", policy)
         raise ValueError(f"a policy is a name or a class with `choose`, not {name!r}")
     module = sys.modules.get(policy.__module__)
-    file = getattr(module, "__file__", None)
-    spec = getattr(module, "__spec__", None)
+    file = getattr(module, "__file__", None) or ""
     at_top = getattr(module, policy.__qualname__, None) is policy
-    if file and spec is not None and module is not None and at_top and file.endswith(".py"):
+    if file.endswith(".py") and getattr(module, "__spec__", None) is not None and at_top:
         return f"{Path(file).resolve()}:{policy.__qualname__}"
-    text = _Writing(policy).text
+    text = _written(policy)
     mark = hashlib.sha256(text.encode()).hexdigest()[:16]
     path = home_folder("cache") / "policies" / mark / f"{policy.__name__}.py"
     if not path.is_file():
@@ -65,22 +64,13 @@ def policy_name(policy: str | type) -> str:
     return f"{path}:{policy.__name__}"
 
 
-class _Writing:
-    """Collects a class and what it refers to, each before what refers to it."""
+def _written(policy: type) -> str:
+    """Write a class and what it refers to, each before what refers to it, as a file."""
+    space = vars(sys.modules[policy.__module__])
+    here = space["__name__"]
+    known, imports, parts = {policy.__name__}, set(), []
 
-    def __init__(self, policy: type) -> None:
-        self._globals = vars(sys.modules[policy.__module__])
-        self._known = {policy.__name__}
-        self._imports: list[str] = []
-        self._parts: list[str] = []
-        self._define(policy)
-
-    @property
-    def text(self) -> str:
-        """The file."""
-        return "\n\n".join(["\n".join(sorted(set(self._imports))), *self._parts]) + "\n"
-
-    def _define(self, found: Any) -> None:
+    def define(found: Any) -> None:
         source = _source_of(found)
         if source is None:
             raise ValueError(
@@ -89,36 +79,38 @@ class _Writing:
             )
         if isinstance(found, FunctionType) and found.__closure__:
             raise ValueError(f"{found.__name__} uses variables of a function around it")
-        reads = (one for one in ast.walk(ast.parse(source)) if isinstance(one, ast.Name))
-        for name in dict.fromkeys(one.id for one in reads if isinstance(one.ctx, ast.Load)):
-            self._refer(name, found.__name__)
-        self._parts.append(source.rstrip())
+        for one in ast.walk(ast.parse(source)):
+            if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Load):
+                refer(one.id, found.__name__)
+        parts.append(source.rstrip())
 
-    def _refer(self, name: str, by: str) -> None:
-        if name in self._known or hasattr(builtins, name) or name not in self._globals:
+    def refer(name: str, by: str) -> None:
+        if name in known or hasattr(builtins, name) or name not in space:
             return
-        self._known.add(name)
-        value = self._globals[name]
-        here = self._globals["__name__"]
+        known.add(name)
+        value = space[name]
         module, own_name = getattr(value, "__module__", here), getattr(value, "__name__", "")
         homes = [one for one in _HOMES if getattr(sys.modules.get(one), name, None) is value]
         if isinstance(value, ModuleType):
-            self._imports.append(f"import {value.__name__} as {name}")
+            imports.add(f"import {value.__name__} as {name}")
         elif _is_plain(value):
-            self._parts.append(f"{name} = {value!r}")
+            parts.append(f"{name} = {value!r}")
         elif module != here and getattr(sys.modules.get(module), own_name, None) is value:
-            self._imports.append(f"from {module} import {own_name} as {name}")
+            imports.add(f"from {module} import {own_name} as {name}")
         elif isinstance(value, type | FunctionType):
-            self._define(value)
+            define(value)
         elif isinstance(compiled := getattr(value, "py_func", None), FunctionType):
-            self._define(compiled)  # its decorator stands in its source
+            define(compiled)  # its decorator stands in its source
         elif homes:
-            self._imports.append(f"from {homes[0]} import {name}")
+            imports.add(f"from {homes[0]} import {name}")
         else:
             raise ValueError(
                 f"{by} refers to {name}, a {type(value).__name__}, which a policy's file cannot "
                 "hold: make it a number, or a field that `build` fills"
             )
+
+    define(policy)
+    return "\n\n".join(["\n".join(sorted(imports)), *parts]) + "\n"
 
 
 def _source_of(found: Any) -> str | None:

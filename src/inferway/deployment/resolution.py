@@ -6,7 +6,7 @@ What is wrong is noted in the `Source`, so that all of it is said at once.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
@@ -46,10 +46,18 @@ class Resolution:
         }
         self.tasks: dict[str, Task] = {}
         self.tasks = {name: self._task(name, task) for name, task in stated.items()}
-        for name in self.tasks:
-            if self._counts(name):
-                stem = name.rpartition("-")[0]
-                self._note(("tasks", name), f"{name} is also one of the tasks that {stem} counts")
+        self._note_all(
+            (
+                ("tasks", name),
+                f"{name} is also one of the tasks that {name.rpartition('-')[0]} counts",
+            )
+            for name in self.tasks
+            if self._counts(name)
+        )
+
+    def _note_all(self, problems: Iterable[tuple[Place, str]]) -> None:
+        for place, sentence in problems:
+            self._note(place, sentence)
 
     def _task(self, name: str, task: Task) -> Task:
         place: Place = ("tasks", name)
@@ -62,15 +70,14 @@ class Resolution:
         whole = len(variants) == len(task.variants)
         if task.catalog is not None:
             variants, whole = self._published((*place, "catalog"), task.catalog), True
-        resolved = replace(task, name=name, variants=variants)
+        stated = "idempotent" in self._source.data["tasks"][name]
+        twice = task.idempotent if stated else all(one.remote is None for one in variants.values())
+        resolved = replace(task, name=name, variants=variants, idempotent=twice)
         if whole and self._energies_fit(place, resolved):
             self._check_target((*place, "accuracy_target"), task.accuracy_target, resolved)
-        if "idempotent" in self._source.data["tasks"][name]:
-            return resolved
-        return replace(resolved, idempotent=all(one.remote is None for one in variants.values()))
+        return resolved
 
     def _variant(self, place: Place, name: str, stated: Variant) -> Variant | None:
-        """Fill in a variant; None where it is wrong."""
         model, profile = stated.model, None
         if model is not None and stated.remote is not None:
             self._note(
@@ -103,8 +110,8 @@ class Resolution:
         if needed := [key for key, lacks in missing.items() if lacks]:
             needs = " and ".join(filter(None, (", ".join(needed[:-1]), needed[-1])))
             them = "them" if len(needed) > 1 else "it"
-            why = "the model is on another host and nothing else says"
-            why = why if elsewhere else "no zoo's profile gives"
+            host = "the model is on another host and nothing else says"
+            why = host if elsewhere else "no zoo's profile gives"
             self._note(place, f"needs {needs}, as {why} {them}")
             return None
         return replace(
@@ -112,15 +119,14 @@ class Resolution:
         )
 
     def _published(self, place: Place, catalog: PublishedCatalog) -> dict[str, Variant]:
-        """Look variants up in a catalog; none where something is wrong."""
-        from inferway.catalog import CatalogError, timm
-        from inferway.catalog.published import chosen, table
+        from inferway.catalog import CatalogError
+        from inferway.catalog.published import chosen, read_timm, table
 
         try:
             entries = chosen(
                 table(catalog.name or "")
                 if catalog.timm is None
-                else timm.read(catalog.timm, catalog.hardware),
+                else read_timm(catalog.timm, catalog.hardware),
                 catalog.variants,
             )
         except CatalogError as error:
@@ -174,10 +180,10 @@ class Resolution:
         if budget is None:
             return True
         known = {name: one.energy for name, one in task.variants.items() if one.energy is not None}
-        for name in task.variants.keys() - known:
-            self._note(
-                (*place, "variants", name), "needs `energy`, as the task has an `energy_budget`"
-            )
+        self._note_all(
+            ((*place, "variants", name), "needs `energy`, as the task has an `energy_budget`")
+            for name in task.variants.keys() - known
+        )
         if not known or len(known) < len(task.variants):
             return False
         least = min(known, key=known.__getitem__)
@@ -208,13 +214,15 @@ class Resolution:
             except ModelError as error:
                 self._note((*place, "variants", name, "model"), str(error))
         first = next(iter(signatures), "")
-        for name, signature in signatures.items():
-            if signature != signatures[first]:
-                self._note(
-                    (*place, "variants", name, "model"),
-                    f"all variants of a task share one signature, but {name} is {signature} "
-                    f"and {first} is {signatures[first]}",
-                )
+        self._note_all(
+            (
+                (*place, "variants", name, "model"),
+                f"all variants of a task share one signature, but {name} is {signature} "
+                f"and {first} is {signatures[first]}",
+            )
+            for name, signature in signatures.items()
+            if signature != signatures[first]
+        )
 
     def _counts(self, name: str) -> bool:
         """Tell whether a name is one of those that a task counts, as digits counts digits-1."""
@@ -229,7 +237,6 @@ class Resolution:
         return task.rpartition("-")[0] if self._counts(task) else None
 
     def _variant_of(self, key: Pair) -> Variant | None:
-        """Return a variant if it is known and in order."""
         task = self.tasks.get(self._base(key[0]) or "")
         return task.variants.get(key[1]) if task else None
 
@@ -271,9 +278,11 @@ class Resolution:
         def named(stated: Mapping[Pair, T], *steps: str | int) -> dict[Pair, T]:
             """Keep what names a variant; note the rest."""
             problems = {key: self._problem_with(key) for key in stated}
-            for key, problem in problems.items():
-                if problem is not None:
-                    self._note((*place, *steps, written(key)), problem)
+            self._note_all(
+                ((*place, *steps, written(key)), problem)
+                for key, problem in problems.items()
+                if problem is not None
+            )
             return {key: value for key, value in stated.items() if problems[key] is None}
 
         instances, pinned = named(node.instances, "instances"), named(node.pinned, "pinned")
@@ -284,24 +293,30 @@ class Resolution:
                 if _may_run(self._variant_of(key), node.hardware)
             } | pinned
         for field, copies in (("instances", instances), ("pinned", pinned)):
-            for key, count in copies.items():
-                for sentence in self._wrong_copies(key, count, node.hardware):
-                    self._note((*place, field, written(key)), sentence)
+            self._note_all(
+                ((*place, field, written(key)), sentence)
+                for key, count in copies.items()
+                for sentence in self._wrong_copies(key, count, node.hardware)
+            )
         failures = named(node.failures, "failures")
         outages = tuple(
             replace(outage, instances=named(outage.instances, "outages", index, "instances"))
             for index, outage in enumerate(node.outages)
         )
-        for key in failures if fill else ():
-            if key not in instances:
-                self._note((*place, "failures", written(key)), "no instance of it runs here")
-        for index, outage in enumerate(outages if fill else ()):
-            for key, count in outage.instances.items():
-                if count > (running := instances.get(key, 0)):
-                    self._note(
-                        (*place, "outages", index, "instances", written(key)),
-                        f"{count} cannot fail: the node runs {running or 'none'} of it",
-                    )
+        self._note_all(
+            ((*place, "failures", written(key)), "no instance of it runs here")
+            for key in failures
+            if fill and key not in instances
+        )
+        self._note_all(
+            (
+                (*place, "outages", index, "instances", written(key)),
+                f"{count} cannot fail: the node runs {instances.get(key) or 'none'} of it",
+            )
+            for index, outage in enumerate(outages)
+            for key, count in outage.instances.items()
+            if fill and count > instances.get(key, 0)
+        )
         resolved = replace(
             node, name=name, instances=instances, pinned=pinned, failures=failures, outages=outages
         )
@@ -309,12 +324,10 @@ class Resolution:
         return resolved
 
     def _problem_with(self, key: Pair) -> str | None:
-        """Say why `key` names no variant; None where it names one."""
         task, variant = key
         if not variant:
             return f"{task} is not of the form TASK/VARIANT"
-        name = self._base(task)
-        if name is None:
+        if (name := self._base(task)) is None:
             return f"there is no task {task}; {nearest(task, self._written)}"
         variants = self._written[name]
         if isinstance(variants, dict) and variant not in variants:
@@ -322,7 +335,6 @@ class Resolution:
         return None
 
     def _wrong_copies(self, key: Pair, count: int, hardware: str) -> Iterator[str]:
-        """Say why a node cannot run so many copies of a variant."""
         variant = self._variant_of(key)
         if variant is None:
             return
@@ -386,20 +398,22 @@ class Resolution:
             except ColumnError as error:
                 self._note((*place, "arrivals", "file"), str(error))
         tier = None if workload.entries is None else workload.entries.tier
-        if tier is not None and network is not None and network.tree is not None:
-            tiers = [one.tier for one in network.tree]
-            if tier not in tiers:
-                sentence = f"there is no tier {tier}; {nearest(tier, tiers)}"
-                self._note((*place, "entries", "tier"), sentence)
+        tiers = [] if network is None else [one.tier for one in network.tree or ()]
+        if tier is not None and tiers and tier not in tiers:
+            sentence = f"there is no tier {tier}; {nearest(tier, tiers)}"
+            self._note((*place, "entries", "tier"), sentence)
 
     def check_probabilities(self, place: Place, spec: PolicySpec, task: Task) -> None:
         """Refuse routing to variants that there are not."""
-        for name in spec.options["probabilities"] or () if spec.policy == "alias" else ():
-            if name not in task.variants:
-                self._note(
-                    (*place, "probabilities"),
-                    f"task {task.name} has no variant {name}; {nearest(name, task.variants)}",
-                )
+        routed = spec.options["probabilities"] or () if spec.policy == "alias" else ()
+        self._note_all(
+            (
+                (*place, "probabilities"),
+                f"task {task.name} has no variant {name}; {nearest(name, task.variants)}",
+            )
+            for name in routed
+            if name not in task.variants
+        )
 
     def check_deadline(self, task: Task, nodes: Mapping[str, Node], scheduled: bool) -> None:
         """Refuse a deadline that no service time meets, unless a server may measure better ones."""
@@ -420,5 +434,4 @@ class Resolution:
 
 
 def _may_run(variant: Variant | None, hardware: str) -> bool:
-    """Tell whether the service time is known, or the model is there to be measured."""
     return variant is None or not variant.service or variant.runs_on(hardware)

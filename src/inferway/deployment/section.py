@@ -23,7 +23,7 @@ from pydantic import (
 from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import PydanticCustomError, PydanticKnownError, core_schema
 
-from inferway.deployment.errors import OF_KEYS, nearest, refuse, refuse_at, shown
+from inferway.deployment.errors import OF_KEYS, must, nearest, refuse, refuse_at, shown
 from inferway.protocol.address import LABELS, split
 
 
@@ -68,7 +68,6 @@ def _keys(section: Any) -> tuple[str, ...]:
 
 
 def _with_keys(error: ValidationError, section: Any) -> ValidationError:
-    """Put a section's keys into the context of the errors that are about them."""
     details: list[Any] = error.errors(include_url=False)
     own = [one for one in details if OF_KEYS.get(one["type"]) == len(one["loc"])]
     for one in own:
@@ -91,8 +90,8 @@ def _unknown(value: Any) -> None:
     raise PydanticKnownError("extra_forbidden")
 
 
+# Mark a field that no file gives: it is filled in when the whole file is known.
 UNWRITTEN: Final = (PlainValidator(_unknown), SkipJsonSchema())  # type: ignore[type-arg]
-"""Mark a field that no file gives: it is filled in when the whole file is known."""
 
 
 class ReadAs:
@@ -121,23 +120,7 @@ def check_kind(value: Any, key: str, known: Collection[str]) -> None:
         raise refuse_at(key, f"there is no {key} {value[key]}; {nearest(value[key], known)}")
 
 
-def _name(value: str) -> str:
-    plain = all(c.isalnum() or c in "._-" for c in value)
-    if not plain or not 0 < len(value) <= 200 or value[0] in ".-":
-        raise refuse(
-            f'"{value[:40]}" cannot be a name; use letters, digits, dots, dashes and underscores'
-        )
-    return value
-
-
-def _switch(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise refuse(f"expected true or false, got {value!r}")
-    return value
-
-
 def _path(noun: str, exists: Callable[[Path], bool]) -> tuple[BeforeValidator, WithJsonSchema]:
-    """Make what reads a path of this kind, and what its schema is."""
 
     def read(value: Any, info: ValidationInfo) -> Path:
         if not isinstance(value, str) or not value.strip() or "\0" in value:
@@ -152,8 +135,27 @@ def _path(noun: str, exists: Callable[[Path], bool]) -> tuple[BeforeValidator, W
 
 
 # Names become parts of URLs and metric labels, so they hold neither slashes nor spaces.
-Name = Annotated[str, AfterValidator(_name)]
-Switch = Annotated[bool, BeforeValidator(_switch), WithJsonSchema({"type": "boolean"})]
+_NAME: Final = "cannot be a name; use letters, digits, dots, dashes and underscores"
+Name = Annotated[
+    str,
+    AfterValidator(
+        must(
+            lambda name: (
+                0 < len(name) <= 200
+                and name[0] not in ".-"
+                and all(c.isalnum() or c in "._-" for c in name)
+            ),
+            f'"{{0:.40}}" {_NAME}',
+        )
+    ),
+]
+Switch = Annotated[
+    bool,
+    BeforeValidator(
+        must(lambda value: isinstance(value, bool), "expected true or false, got {0!r}")
+    ),
+    WithJsonSchema({"type": "boolean"}),
+]
 # A path that something later writes or reads: it need not be there yet.
 FuturePath = Annotated[Path, *_path("path", lambda path: True)]
 File = Annotated[Path, *_path("file", Path.is_file)]
@@ -163,10 +165,7 @@ _HOST: Final = re.compile(r"(\*\.)?[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?(:[
 _ADDRESS: Final = rf"^(?:{LABELS}|\[[0-9A-Fa-f:.]+\])(?::[0-9]{{1,5}})?$"
 
 
-def _address(value: Any) -> str:
-    # One without a port reads as a number where it is one, so that is said as well.
-    if not isinstance(value, str):
-        raise refuse(f"expected an address such as edge-1.example.org:8000, got {value!r}")
+def _address(value: str) -> str:
     try:
         split(value)
     except ValueError as error:
@@ -174,28 +173,26 @@ def _address(value: Any) -> str:
     return value
 
 
-def _host(value: str) -> str:
-    if not _HOST.fullmatch(value):
-        raise refuse(
-            f'"{value[:60]}" is no host; write it as models.example.org, *.example.org or '
-            "models.example.org:8443"
-        )
-    return value.lower()
-
-
 def text_schema(pattern: str, *examples: str) -> WithJsonSchema:
     """Show editors a text by its pattern and good values."""
     return WithJsonSchema({"type": "string", "pattern": pattern, "examples": list(examples)})
 
 
+# One without a port reads as a number where it is one, so that is said as well.
+_NO_ADDRESS: Final = "expected an address such as edge-1.example.org:8000, got {0!r}"
 HostPort = Annotated[
     str,
     BeforeValidator(_address),
+    BeforeValidator(must(lambda value: isinstance(value, str), _NO_ADDRESS)),
     text_schema(_ADDRESS, "edge-1.example.org", "10.0.0.7:8000", "[fd00::7]:8000"),
 ]
+_NO_HOST: Final = (
+    '"{0:.60}" is no host; write it as models.example.org, *.example.org or models.example.org:8443'
+)
 Host = Annotated[
     str,
-    AfterValidator(_host),
+    AfterValidator(must(_HOST.fullmatch, _NO_HOST)),
+    AfterValidator(str.lower),
     text_schema(f"^{_HOST.pattern}$", "models.example.org", "*.example.org"),
 ]
 

@@ -29,13 +29,7 @@ _KEYS: Final = (
 
 
 class SettingError(ValueError):
-    """A setting that makes no sense.
-
-    Attributes
-    ----------
-    key, sentence
-        Which, and why.
-    """
+    """A setting that makes no sense: its key, and a sentence that says why."""
 
     def __init__(self, key: str, sentence: str) -> None:
         super().__init__(key, sentence)
@@ -47,13 +41,15 @@ class SettingError(ValueError):
 
 @dataclass(frozen=True)
 class Setting:
-    """A value as written, and the number in it, with its unit, where there is one."""
+    """A value as written, and the number in it, with its unit, where there is one.
+
+    `data` is a list or a mapping as it stands, or a policy's file where `text` is its class.
+    """
 
     text: str
     number: float | None = None
     unit: str = ""
     data: Any = None
-    """A list or a mapping as it stands, or a policy's file where `text` is its class."""
 
     @property
     def plain(self) -> Any:
@@ -73,65 +69,48 @@ class Setting:
 
 def setting(value: Any) -> Setting:
     """Read a value: text as a command line has it, a number, a policy's class, plain data."""
-    if isinstance(value, Setting):
-        return value
-    if isinstance(value, bool):
-        return Setting(str(value).lower())
-    if isinstance(value, Real):
-        number = float(value)
-        return Setting(f"{number:.15g}", number)
-    if isinstance(value, type):
-        return Setting(value.__name__, data=policy_name(value))
-    if isinstance(value, str):
-        found = _NUMBER.fullmatch(value)
-        if found is None:
-            return Setting(value.strip())
-        return Setting(value.strip(), float(found[1]), found[2])
+    match value:
+        case Setting():
+            return value
+        case bool():
+            return Setting(str(value).lower())
+        case Real():
+            return Setting(f"{float(value):.15g}", float(value))
+        case type():
+            return Setting(value.__name__, data=policy_name(value))
+        case str():
+            found = _NUMBER.fullmatch(value)
+            number = (float(found[1]), found[2]) if found else ()
+            return Setting(value.strip(), *number)
     return Setting(str(value), data=value)
 
 
 def set_all(
-    data: Data,
-    settings: Mapping[str, Setting],
-    node: str | None,
-    keys: Collection[str],
+    data: Data, settings: Mapping[str, Setting], node: str | None, keys: Collection[str]
 ) -> None:
     """Set values in a file's data, which is changed.
 
-    Parameters
-    ----------
-    data
-        As `Source.data` has it.
-    settings
-        By key: ``policy``, ``scheduling``, ``placement``, ``rate``, ``load``, ``target``,
-        ``deadline``, ``seed``, ``instances.TASK/VARIANT`` or a path into the file.
-    node
-        Whose instances are meant, where there are several nodes.
-    keys
-        Those at the top of a file, which paths begin with.
-
-    Raises
-    ------
-    SettingError
-        Where there is no such key, or the file has nothing that it could change.
+    They come by key, as `Deployment.with_` has them; paths into the file begin with one of `keys`.
+    SettingError where there is no such key, or the file has nothing that it could change.
     """
     if "rate" in settings and "load" in settings:
         raise SettingError("rate", "cannot be given with load: each says how fast requests arrive")
+    tasks = data.get("tasks", {}).values()
     for key, value in settings.items():
         match key:
-            case "load":
-                _set_arrivals(data, key, value, value.plain)
-            case "rate":
-                _set_arrivals(data, key, value, value.quantity("/s"))
+            case "load" | "rate":
+                _set_arrivals(data, key, value)
             case "policy" | "scheduling" | "placement":
                 _set_policy(data, key, value)
             case "target" | "accuracy_target":
-                _set_in_tasks(data, accuracy_target=value.plain)
+                for task in tasks:
+                    task["accuracy_target"] = value.plain
             case "deadline":
-                _set_in_tasks(data, deadline=value.quantity(" s"))
+                for task in tasks:
+                    task["deadline"] = value.quantity(" s")
             case "seed":
-                whole = value.number is not None and value.number == int(value.number)
-                if value.unit or not whole or value.plain < 0:
+                whole = value.number is not None and isinstance(value.plain, int)
+                if not whole or value.plain < 0:
                     sentence = f"a seed is a whole number from 0, not {value.text}"
                     raise SettingError("seed", sentence)
                 data["seed"] = value.plain
@@ -139,11 +118,6 @@ def set_all(
                 _set_instances(data, key, value, node)
             case _:
                 _set_path(data, key, value, keys)
-
-
-def _set_in_tasks(data: Data, **values: Any) -> None:
-    for task in data.get("tasks", {}).values():
-        task.update(values)
 
 
 def _set_policy(data: Data, key: str, value: Setting) -> None:
@@ -156,9 +130,8 @@ def _set_policy(data: Data, key: str, value: Setting) -> None:
         file, _, attribute = name.rpartition(":")
         name = f"{Path(file).resolve()}:{attribute}"
     section: dict[str, Any] = {"policy": name}
-    if key != "placement":
-        for task in data.get("tasks", {}).values():
-            task.pop("dispatch", None)
+    for task in data.get("tasks", {}).values() if key != "placement" else ():
+        task.pop("dispatch", None)
     if key == "policy":
         data.pop("scheduling", None)
         data["dispatch"] = section
@@ -169,16 +142,16 @@ def _set_policy(data: Data, key: str, value: Setting) -> None:
     data[key] = value.data if isinstance(value.data, dict) else section
 
 
-def _set_arrivals(data: Data, key: str, value: Setting, written: Any) -> None:
+def _set_arrivals(data: Data, key: str, value: Setting) -> None:
+    written = value.plain if key == "load" else value.quantity("/s")
     for task, workload in data.get("workload", {}).items():
         arrivals = workload.get("arrivals", {})
         process = arrivals.get("process")
         if process == "phases":
             _scale(arrivals.get("phases", []), key, value, task)
         elif process in ("poisson", "constant", "sinusoidal"):
-            arrivals.pop("load", None)
-            arrivals.pop("rate", None)
-            arrivals[key] = written
+            kept = {name: one for name, one in arrivals.items() if name not in ("load", "rate")}
+            workload["arrivals"] = {**kept, key: written}
         else:
             raise SettingError(
                 key,
@@ -188,7 +161,6 @@ def _set_arrivals(data: Data, key: str, value: Setting, written: Any) -> None:
 
 
 def _scale(phases: Sequence[dict[str, Any]], key: str, value: Setting, task: str) -> None:
-    """Scale the phases' rates, so that their mean is the value."""
     if any(key not in phase for phase in phases):
         other = "rate" if key == "load" else "load"
         raise SettingError(
@@ -201,9 +173,8 @@ def _scale(phases: Sequence[dict[str, Any]], key: str, value: Setting, task: str
     if wanted is None or mean <= 0:
         raise SettingError(key, f"{value.text} is not a number")
     for phase, level in zip(phases, levels, strict=True):
-        phase[key] = level * wanted / mean
-        if key == "rate":
-            phase[key] = f"{phase[key]!r}/s"
+        scaled = level * wanted / mean
+        phase[key] = f"{scaled!r}/s" if key == "rate" else scaled
 
 
 def _set_instances(data: Data, key: str, value: Setting, node: str | None) -> None:
@@ -213,11 +184,11 @@ def _set_instances(data: Data, key: str, value: Setting, node: str | None) -> No
     name = node or next(iter(nodes))
     if name not in nodes:
         raise ValueError(f"unknown node {name!r}; the file has {_list(nodes)}")
-    instances = nodes[name].setdefault("instances", {})
     which = key.removeprefix("instances.")
     known = [f"{one}/{two}" for one, of in data["tasks"].items() for two in of.get("variants", {})]
     if which not in known:
         raise SettingError(key, f"no such variant; the file has {_list(known)}")
+    instances = nodes[name].setdefault("instances", {})
     instances[which] = value.plain
     if value.plain == 0:  # a file names those that run
         del instances[which]
@@ -232,27 +203,16 @@ def _set_path(data: Data, key: str, value: Setting, keys: Collection[str]) -> No
     at: Any = data
     left = key
     while left:
-        step, rest = _step(at, left)
-        if step is None:
-            names = range(len(at)) if isinstance(at, list) else at if isinstance(at, dict) else ()
+        names = range(len(at)) if isinstance(at, list) else at if isinstance(at, dict) else ()
+        # The longest key that the path begins with; the last may be new in a mapping.
+        fits = [name for name in map(str, names) if f"{left}.".startswith(f"{name}.")]
+        if not fits and (not isinstance(at, dict) or "." in left):
             raise SettingError(key, f"the file has nothing at {left!r}; there is {_list(names)}")
-        if not rest:
+        name = max(fits, key=len, default=left)
+        step, left = int(name) if isinstance(at, list) else name, left[len(name) + 1 :]
+        if not left:
             at[step] = value.plain
-        at, left = at[step], rest
-
-
-def _step(at: Any, path: str) -> tuple[Any, str]:
-    """The longest known key that a path begins with; the last may be new in a mapping."""
-    if isinstance(at, list):
-        first, _, rest = path.partition(".")
-        known = first.isdecimal() and int(first) < len(at)
-        return (int(first), rest) if known else (None, path)
-    if not isinstance(at, dict):
-        return None, path
-    for name in sorted(at, key=len, reverse=True):
-        if path == name or path.startswith(f"{name}."):
-            return name, path[len(name) + 1 :]
-    return (path, "") if "." not in path else (None, path)
+        at = at[step]
 
 
 def _list(names: Iterable[Any]) -> str:

@@ -22,15 +22,16 @@ from ruamel.yaml.nodes import MappingNode, Node, ScalarNode
 from inferway.deployment.errors import DeploymentError, Place, Problem, field_name
 
 LARGEST_FILE = 2 * 2**20  # bytes
+# Of commas, brackets, braces and line breaks. Each value needs one of them, and reading one value
+# takes some 40 us, so that this bounds the time; counting them first takes none.
 MOST_MARKS = 50_000
-"""Of commas, brackets, braces and line breaks. Each value needs one of them, and reading one value
-takes some 40 us, so that this bounds the time; counting them first takes none."""
-MOST_PROBLEMS = 100
-"""That are told of one file; of the others, how many there are."""
+MOST_PROBLEMS = 100  # that are told of one file; of the others, how many there are
 _MARKS = ",[{\n\r\x85\u2028\u2029"
 MOST_VALUES = 200_000  # after aliases are expanded: a bomb of aliases grows without bound
 DEEPEST = 60
 
+# Unquoted scalars by YAML 1.2's core schema (chapter 10.3 of the specification): the first pattern
+# that fits the whole text says what it is; a text that fits none is a word.
 _SCALARS: Final[tuple[tuple[str, Callable[[str], Any]], ...]] = (
     ("|~|null|Null|NULL", lambda text: None),
     ("true|True|TRUE|false|False|FALSE", lambda text: text.lower() == "true"),
@@ -39,35 +40,18 @@ _SCALARS: Final[tuple[tuple[str, Callable[[str], Any]], ...]] = (
     (r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", float),
     (r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)", lambda text: float(text.replace(".", ""))),
 )
-"""Unquoted scalars by YAML 1.2's core schema (chapter 10.3 of the specification): the first pattern
-that fits the whole text says what it is; a text that fits none is a word."""
 
 
 @dataclass
 class Source:
-    """The data of a file and where each part of it stands.
+    """The data of a file and where each part of it stands."""
 
-    Attributes
-    ----------
-    path
-        The file, as named by the caller.
-    data
-        The document: a mapping of plain Python values.
-    problems
-        What is wrong: duplicate keys first, then whatever is noted; `MOST_PROBLEMS` at most.
-    more
-        How many were noted beyond that.
-    lines
-        Line (from 1) of every key and list item, by its place.
-    """
-
-    path: Path
-    data: dict[str, Any] = field(default_factory=dict)
-    problems: list[Problem] = field(default_factory=list)
-    lines: dict[Place, int] = field(default_factory=dict)
-    top: int = 1
-    """The line of what has none of its own: 0 where there is no file."""
-    more: int = 0
+    path: Path  # as named by the caller
+    data: dict[str, Any] = field(default_factory=dict)  # plain Python values
+    problems: list[Problem] = field(default_factory=list)  # `MOST_PROBLEMS` at most
+    lines: dict[Place, int] = field(default_factory=dict)  # from 1, of every key and list item
+    top: int = 1  # the line of what has none of its own: 0 where there is no file
+    more: int = 0  # problems, beyond those
 
     @property
     def folder(self) -> Path:
@@ -105,10 +89,7 @@ class Source:
 def given(data: Mapping[str, Any]) -> Source:
     """Take a deployment as Python data instead of a file: what YAML holds, and NumPy's numbers.
 
-    Raises
-    ------
-    DeploymentError
-        If a key is no word, or a value is nothing that a file could say.
+    DeploymentError if a key is no word, or a value is nothing that a file could say.
     """
     return Source(Path("deployment"), _plain(data, ()), top=0)
 
@@ -138,10 +119,7 @@ def _refused(path: Path | str, line: int, sentence: str, place: Place = ()) -> D
 def read(path: Path | str) -> Source:
     """Read a deployment file's YAML.
 
-    Raises
-    ------
-    DeploymentError
-        If there is no such file, it is not UTF-8, not YAML, or not one mapping.
+    DeploymentError if there is no such file, it is not UTF-8, not YAML, or not one mapping.
     """
     path = Path(path)
     text = _text(path)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import Discriminator, Field, Tag, field_validator, model_validator
+from pydantic import AfterValidator, Discriminator, Field, Tag, field_validator, model_validator
 
 from inferway.deployment.column import ColumnError, read_column
-from inferway.deployment.errors import refuse
+from inferway.deployment.errors import must, refuse, refuse_where
 from inferway.deployment.models import ModelUri, UrlOrRemote
 from inferway.deployment.policies import DispatchPolicy
 from inferway.deployment.section import UNWRITTEN, File, Folder, Name, ReadAs, Section, Switch, says
@@ -101,21 +103,34 @@ class ServiceTime(Section):
     def _of_file(cls, value: Any, handler: Callable[[Any], ServiceTime]) -> ServiceTime:
         read = handler(value)
         kind = read.distribution
-        if "mean" in value and "rate" in value:
-            raise refuse("both `mean` and `rate` are given; one says the other, so keep one")
-        if "mean" not in value and "rate" not in value and kind != "empirical":
-            raise refuse("a service time needs `mean` (such as 10.7 ms) or `rate` (such as 0.9/s)")
         takes = _SHAPES.get(kind, ())
-        for key in ("cv", "stages", "samples", "file"):
-            if key in value and key not in takes:
-                raise refuse(f"`{key}` means nothing where the distribution is {kind}")
-        if takes and sum(key in value for key in takes) != 1:
-            needs = " or ".join(f"`{key}`" for key in takes)
-            raise refuse(f"the distribution {kind} needs {needs}")
-        if kind == "hyperexponential" and read.cv <= 1:
-            raise refuse(f"the distribution {kind} has a `cv` above 1, not {read.cv:g}")
-        if "samples" in value and not read.samples_s:
-            raise refuse("`samples` is empty; give at least one service time")
+        refuse_where(
+            (
+                "mean" in value and "rate" in value,
+                "both `mean` and `rate` are given; one says the other, so keep one",
+            ),
+            (
+                "mean" not in value and "rate" not in value and kind != "empirical",
+                "a service time needs `mean` (such as 10.7 ms) or `rate` (such as 0.9/s)",
+            ),
+            *(
+                (key in value, f"`{key}` means nothing where the distribution is {kind}")
+                for key in ("cv", "stages", "samples", "file")
+                if key not in takes
+            ),
+            (
+                takes and sum(key in value for key in takes) != 1,
+                f"the distribution {kind} needs {' or '.join(f'`{key}`' for key in takes)}",
+            ),
+            (
+                kind == "hyperexponential" and read.cv <= 1,
+                f"the distribution {kind} has a `cv` above 1, not {read.cv:g}",
+            ),
+            (
+                "samples" in value and not read.samples_s,
+                "`samples` is empty; give at least one service time",
+            ),
+        )
         if kind == "empirical":
             return _empirical(read.samples_s or read.file, read.mean_s)
         cv = {"exponential": 1.0, "erlang": read.stages**-0.5}.get(kind, read.cv)
@@ -123,7 +138,6 @@ class ServiceTime(Section):
 
 
 def _empirical(samples: tuple[float, ...], mean_s: float) -> ServiceTime:
-    """Scale measured times to the mean, if one is stated."""
     measured = math.fsum(samples) / len(samples)
     scale = mean_s / measured if mean_s else 1.0
     variance = math.fsum((sample - measured) ** 2 for sample in samples) / len(samples)
@@ -183,24 +197,36 @@ class Batch(Section):
     @field_validator("sizes")
     @classmethod
     def _increase(cls, sizes: tuple[int, ...]) -> tuple[int, ...]:
-        for one, other in pairwise(sizes):
-            if other <= one:
-                raise refuse(f"batch sizes must increase, but {other} comes after {one}")
+        refuse_where(
+            *(
+                (other <= one, f"batch sizes must increase, but {other} comes after {one}")
+                for one, other in pairwise(sizes)
+            )
+        )
         return sizes
 
     @model_validator(mode="after")
     def _match(self) -> Batch:
-        if len(self.sizes) != len(self.service_s):
-            raise refuse(
-                f"{len(self.sizes)} sizes but {len(self.service_s)} service times; give one per "
-                "size"
-            )
-        for key, size in (("min", self.min), ("max", self.max)):
-            if size not in self.sizes:
-                raise refuse(f"`{key}` is {size}, which is not one of the sizes")
-        if self.min > self.max:
-            raise refuse(f"`min` is {self.min}, above `max`, which is {self.max}")
+        sizes, times = len(self.sizes), len(self.service_s)
+        other = "which is not one of the sizes"
+        refuse_where(
+            (sizes != times, f"{sizes} sizes but {times} service times; give one per size"),
+            (self.min not in self.sizes, f"`min` is {self.min}, {other}"),
+            (self.max not in self.sizes, f"`max` is {self.max}, {other}"),
+            (self.min > self.max, f"`min` is {self.min}, above `max`, which is {self.max}"),
+        )
         return self
+
+
+_SHA256: Final = "^sha256:[0-9a-fA-F]{64}$"
+Digest = Annotated[
+    str,
+    AfterValidator(
+        must(partial(re.fullmatch, _SHA256[1:-1]), 'expected "sha256:" and 64 hexadecimal digits')
+    ),
+    AfterValidator(str.lower),
+    Field(json_schema_extra={"pattern": _SHA256}),
+]
 
 
 @dataclass(frozen=True)
@@ -216,8 +242,7 @@ class Variant(Section):
         ),
     ] = None
     digest: Annotated[
-        Annotated[str, Field(json_schema_extra={"pattern": "^sha256:[0-9a-fA-F]{64}$"})] | None,
-        says("SHA-256 of the model file, checked before it is loaded."),
+        Digest | None, says("SHA-256 of the model file, checked before it is loaded.")
     ] = None
     accuracy: Annotated[
         Ratio, says("Share of requests answered rightly; from the zoo's profile if not given.")
@@ -246,14 +271,6 @@ class Variant(Section):
         UrlOrRemote | None,
         says("The model behind another server, instead of `model`: its URL, or more about it."),
     ] = None
-
-    @field_validator("digest")
-    @classmethod
-    def _is_sha256(cls, digest: str) -> str:
-        scheme, _, digits = digest.partition(":")
-        if scheme != "sha256" or len(digits) != 64 or set(digits.lower()) - set("0123456789abcdef"):
-            raise refuse('expected "sha256:" and 64 hexadecimal digits')
-        return digest.lower()
 
     @property
     def runnable(self) -> bool:
@@ -301,10 +318,11 @@ class PublishedCatalog(Section):
 
     @model_validator(mode="after")
     def _has_one_source(self) -> PublishedCatalog:
-        if (self.name is None) == (self.timm is None):
-            raise refuse("a catalog needs either `name` or `timm`")
-        if self.timm is None and self.hardware is not None:
-            raise refuse("`hardware` chooses among timm's tables; a catalog by `name` has its own")
+        own = "`hardware` chooses among timm's tables; a catalog by `name` has its own"
+        refuse_where(
+            ((self.name is None) == (self.timm is None), "a catalog needs either `name` or `timm`"),
+            (self.timm is None and self.hardware is not None, own),
+        )
         return self
 
 
@@ -342,11 +360,12 @@ class Task(Section):
         says("Whether a request may be run twice; yes unless said where no variant is a `remote`."),
     ] = field(default_factory=lambda: True)
 
-    @model_validator(mode="after")
-    def _has_variants(self) -> Task:
-        if bool(self.variants) == (self.catalog is not None):
-            raise refuse("a task needs either `variants` or `catalog`")
-        return self
+    _has_variants = model_validator(mode="after")(
+        must(
+            lambda task: bool(task.variants) == (task.catalog is None),
+            "a task needs either `variants` or `catalog`",
+        )
+    )
 
     @property
     def names(self) -> list[str]:

@@ -29,27 +29,13 @@ class QuantityError(ValueError):
 
 @dataclass(frozen=True)
 class Quantity:
-    """A kind of number with a unit.
+    """A kind of number with a unit."""
 
-    Attributes
-    ----------
-    noun
-        What it is called in errors, with its article: "a time".
-    example
-        A good value, shown in errors and to editors.
-    units
-        Unit as written -> its size in the base unit, smallest first.
-    whole
-        True where only whole numbers of the base unit make sense (bytes).
-    bare
-        True where a plain number is understood as well (ratios).
-    """
-
-    noun: str
-    example: str
-    units: Mapping[str, Fraction]
-    whole: bool = False
-    bare: bool = False
+    noun: str  # in errors, with its article: "a time"
+    example: str  # a good value, shown in errors and to editors
+    units: Mapping[str, Fraction]  # as written, by its size in the base unit, smallest first
+    whole: bool = False  # only whole numbers of the base unit make sense: bytes
+    bare: bool = False  # a plain number is understood as well: ratios
 
     @property
     def pattern(self) -> str:
@@ -58,13 +44,7 @@ class Quantity:
         return rf"^\s*(?:{_NUMBER})\s*(?:{units})\s*$"
 
     def parse(self, value: object) -> float:
-        """Turn a value of the file into the base unit.
-
-        Raises
-        ------
-        QuantityError
-            With one sentence that says what was expected.
-        """
+        """Turn a value of the file into the base unit; QuantityError says what was expected."""
         such = f'{self.noun} such as "{self.example}"'
         if (number := _plain(value)) is not None:
             if self.bare:
@@ -102,15 +82,13 @@ class Quantity:
 
 
 def _units(text: str) -> dict[str, Fraction]:
-    words = text.split()
-    return {unit: Fraction(size) for unit, size in zip(words[::2], words[1::2], strict=True)}
+    words = iter(text.split())
+    return {unit: Fraction(size) for unit, size in zip(words, words, strict=True)}
 
 
 # A micro is written with its sign, U+00B5, or the Greek letter, U+03BC, of many keyboards.
 TIME = Quantity(
-    "a time",
-    "300 ms",
-    _units("ns 1e-9 us 1e-6 µs 1e-6 μs 1e-6 ms 1e-3 s 1 min 60 h 3600 d 86400"),
+    "a time", "300 ms", _units("ns 1e-9 us 1e-6 µs 1e-6 μs 1e-6 ms 1e-3 s 1 min 60 h 3600 d 86400")
 )
 RATE = Quantity("a rate", "120/s", _units("/d 1/86400 /h 1/3600 /min 1/60 /s 1 /ms 1e3 /us 1e6"))
 SIZE = Quantity(
@@ -132,7 +110,6 @@ def _plain(value: object) -> float | int | None:
 
 
 def _read(quantity: Quantity, *, above_zero: bool = False) -> tuple[BeforeValidator, Any]:
-    """Make what reads a quantity, and what its schema is."""
 
     def read(value: Any) -> float | int:
         try:
@@ -175,16 +152,10 @@ def _read_number(value: Any) -> float:
     return float(number)
 
 
-def _ratio(least: str, most: str, bounds: tuple[int, int], examples: list[Any]) -> WithJsonSchema:
-    return WithJsonSchema(
-        {
-            "anyOf": [
-                {"type": "number", least: bounds[0], most: bounds[1]},
-                {"type": "string", "pattern": RATIO.pattern},
-            ],
-            "examples": examples,
-        }
-    )
+def _ratio(limits: dict[str, int], *examples: Any) -> WithJsonSchema:
+    text = {"type": "string", "pattern": RATIO.pattern}
+    schema = {"anyOf": [{"type": "number", **limits}, text], "examples": list(examples)}
+    return WithJsonSchema(schema)
 
 
 Seconds = Annotated[float, *_read(TIME)]
@@ -194,20 +165,20 @@ PositiveJoules = Annotated[float, *_read(ENERGY, above_zero=True)]
 PositiveRate = Annotated[float, *_read(RATE, above_zero=True)]
 Bytes = Annotated[int, *_read(SIZE, above_zero=True)]
 Ratio = Annotated[
-    float, BeforeValidator(_read_ratio), _ratio("minimum", "maximum", (0, 1), [0.95, "95 %"])
+    float, BeforeValidator(_read_ratio), _ratio({"minimum": 0, "maximum": 1}, 0.95, "95 %")
 ]
 Load = Annotated[
     float,
     BeforeValidator(_read_load),
     Field(gt=0, lt=10),
-    _ratio("exclusiveMinimum", "exclusiveMaximum", (0, 10), [0.7, "70 %"]),
+    _ratio({"exclusiveMinimum": 0, "exclusiveMaximum": 10}, 0.7, "70 %"),
 ]
 Number = Annotated[float, BeforeValidator(_read_number), Field(ge=0)]
 PositiveNumber = Annotated[float, BeforeValidator(_read_number), Field(gt=0)]
 AnyNumber = Annotated[float, BeforeValidator(_read_number)]
+# Of anything that a file counts: what a number alone makes must fit into memory.
 MOST: Final = 1_000_000
-"""Of anything that a file counts: what a number alone makes must fit into memory."""
+# Of what is worked through one by one where it is used, such as stages of a service time.
 FEW: Final = 1_000
-"""Of what is worked through one by one where it is used, such as stages of a service time."""
 Count = Annotated[int, Strict(), Field(ge=1, le=MOST)]
 FewCount = Annotated[int, Strict(), Field(ge=1, le=FEW)]

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from inferway.deployment.deployment import Deployment
@@ -15,7 +17,7 @@ from inferway.deployment.nodes import Node
 from inferway.deployment.policies import DISPATCH
 from inferway.deployment.tasks import Task, Variant
 from inferway.deployment.units import TIME
-from inferway.deployment.workloads import PhasedArrivals, TraceArrivals
+from inferway.deployment.workloads import PhasedArrivals, TraceArrivals, Workload
 from inferway.spelling import closest
 
 if TYPE_CHECKING:
@@ -61,15 +63,7 @@ def cores() -> int:
 
 def check(deployment: Deployment) -> list[Caution]:
     """Advise on a deployment, in the order of its file."""
-    return _cautions(
-        deployment,
-        [
-            *(one for task in deployment.tasks.values() for one in _of_task(deployment, task)),
-            *(one for node in deployment.nodes.values() for one in _of_node(deployment, node)),
-            *(one for name in deployment.workload for one in _of_workload(deployment, name)),
-            *_of_network(deployment),
-        ],
-    )
+    return _cautions(deployment, _of_file(deployment))
 
 
 def check_remotes(deployment: Deployment) -> list[Caution]:
@@ -77,63 +71,65 @@ def check_remotes(deployment: Deployment) -> list[Caution]:
 
     Asks each server once; takes a few seconds where one is silent.
     """
-    found = [one for task in deployment.tasks.values() for one in _of_remotes(task)]
-    return _cautions(deployment, found)
+    return _cautions(deployment, map(_of_remotes, deployment.tasks.values()))
 
 
 Found = tuple[str, str, str]  # kind, field, message
 _MOST_COMPARED = 1_000
 
 
-def _cautions(deployment: Deployment, found: Iterable[Found]) -> list[Caution]:
+def _cautions(deployment: Deployment, found: Iterable[Iterable[Found]]) -> list[Caution]:
     cautions = [
-        Caution(kind, field, deployment.line_of(field), message) for kind, field, message in found
+        Caution(kind, field, deployment.line_of(field), message)
+        for kind, field, message in chain.from_iterable(found)
     ]
     return sorted(cautions, key=lambda caution: caution.line)
 
 
+def _of_file(deployment: Deployment) -> Iterator[Iterable[Found]]:
+    for task in deployment.tasks.values():
+        if task.catalog is None and len(task.variants) <= _MOST_COMPARED:
+            yield _dominated(deployment, task)  # a catalog was asked for just these
+        yield _of_task(deployment, task)
+    for node in deployment.nodes.values():
+        yield _of_node(deployment, node)
+    for name, workload in deployment.workload.items():
+        yield _of_workload(deployment, name, workload)
+    yield _of_network(deployment)
+
+
 def _of_task(deployment: Deployment, task: Task) -> Iterator[Found]:
-    field = f"tasks.{task.name}"
-    if task.catalog is None:  # a catalog was asked for just these
-        yield from _dominated(deployment, task)
+    field, target = f"tasks.{task.name}", task.accuracy_target
     for variant in task.variants.values():
         if not variant.service:
-            yield (
-                "unmeasured",
-                f"{field}.variants.{variant.name}",
-                "gives no service time, so it is measured when the server starts",
-            )
+            sentence = "gives no service time, so it is measured when the server starts"
+            yield "unmeasured", f"{field}.variants.{variant.name}", sentence
     running = deployment.running(task)
-    target = task.accuracy_target
     if target is not None and running:
         best = max(running, key=lambda variant: variant.accuracy)
-        worst = min(running, key=lambda variant: variant.accuracy)
+        least, kind = min(variant.accuracy for variant in running), ""
         if target > best.accuracy:
-            yield (
+            kind, sentence = (
                 "target-out-of-reach",
-                f"{field}.accuracy_target",
-                f"{target:g} is above every variant that has an instance; the best is "
-                f"{best.name} with {best.accuracy:g}",
+                (
+                    f"{target:g} is above every variant that has an instance; the best is "
+                    f"{best.name} with {best.accuracy:g}"
+                ),
             )
-        elif target == best.accuracy and worst.accuracy < target:
-            yield (
-                "target-at-best",
-                f"{field}.accuracy_target",
-                f"only {best.name} reaches {target:g}, so every request must go there",
+        elif target == best.accuracy and least < target:
+            kind = "target-at-best"
+            sentence = f"only {best.name} reaches {target:g}, so every request must go there"
+        elif target <= least and len(running) > 1:
+            kind = "target-for-free"
+            sentence = (
+                f"every variant reaches {target:g}, so the fastest answers whenever it is idle"
             )
-        elif target <= worst.accuracy and len(running) > 1:
-            yield (
-                "target-for-free",
-                f"{field}.accuracy_target",
-                f"every variant reaches {target:g}, so the fastest answers whenever it is idle",
-            )
+        if kind:
+            yield kind, f"{field}.accuracy_target", sentence
     policy = deployment.policy_of(task).policy
     if task.energy_budget is not None and policy not in _WITHIN_ENERGY and ".py:" not in policy:
-        yield (
-            "energy-unkept",
-            f"{field}.energy_budget",
-            f"{policy} does not look at energy; {', '.join(_WITHIN_ENERGY)} do",
-        )
+        sentence = f"{policy} does not look at energy; {', '.join(_WITHIN_ENERGY)} do"
+        yield "energy-unkept", f"{field}.energy_budget", sentence
     times = [
         s.mean_s for variant in running or task.variants.values() for s in variant.service.values()
     ]
@@ -147,20 +143,13 @@ def _of_task(deployment: Deployment, task: Task) -> Iterator[Found]:
 
 
 def _dominated(deployment: Deployment, task: Task) -> Iterator[Found]:
-    """Name each variant that another beats, on every hardware where it could run.
-
-    Each is compared with each, so that nothing is said of very many.
-    """
-    if len(task.variants) > _MOST_COMPARED:
-        return
+    """Name each variant that another beats, on every hardware where it could run."""
+    variants = task.variants.values()
     hardware = {node.hardware for node in deployment.nodes.values()}
-    if not hardware:
-        hardware = {name for variant in task.variants.values() for name in variant.service}
-    for one in task.variants.values():
+    hardware = hardware or {name for variant in variants for name in variant.service}
+    for one in variants:
         better = {
-            name: next(
-                (other for other in task.variants.values() if _beats(other, one, name)), None
-            )
+            name: next((other for other in variants if _beats(other, one, name)), None)
             for name in sorted(hardware)
             if one.runs_on(name)
         }
@@ -201,34 +190,29 @@ def _of_node(deployment: Deployment, node: Node) -> Iterator[Found]:
         )
 
 
-def _of_workload(deployment: Deployment, name: str) -> Iterator[Found]:
-    arrivals = deployment.workload[name].arrivals
-    task = deployment.tasks.get(name)
+def _of_workload(deployment: Deployment, name: str, workload: Workload) -> Iterator[Found]:
+    task, arrivals = deployment.tasks.get(name), workload.arrivals
     if task is None or isinstance(arrivals, TraceArrivals):
         return
-    capacity, most = 0.0, 0.0
-    for node in deployment.nodes.values():
-        for (owner, key), count in node.instances.items():
-            variant = task.variants.get(key) if owner == name else None
-            if variant is not None and variant.runs_on(node.hardware):
-                capacity += count * variant.service_on(node.hardware).rate
-                most += count * _rate(variant, node)
-    if not capacity:
-        return
+    running = [
+        (variant, node, count)
+        for node in deployment.nodes.values()
+        for (owner, key), count in node.instances.items()
+        if owner == name and (variant := task.variants.get(key)) and variant.runs_on(node.hardware)
+    ]
+    capacity = sum(count * of.service_on(node.hardware).rate for of, node, count in running)
+    most = sum(count * _rate(variant, node) for variant, node, count in running)
     field = f"workload.{name}.arrivals"
     parts = (
         {f"{field}.phases[{index}]": phase for index, phase in enumerate(arrivals.phases)}
         if isinstance(arrivals, PhasedArrivals)
         else {field: arrivals}
     )
-    for field, part in parts.items():
+    for field, part in parts.items() if capacity else ():
         rate = part.mean_rate_per_s(capacity)
         if rate >= most:
-            yield (
-                "overloaded",
-                field,
-                f"{rate:.6g}/s arrive, but all instances together serve {most:.6g}/s",
-            )
+            sentence = f"{rate:.6g}/s arrive, but all instances together serve {most:.6g}/s"
+            yield "overloaded", field, sentence
 
 
 def _rate(variant: Variant, node: Node) -> float:
@@ -241,46 +225,36 @@ def _rate(variant: Variant, node: Node) -> float:
 
 
 def _of_network(deployment: Deployment) -> Iterator[Found]:
-    network = deployment.network
-    if network is not None and network.links is not None and network.others is None:
-        for index, link in enumerate(network.links):
-            for end in link.between:
-                if end not in deployment.nodes:
-                    yield (
-                        "undescribed-node",
-                        f"network.links[{index}]",
-                        f"{end} is not described under `nodes`{_meant(end, deployment.nodes)}",
-                    )
+    network, scheduling = deployment.network, deployment.scheduling
+    links = network.links if network is not None and network.others is None else None
+    for index, link in enumerate(links or ()):
+        for end in link.between:
+            if end not in deployment.nodes:
+                sentence = f"{end} is not described under `nodes`{_meant(end, deployment.nodes)}"
+                yield "undescribed-node", f"network.links[{index}]", sentence
     for name, workload in deployment.workload.items():
         tier = workload.entries.tier if workload.entries is not None else None
         if tier is not None and (network is None or network.tree is None):
-            yield (
-                "no-tiers",
-                f"workload.{name}.entries.tier",
-                f"there is no tier {tier}, as the network is not a tree",
-            )
-    if deployment.scheduling is not None:
-        if deployment.dispatch is not None:
-            name = deployment.scheduling.policy
-            yield ("unused-dispatch", "dispatch", f"is not used: scheduling {name} dispatches")
-        checkpoint = deployment.scheduling.options.get("checkpoint")
-        if checkpoint is not None and not checkpoint.exists():
-            yield ("no-checkpoint", "scheduling.checkpoint", f"no such file yet: {checkpoint}")
+            sentence = f"there is no tier {tier}, as the network is not a tree"
+            yield "no-tiers", f"workload.{name}.entries.tier", sentence
+    if scheduling is None:
+        return
+    if deployment.dispatch is not None:
+        sentence = f"is not used: scheduling {scheduling.policy} dispatches"
+        yield "unused-dispatch", "dispatch", sentence
+    checkpoint = scheduling.options.get("checkpoint")
+    if checkpoint is not None and not checkpoint.exists():
+        yield "no-checkpoint", "scheduling.checkpoint", f"no such file yet: {checkpoint}"
 
 
 def _meant(name: str, known: Iterable[str]) -> str:
     """Ask whether another name was meant, where one is alike in more than its numbers."""
-
-    def letters(one: str) -> str:
-        return re.sub(r"\d+", "0", one)
-
-    others = [one for one in known if letters(one) != letters(name)]
-    near = closest(name, others)
+    letters = partial(re.sub, r"\d+", "0")
+    near = closest(name, [one for one in known if letters(one) != letters(name)])
     return f"; did you mean {near}?" if near else ""
 
 
-_WAIT_S = 3.0
-"""Longest wait for one remote server."""
+_WAIT_S = 3.0  # at most for one remote server
 
 
 def _of_remotes(task: Task) -> Iterator[Found]:
@@ -294,18 +268,14 @@ def _of_remotes(task: Task) -> Iterator[Found]:
             with closing(remote.runtime(signature=signature, timeout_s=_WAIT_S)) as runtime:
                 runtime.learn()
                 signature = runtime.signature
-        except RemoteError as error:
-            kind = "remote-unfit" if error.fault is Fault.UNFIT else "unreachable"
-            yield kind, field, str(error)
-        except ValueError as error:
-            yield "unreachable", field, str(error)
+        except (RemoteError, ValueError) as error:
+            unfit = isinstance(error, RemoteError) and error.fault is Fault.UNFIT
+            yield "remote-unfit" if unfit else "unreachable", field, str(error)
 
 
 def _local_signature(task: Task) -> Signature | None:
     for variant in task.variants.values():
         if variant.model is not None:
-            try:
+            with suppress(ModelError):  # of a zoo, whose models are not looked at when it is read
                 return signature_of(variant.model)
-            except ModelError:  # of a zoo, whose models are not looked at when a file is read
-                continue
     return None

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field, model_validator
 
-from inferway.deployment.errors import refuse
+from inferway.deployment.errors import must, refuse, refuse_where
 from inferway.deployment.section import File, Name, Section, check_kind, says
 from inferway.deployment.units import (
     AnyNumber,
@@ -40,11 +40,12 @@ class _Rated(Section):
         ),
     ] = None
 
-    @model_validator(mode="after")
-    def _has_one_rate(self) -> _Rated:
-        if (self.rate is None) == (self.load is None):
-            raise refuse("needs either `rate` (such as 120/s) or `load` (such as 0.7)")
-        return self
+    _has_one_rate = model_validator(mode="after")(
+        must(
+            lambda one: (one.rate is None) != (one.load is None),
+            "needs either `rate` (such as 120/s) or `load` (such as 0.7)",
+        )
+    )
 
     def mean_rate_per_s(self, capacity_per_s: float | None = None) -> float:
         """Return the mean rate, given the greatest feasible one, which `load` is relative to.
@@ -102,29 +103,36 @@ class MapArrivals(Section):
 
     @model_validator(mode="after")
     def _is_a_map(self) -> MapArrivals:
-        for name, matrix in (("d0", self.d0), ("d1", self.d1)):
-            for i, row in enumerate(matrix):
-                if len(row) != len(matrix[0]):
-                    raise refuse(f"row {i} of {name} has {len(row)} entries, not {len(matrix[0])}")
-        shapes = [f"{len(matrix)} x {len(matrix[0])}" for matrix in (self.d0, self.d1)]
-        if shapes != [f"{len(self.d0)} x {len(self.d0)}"] * 2:
-            raise refuse(
-                f"d0 and d1 must be square and of one size, but d0 is {shapes[0]} and d1 is "
-                f"{shapes[1]}"
-            )
-        d0, d1 = np.array(self.d0), np.array(self.d1)
-        for name, matrix_ in (("d0", d0 - np.diag(np.diag(d0))), ("d1", d1)):
-            for i, j in np.argwhere(matrix_ < 0):
-                raise refuse(f"not a MAP: {name}[{i}][{j}] is {matrix_[i, j]:g}, a negative rate")
-        for i, total in enumerate(d0.sum(axis=1) + d1.sum(axis=1)):
-            scale = max(abs(d0[i, i]), 1e-300)
-            if d0[i, i] >= 0:
-                raise refuse(f"not a MAP: d0[{i}][{i}] is {d0[i, i]:g}, it must be below 0")
-            if abs(total) > 1e-9 * scale:
-                raise refuse(
-                    f"not a MAP: row {i} of d0 and d1 together sums to {total:.6g}, not to 0; "
-                    f"d0[{i}][{i}] would have to be {d0[i, i] - total:.10g}"
+        matrices = {"d0": self.d0, "d1": self.d1}
+        first, second = (f"{len(matrix)} x {len(matrix[0])}" for matrix in matrices.values())
+        square = first == second == f"{len(self.d0)} x {len(self.d0)}"
+        refuse_where(
+            *(
+                (
+                    len(row) != len(of[0]),
+                    f"row {i} of {name} has {len(row)} entries, not {len(of[0])}",
                 )
+                for name, of in matrices.items()
+                for i, row in enumerate(of)
+            ),
+            (
+                not square,
+                f"d0 and d1 must be square and of one size, but d0 is {first} and d1 is {second}",
+            ),
+        )
+        d0, d1 = np.array(self.d0), np.array(self.d1)
+        for name, rates in (("d0", d0 - np.diag(np.diag(d0))), ("d1", d1)):
+            for i, j in np.argwhere(rates < 0):
+                raise refuse(f"not a MAP: {name}[{i}][{j}] is {rates[i, j]:g}, a negative rate")
+        for i, total in enumerate(d0.sum(axis=1) + d1.sum(axis=1)):
+            refuse_where(
+                (d0[i, i] >= 0, f"not a MAP: d0[{i}][{i}] is {d0[i, i]:g}, it must be below 0"),
+                (
+                    abs(total) > 1e-9 * max(abs(d0[i, i]), 1e-300),
+                    f"not a MAP: row {i} of d0 and d1 together sums to {total:.6g}, not to 0; "
+                    f"d0[{i}][{i}] would have to be {d0[i, i] - total:.10g}",
+                ),
+            )
         _refuse_dead_phases(d0 + d1, d1)
         return self
 
@@ -263,11 +271,11 @@ class Entries(Section):
         says("At how many of them, drawn at random for each task; at all if not given."),
     ] = None
 
-    @model_validator(mode="after")
-    def _has_one_form(self) -> Entries:
-        if (self.tier is None) == (self.nodes is None):
-            raise refuse("needs either `tier` or `nodes`")
-        return self
+    _has_one_form = model_validator(mode="after")(
+        must(
+            lambda one: (one.tier is None) != (one.nodes is None), "needs either `tier` or `nodes`"
+        )
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from inferway.catalog.measurement import answers, machine, resident_bytes, service_times
+from inferway.catalog.evaluation import answers, machine, resident_bytes, service_times
 
 SIDE = 256
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from inferway.catalog.published import CLASSIFIERS, chosen, pareto
-from inferway.catalog.timm import accuracies, read, speed_tables
+from inferway.catalog.published import CLASSIFIERS, accuracies, chosen, pareto, speed_tables
+from inferway.catalog.published import read_timm as read
 from inferway.catalog.zoo import CatalogError
 
 RESULTS = """\

@@ -7,6 +7,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -59,7 +60,7 @@ def test_test_set() -> None:
 
 def test_measured_here_goes_first(data_home: Path) -> None:
     known = zoo.load()
-    slow = replace(known.profiles["tiny"], accuracy=0.123)
+    slow = msgspec.structs.replace(known.profiles["tiny"], accuracy=0.123)
     folder = zoo.user_folder()
     assert folder == data_home / "inferway" / "zoo" / "digits"
     zoo.save(replace(known, profiles={**known.profiles, "tiny": slow}), folder)
@@ -72,7 +73,7 @@ def test_measured_here_goes_first(data_home: Path) -> None:
 
 def test_stale_measurements_are_ignored(data_home: Path) -> None:
     known = zoo.load()
-    other = replace(known.profiles["tiny"], digest="sha256:" + "0" * 64)
+    other = msgspec.structs.replace(known.profiles["tiny"], digest="sha256:" + "0" * 64)
     zoo.save(replace(known, profiles={**known.profiles, "tiny": other}), zoo.user_folder())
     assert zoo.load() == known
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from inferway.cli.failure import CommandError
 from inferway.cli.options import key
+from inferway.cli.terminal import CommandError
 from inferway.live.security.keys import keys_from
 
 
