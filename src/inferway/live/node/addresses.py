@@ -26,10 +26,7 @@ if TYPE_CHECKING:
     from inferway.deployment import Deployment, Node
     from inferway.network.topology import Topology
 
-HTTP_PORT: Final = 8000
-ADMIN_PORT: Final = 8002
-PEER_PORT: Final = 8003
-CONTROL_PORT: Final = 7447
+HTTP_PORT, ADMIN_PORT, PEER_PORT, CONTROL_PORT = 8000, 8002, 8003, 7447
 
 _LISTENERS: Final = ("http", "peer", "control")
 _ABSENT: Final = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
@@ -65,66 +62,54 @@ class Addresses(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def addresses_of(
     deployment: Deployment, topology: Topology, file: Path | None = None
 ) -> dict[str, Addresses]:
-    """Tell where the nodes are.
+    """Tell where the nodes are, by node, in the network's order.
 
-    Parameters
-    ----------
-    deployment
-        Its file's `address`, `peer` and `control` count where there is no `file`.
-    topology
-        Its nodes and links.
-    file
-        JSON of addresses by node, such as `inferway up` writes.
-
-    Returns
-    -------
-    dict
-        By node, in the network's order; without those of which the deployment gives no `address`.
-
-    Raises
-    ------
-    ServeError
-        For a file that cannot be read or lacks a node, or two nodes in one place.
+    A `file` of addresses by node, such as `inferway up` writes, counts before the deployment's
+    `address`, `peer` and `control`; nodes of which that gives no `address` are left out. ServeError
+    for a file that cannot be read or lacks a node, or two nodes in one place.
     """
     if file is not None:
-        found = read(file)
-        missing = [name for name in topology.nodes if name not in found]
+        written = read(file)
+        missing = [name for name in topology.nodes if name not in written]
         if missing:
             raise ServeError(f"{file}: there is no address of node {missing[0]}")
-        found = {name: found[name] for name in topology.nodes}
+        addresses = {name: written[name] for name in topology.nodes}
     else:
-        found = {
+        addresses = {
             name: _of(node)
             for name, node in members_of(deployment, topology).items()
             if node.address is not None
         }
-    _check_apart(found, deployment.path if file is None else file)
-    return found
+    # Two listeners in one place are refused, but the admin ones, each of its own machine.
+    taken: dict[str, str] = {}
+    for name, one in addresses.items():
+        for key in _LISTENERS:
+            address, where = getattr(one, key), f"{name} ({key})"
+            other = taken.setdefault(address, where)
+            if other != where:
+                raise ServeError(
+                    f"{file or deployment.path}: nodes {other} and {where} have one address, "
+                    f"{address}"
+                )
+    return addresses
 
 
 def read(file: Path) -> dict[str, Addresses]:
-    """Read a file of addresses.
-
-    Raises
-    ------
-    ServeError
-        If it cannot be read, is no such file, or one of its addresses is none.
-    """
+    """Read a file of addresses; ServeError if it is none, or one of its addresses is none."""
     try:
-        found = msgspec.json.decode(file.read_bytes(), type=dict[str, Addresses])
+        addresses = msgspec.json.decode(file.read_bytes(), type=dict[str, Addresses])
     except OSError as error:
         raise ServeError(f"{file}: {error.strerror or error}") from None
     except UNREADABLE as error:
         raise ServeError(f"{file} is no file of addresses: {fault(error)}") from None
-    for name, addresses in found.items():
-        for key, address in msgspec.structs.asdict(addresses).items():
+    for name, one in addresses.items():
+        for key, address in msgspec.structs.asdict(one).items():
             try:
-                _, port = split(address)
+                if split(address)[1] is None:
+                    raise ValueError(f"{address} lacks a port")
             except ValueError as error:
                 raise ServeError(f"{file}: {name}.{key}: {error}") from None
-            if port is None:
-                raise ServeError(f"{file}: {name}.{key}: {address} lacks a port")
-    return found
+    return addresses
 
 
 def write(file: Path, addresses: Mapping[str, Addresses]) -> None:
@@ -147,56 +132,37 @@ def _of(node: Node) -> Addresses:
     )
 
 
-def _check_apart(addresses: Mapping[str, Addresses], path: Path) -> None:
-    """Refuse two listeners in one place, but for the admin ones, each of its own machine."""
-    taken: dict[str, str] = {}
-    for name, one in addresses.items():
-        for key in _LISTENERS:
-            address = getattr(one, key)
-            where = f"{name} ({key})"
-            other = taken.setdefault(address, where)
-            if other != where:
-                raise ServeError(f"{path}: nodes {other} and {where} have one address, {address}")
-
-
 def bound(name: str, own: Addresses, host: str | None = None) -> Addresses:
     """Tell where a node listens, which is sure to be of this machine.
 
-    Parameters
-    ----------
-    name
-        The node's.
-    own
-        Where it is reached.
-    host
-        Of the listeners for clients, peers and control messages: an address or a name, an IPv6
-        address with or without brackets; 0.0.0.0 and :: stand for all of the machine. None for
-        those of `own`.
-
-    Returns
-    -------
-    Addresses
-        As `own`, `admin` in any case.
-
-    Raises
-    ------
-    ServeError
-        For what is no host, a name without an address, an address that this machine does not have,
-        or two listeners that would have one place.
+    `own` is where it is reached. A `host` is of the listeners for clients, peers and control
+    messages: an address or a name, an IPv6 address with or without brackets; 0.0.0.0 and :: stand
+    for all of the machine. ServeError for what is no host, a name without an address, an address
+    that this machine does not have, or two listeners that would have one place.
     """
-    here = own if host is None else _moved(name, own, _alone(host))
-    for one in dict.fromkeys(split(getattr(here, key))[0] for key in _LISTENERS):
+    at = own
+    if host is not None:
+        bare, moved = _alone(host), dict[str, str]()
+        for key in _LISTENERS:
+            _, port = split(getattr(own, key))
+            moved[key] = joined(bare, port) if port is not None else joined(bare, 0)[:-2]
+            other = next(one for one in moved if moved[one] == moved[key])
+            if other != key and port is not None:
+                raise ServeError(
+                    f"node {name} cannot listen at {moved[key]} for two: its addresses `{other}` "
+                    f"and `{key}` differ by their hosts alone, and --bind gives both the same; "
+                    "give them different ports"
+                )
+        at = msgspec.structs.replace(own, **moved)
+    for one in dict.fromkeys(split(getattr(at, key))[0] for key in _LISTENERS):
         _check(name, one, said=host is not None)
-    return here
+    return at
 
 
 def check_bind(name: str, host: str) -> None:
     """Refuse a host that a node cannot listen at, before it is known where the node is reached.
 
-    Raises
-    ------
-    ServeError
-        As `bound`, but for two listeners in one place.
+    ServeError as `bound`, but for two listeners in one place.
     """
     _check(name, _alone(host), said=True)
 
@@ -220,23 +186,6 @@ def _alone(text: str) -> str:
             "edge-1.internal"
         )
     return host
-
-
-def _moved(name: str, own: Addresses, host: str) -> Addresses:
-    bare = f"[{host}]" if ":" in host else host
-    moved: dict[str, str] = {}
-    by_port: dict[int, str] = {}
-    for key in _LISTENERS:
-        _, port = split(getattr(own, key))
-        moved[key] = bare if port is None else f"{bare}:{port}"
-        other = key if port is None else by_port.setdefault(port, key)
-        if other != key:
-            raise ServeError(
-                f"node {name} cannot listen at {moved[key]} for two: its addresses `{other}` and "
-                f"`{key}` differ by their hosts alone, and --bind gives both the same; give them "
-                "different ports"
-            )
-    return msgspec.structs.replace(own, **moved)
 
 
 def _check(name: str, host: str, *, said: bool) -> None:

@@ -34,31 +34,16 @@ from inferway.unreadable import UNREADABLE
 
 
 class PlacementMessages:
-    """Joins an agent to its neighbors.
+    """Joins an agent to its neighbors, not yet connected.
 
-    Parameters
-    ----------
-    agent
-        The node's.
-    peers
-        The node's neighbors; not yet open.
-    nodes
-        Names of the network's nodes in its order, by which messages number them.
-    slot
-        The last slot that has ended.
-
-    Attributes
-    ----------
-    refused
-        Messages that were not handed to the agent, by (neighbor, reason), from the start.
+    Messages number the network's `nodes` in its order, and `slot` is the last that has ended.
+    Messages that were not handed to the agent are counted in `refused`, by (neighbor, reason).
     """
 
     def __init__(self, agent: Agent, peers: Peers, nodes: Sequence[str], *, slot: int = 0) -> None:
-        self.agent, self.peers = agent, peers
-        self.refused: Counter[tuple[str, str]] = Counter()
-        self._names = tuple(nodes)
+        self.agent, self.peers, self._slot, self._names = agent, peers, slot, tuple(nodes)
         self._number = {name: node for node, name in enumerate(nodes)}
-        self._slot = slot
+        self.refused: Counter[tuple[str, str]] = Counter()
         self._asked: set[int] = set()  # types whose worst needed option a neighbor is to tell
         self._heard: set[tuple[int, int]] = set()  # (slot, type) that a neighbor has asked about
         peers.on_sample(self._sample)
@@ -74,14 +59,9 @@ class PlacementMessages:
         self._send(self.agent.open())
 
     def close_slot(self, slot: int, arrived: dict[int, float], load: dict[int, Float]) -> None:
-        """End a slot: ask the neighbors upstream.
+        """End a slot, of a number equal at all nodes, and ask the neighbors upstream.
 
-        Parameters
-        ----------
-        slot
-            Its number, equal at all nodes.
-        arrived, load
-            As of `inferway.placement.agent.Agent.close_slot`.
+        `arrived` and `load` are as of `inferway.placement.agent.Agent.close_slot`.
         """
         # After a clock was set back, numbers come again.
         early = {(of, rho) for of, rho in self._heard if of == slot} if slot > self._slot else ()
@@ -105,25 +85,24 @@ class PlacementMessages:
             if isinstance(message, Needed):
                 self._asked.add(message.rho)
 
-    def _sample(self, neighbor: str, kind: str, name: str, data: bytes | None) -> None:
-        del name  # the type is in the content, too
+    def _sample(self, neighbor: str, kind: str, _name: str, data: bytes | None) -> None:
         if kind not in PLACEMENT or data is None:
             return  # somebody else's
         try:
             message = decode(data)
         except UNREADABLE:
-            self.refused[neighbor, "no message"] += 1
-            return
-        if type(message).__name__.lower() != kind:
-            self.refused[neighbor, "another kind"] += 1
-            return
-        crossing = self.agent.data.crossings.get(message.rho)
-        sender = self._number[neighbor]
-        reason = _fault(message, crossing, sender) or self._untimely(message)
+            reason: str | None = "no message"
+        else:
+            if type(message).__name__.lower() != kind:
+                reason = "another kind"
+            else:
+                crossing = self.agent.data.crossings.get(message.rho)
+                sender = self._number[neighbor]
+                reason = _fault(message, crossing, sender) or self._untimely(message)
         if reason is not None:
             self.refused[neighbor, reason] += 1
-            return
-        self._send(self.agent.take(message))
+        else:
+            self._send(self.agent.take(message))
 
     def _untimely(self, message: Message) -> str | None:
         """Say why a message does not fit what was said before, and note it if it does."""
@@ -146,9 +125,8 @@ class PlacementMessages:
     def _neighbor(self, neighbor: str, alive: bool) -> None:
         if alive:
             return
-        number = self._number[neighbor]
         for rho, crossing in self.agent.data.crossings.items():
-            if crossing.upstream == number:
+            if crossing.upstream == self._number[neighbor]:
                 self._send(self.agent.take(Offers(rho, ())))
 
 
@@ -171,9 +149,8 @@ def _fault(message: Message, crossing: Crossing | None, sender: int) -> str | No
                 and _ascending(pending)
             )
         case Offers(offers=offers):
-            sound = all(math.isfinite(cost) and room >= 0 for cost, room in offers) and _ascending(
-                offers
-            )
+            fit = all(math.isfinite(cost) and room >= 0 for cost, room in offers)
+            sound = fit and _ascending(offers)
     return None if sound else "impossible numbers"
 
 

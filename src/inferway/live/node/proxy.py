@@ -30,7 +30,6 @@ from inferway.live.upstream.connections import UpstreamCall
 from inferway.live.upstream.headers import (
     BAD_GATEWAY,
     ConnectError,
-    ForwardHeaders,
     Response,
     ResponseHeaders,
     body_lines,
@@ -51,9 +50,9 @@ _AFTER: Final = b"/infer"
 _LONGEST_MEMORY: Final = 4096
 _RETRY: Final = b"Retry-After: 1\r\n"
 
+# Told of a request from a neighbor: task, entry node, whether it is served here, and the variant
+# that shall answer.
 Passed = Callable[[str, str, bool, str], None]
-"""Told of a request from a neighbor: task, entry node, whether it is served here, and the variant
-that shall answer."""
 
 
 class Proxy:
@@ -91,17 +90,15 @@ class Proxy:
 
     def serve(self, sites: Iterable[TaskSite]) -> None:
         """Serve these tasks' own variants from now on; called again whenever they change."""
-        before = self._infers
-        self._infers = {}
+        before, self._infers = self._infers, {}
         for site in sites:
             for variant in site.versions:
                 if site.pool.own_mask(variant):
-                    key = site.task, variant
-                    infer = before.get(key)
+                    infer = before.get((site.task, variant))
                     # One task's site changes at a time, and there may be hundreds.
                     if infer is None or infer.site is not site:
                         infer = Infer(Intake(site, variant, self._limits, own=True))
-                    self._infers[key] = infer
+                    self._infers[site.task, variant] = infer
 
     def find(self, method: bytes, target: bytes) -> Handler:
         """Find who answers a request."""
@@ -129,53 +126,29 @@ class Proxy:
             self._refuse(exchange, refusal.status, refusal.reason, received_s, unserved=True)
             return
         exchange.path = forward.path
-        if forward.node == self.node.name:
-            self._serve(task, exchange, forward, left_s, received_s)
-        else:
-            self._send(task, exchange, forward, left_s, predicted_s, received_s)
-
-    def _serve(
-        self,
-        task: str,
-        exchange: Exchange,
-        forward: ForwardHeaders,
-        left_s: float,
-        received_s: float,
-    ) -> None:
-        infer = self._infers.get((task, forward.variant))
-        if infer is None:
-            reason = (
-                f"variant {forward.variant!r} of task {task!r} does not run on {self.node.name} now"
-            )
-            relayed = self._relayed(task, exchange, forward, received_s)
-            self._refuse(exchange, 503, reason, received_s, unserved=True, relayed=relayed)
+        own = forward.node == self.node.name
+        infer = self._infers.get((task, forward.variant)) if own else None
+        if infer is not None:
+            request = infer.take(exchange, received_s)
+            if request is None:
+                return
+            # The entry has seen to all that the client asked for, but for the time that is left.
+            request.deadline_s = request.received_s + left_s
+            request.floor = 0.0
+            if self._passed is not None:
+                self._passed(task, forward.entry, True, forward.variant)
+            infer.site.submit(request)
             return
-        request = infer.take(exchange, received_s)
-        if request is None:
-            return
-        # The entry has seen to all that the client asked for, but for the time that is left.
-        request.deadline_s = request.received_s + left_s
-        request.floor = 0.0
-        if self._passed is not None:
-            self._passed(task, forward.entry, True, forward.variant)
-        infer.site.submit(request)
-
-    def _send(
-        self,
-        task: str,
-        exchange: Exchange,
-        forward: ForwardHeaders,
-        left_s: float,
-        predicted_s: float,
-        received_s: float,
-    ) -> None:
         relayed = None
         if self._spans is not None:
-            relayed = self._relayed(task, exchange, forward, received_s)
-        upstream = self._next_hop(forward.node, forward.nodes)
+            relayed = self._spans.relay(task, exchange, forward, received_s)
+        upstream = None if own else self._next_hop(forward.node, forward.nodes)
         # Back to where it has been it would only be refused as a loop.
         if upstream is None or encoded(upstream.name) in forward.nodes:
             reason = f"node {self.node.name} has no way to node {forward.node} now"
+            if own:
+                variant = f"variant {forward.variant!r} of task {task!r}"
+                reason = f"{variant} does not run on {self.node.name} now"
             self._refuse(exchange, 503, reason, received_s, unserved=True, relayed=relayed)
             return
         target = self._targets.get((upstream, task))
@@ -232,12 +205,6 @@ class Proxy:
             exchange.respond(status, result.body, result.kind or JSON, lines)
         if relayed is not None:
             relayed.ended(status, failure or result, answered_s)
-
-    def _relayed(
-        self, task: str, exchange: Exchange, forward: ForwardHeaders, received_s: float
-    ) -> Relayed | None:
-        spans = self._spans
-        return None if spans is None else spans.relay(task, exchange, forward, received_s)
 
     def _live(self, exchange: Exchange) -> None:
         """Answer that this node lives, or ask the node that is named; nothing is done for it."""
