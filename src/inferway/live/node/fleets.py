@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from inferway.dispatch.service_times import carry_over
@@ -25,7 +25,7 @@ from inferway.live.threads import run_detached
 from inferway.live.upstream.remote import Forwarding
 from inferway.live.upstream.spans import Spans
 from inferway.live.upstream.upstream import Upstream
-from inferway.network.node import TaskFleets
+from inferway.network.node import Capability, TaskFleets, offered
 from inferway.network.offers import Offer
 from inferway.protocol import Signature
 from inferway.runtime import Served
@@ -96,6 +96,28 @@ class Fleets:
                 leaving.append(replaced)
         if leaving:
             await asyncio.wait(leaving)
+
+    def spare(self, taken_per_s: Mapping[Pair, float], but: Container[Pair] = ()) -> list[Offer]:
+        """List what runs here, as it is offered to the neighbors, without those of `but`.
+
+        A request's service time is that of the smallest run, alone where the file's `batch` does
+        not say more; what can be spared is counted in the batches that pay most, less what the
+        node's own clients take, 1/s by task and variant.
+        """
+        plan, offers = self._plan, []
+        for (task, variant), copies in self.running.items():
+            pool = self.pool(task)
+            if (task, variant) in but or pool is None or variant not in pool.variants:
+                continue
+            k = pool.variants.index(variant)
+            healthy = min(copies, sum(pool.health.healthy[pool.first[k] : pool.first[k + 1]]))
+            batch = plan.tasks[task].variants[variant].batch
+            one = Capability.of(pool.dispatcher, variant, batch)
+            taken, accuracy = taken_per_s.get((task, variant), 0.0), pool.accuracy[k]
+            offers.append(
+                offered(plan.node, task, variant, accuracy, healthy, one, taken, plan.repository)
+            )
+        return offers
 
     def heed(self, task: str) -> bool:
         """Follow a task's offers at once, as far as its fleet has classes for them.

@@ -27,11 +27,10 @@ from inferway.live.headroom import Growths
 from inferway.live.http.connection import Listener
 from inferway.live.http.exchange import Limits
 from inferway.live.node.addresses import Addresses, bound
-from inferway.live.node.demand import COUNTED, LocalDemand, spare_capacity
 from inferway.live.node.fleets import Fleets
 from inferway.live.node.models import LoadedModels
 from inferway.live.node.offer_table import OfferTable
-from inferway.live.node.placement import NodePlacement
+from inferway.live.node.placement import COUNTED, LocalDemand, NodePlacement
 from inferway.live.node.plan import host_and_port, links_of, plan_of
 from inferway.live.node.proxy import Proxy
 from inferway.live.node.reconciler import Reconciler
@@ -439,9 +438,7 @@ class LiveNode:
 
     def _offer(self) -> None:
         """Tell the neighbors what runs here, and what it can spare."""
-        self.offer_table.offer(
-            spare_capacity(self.plan, self.fleets, self._rates.per_s, but=self._leaving)
-        )
+        self.offer_table.offer(self.fleets.spare(self._rates.per_s, but=self._leaving))
 
     async def _look(self) -> None:
         while True:

@@ -10,20 +10,21 @@ import copy
 import math
 import os
 import time
-from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from urllib.parse import unquote
 
 import numpy as np
 
 from inferway.deployment.policies import HINDSIGHT
 from inferway.live.control.peers import Peers
-from inferway.live.node.demand import LocalDemand
 from inferway.live.node.fleets import Fleets
 from inferway.live.node.models import Pair
 from inferway.live.node.placement_messages import PlacementMessages
 from inferway.live.node.plan import NodePlan
 from inferway.live.node.state import DamagedStateError, NodeState, Saved, StateError
+from inferway.live.request import InferRequest, Outcome
 from inferway.live.site import balances_of, take_up
 from inferway.live.threads import run_detached
 from inferway.placement.agent import Agent, LocalPolicy
@@ -39,6 +40,10 @@ _WAIT_SHARE: Final = 0.1
 _LOOK_S: Final = 1.0
 # Slots that a policy in hindsight is told of.
 _FORESEEN: Final = 100
+
+# Rows since the start: asked by clients, of these sent on, served here for anybody, sent on for
+# others, and asked by clients but not answered.
+COUNTED: Final = ("arrived", "forwarded", "served", "passed", "failed")
 
 
 class Slot(NamedTuple):
@@ -119,6 +124,78 @@ class SlotClock:
         late_s = self._began_s + _WAIT_SHARE * self.slot_s
         while (left := late_s - self._steady()) > 0:
             await self._sleep(left)
+
+
+class LocalDemand:
+    """Counts requests by their type: the task, and the node where they entered.
+
+    `types` has the request type by (task, entry node); what is of none is served and not counted by
+    type. The attributes of `COUNTED` are rows since the start, and `for_clients` those by task and
+    variant that were served here for clients of this node.
+    """
+
+    def __init__(self, node: str, types: Mapping[tuple[str, str], int]) -> None:
+        self.node, self._types = node, types
+        self.arrived = self.forwarded = self.served = self.passed = self.failed = 0
+        self.for_clients: Counter[tuple[str, str]] = Counter()
+        self._arrived: dict[int, float] = defaultdict(float)
+        self._reached: dict[int, float] = defaultdict(float)
+        self._served: dict[tuple[int, str], float] = defaultdict(float)
+
+    def ended(self, task: str, request: InferRequest) -> None:
+        """Count a request that a site has ended."""
+        exchange, rows = request.raw, request.rows
+        path: bytes = b"" if exchange is None else exchange.path
+        entry = unquote(path.partition(b",")[0].decode("latin-1")) if path else self.node
+        kind = self._types.get((task, entry))
+        own = request.outcome is Outcome.ANSWERED and request.node in ("", self.node)
+        if own:
+            self.served += rows
+            if not path:
+                self.for_clients[task, request.variant] += rows
+        if not path:
+            self.arrived += rows
+            if request.outcome is not Outcome.ANSWERED:
+                self.failed += rows
+            elif not own:
+                self.forwarded += rows
+        if kind is None:
+            return
+        self._reached[kind] += rows
+        if not path:
+            self._arrived[kind] += rows
+        if own:
+            self._served[kind, request.variant] += rows
+
+    def came(self, task: str, entry: str, here: bool, _variant: str) -> None:
+        """Count a request from a neighbor; as `Passed` of the proxy.
+
+        One that is to be served here is counted, by its rows, when it has `ended`. Nobody reads
+        those of one that is passed on.
+        """
+        if here:
+            return
+        self.passed += 1
+        kind = self._types.get((task, entry))
+        if kind is not None:
+            self._reached[kind] += 1
+
+    def cut(self) -> tuple[dict[int, float], dict[int, float], dict[tuple[int, str], float]]:
+        """Return what has come since the last cut, in rows, and begin anew.
+
+        Returns
+        -------
+        arrived
+            By request type: what clients asked of this node, answered or not.
+        reached
+            By request type: that, and what neighbors sent here or through here.
+        served
+            By (request type, variant): what the node's own copies answered.
+        """
+        counted = dict(self._arrived), dict(self._reached), dict(self._served)
+        for one in (self._arrived, self._reached, self._served):
+            one.clear()
+        return counted
 
 
 class NodePlacement:

@@ -24,8 +24,7 @@ import numpy as np
 import inferway
 from inferway.deployment import Deployment
 from inferway.live import InferRequest, Outcome
-from inferway.live.node.demand import LocalDemand
-from inferway.live.node.placement import NodePlacement, Slot
+from inferway.live.node.placement import LocalDemand, NodePlacement, Slot
 from inferway.live.node.plan import plan_of
 from inferway.live.node.state import NodeState, Saved, fingerprint
 from inferway.live.site import Balance, TaskSite, balances_of, take_up

@@ -21,7 +21,6 @@ from wires import Wires
 
 import inferway
 from inferway.live.errors import LoadError
-from inferway.live.node.demand import spare_capacity
 from inferway.live.node.reconciler import Copy, Reconciler
 from inferway.network import network_of
 from inferway.network.node import REMEMBERED_S, ClientRates
@@ -106,7 +105,7 @@ class Both:
         assert np.array_equal(mine.site.healthy, theirs.site.healthy)
         assert one.servers.batches == bool(other.batches)
         mine_of, theirs_of = (
-            spare_capacity(self.live.fleets._plan, self.live.fleets, self.rates.per_s),
+            self.live.fleets.spare(self.rates.per_s),
             self.twin.own(self.node),
         )
         for own, offered in zip(mine_of, theirs_of, strict=True):

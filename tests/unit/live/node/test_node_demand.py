@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from inferway.live.node.demand import LocalDemand
+from inferway.live.node.placement import LocalDemand
 from inferway.live.request import InferRequest, Outcome
 
 TYPES = {("digits", "edge"): 3, ("digits", "metro"): 4}

@@ -12,8 +12,7 @@ import pytest
 
 import inferway
 from inferway.live.control.peers import Peers
-from inferway.live.node.demand import LocalDemand
-from inferway.live.node.placement import NodePlacement, Slot
+from inferway.live.node.placement import LocalDemand, NodePlacement, Slot
 from inferway.live.node.plan import NodePlan, plan_of
 from inferway.live.node.state import NodeState, StateError, fingerprint
 from inferway.live.request import InferRequest, Outcome

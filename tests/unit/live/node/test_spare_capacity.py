@@ -13,7 +13,7 @@ import pytest
 from inferway.deployment import Batch
 from inferway.dispatch import Dispatcher
 from inferway.dispatch.batching import foresee
-from inferway.live.node.demand import spare_capacity
+from inferway.live.node.fleets import Fleets
 from inferway.network.node import ClientRates
 from inferway.network.offers import Offer
 from inferway.site import Fleet
@@ -22,11 +22,11 @@ from inferway.site import Fleet
 class Capacity:
     """What a node can spare, as it last looked."""
 
-    def __init__(self, plan: Any, fleets: Any, rates: ClientRates) -> None:
-        self.plan, self.fleets, self.rates = plan, fleets, rates
+    def __init__(self, fleets: Any, rates: ClientRates) -> None:
+        self.fleets, self.rates = fleets, rates
 
     def own(self, but: Container[tuple[str, str]] = ()) -> list[Offer]:
-        return spare_capacity(self.plan, self.fleets, self.rates.per_s, but)
+        return Fleets.spare(self.fleets, self.rates.per_s, but)
 
 
 def capacity(batch: Batch | None = None) -> tuple[Any, Any, Capacity]:
@@ -52,8 +52,9 @@ def capacity(batch: Batch | None = None) -> tuple[Any, Any, Capacity]:
     variants = {"tiny": SimpleNamespace(batch=batch), "large": SimpleNamespace(batch=None)}
     tasks = dict.fromkeys(("digits", "letters"), SimpleNamespace(variants=variants))
     plan = SimpleNamespace(node="metro", tasks=tasks, repository=False)
+    fleets._plan = plan
     rates = ClientRates(clock.now_s)
-    return demand, clock, Capacity(plan, fleets, rates)
+    return demand, clock, Capacity(fleets, rates)
 
 
 def test_what_clients_of_the_node_take_is_not_offered() -> None:
