@@ -155,14 +155,8 @@ class Catalog:
 class Pins(NamedTuple):
     """Permanent copies of variants.
 
-    Attributes
-    ----------
-    key
-        (B,) node x offers + offer, sorted; offers as in `Catalog`.
-    copies
-        (B,) above 0.
-    offers
-        How many offers there are.
+    `key` (B,) is node x offers + offer, sorted, with offers as in `Catalog`, and `copies` (B,) are
+    above 0; `offers` is how many there are.
     """
 
     key: Offset

@@ -32,16 +32,10 @@ _SLOTS, _TRACE = 0x5107, 0x7ACE  # tell these uses of the seed from others
 
 @dataclass(frozen=True)
 class TaskStream:
-    """The requests for some identical tasks together.
+    """The requests for some identical tasks together: when they come, and for what.
 
-    Attributes
-    ----------
-    arrivals
-        When they come.
-    popularity
-        How they spread over the tasks; evenly if None.
-    type_of
-        (tasks, entries) request types: every entry of a task gets an equal part.
+    They spread over the tasks by popularity, evenly if None; `type_of` has the (tasks, entries)
+    request types, and every entry of a task gets an equal part.
     """
 
     arrivals: Arrivals
@@ -82,27 +76,24 @@ class Demand:
         total = np.zeros(self.types, np.int64)
         for index, one in enumerate(self.streams):
             rng = np.random.default_rng([self.seed, _SLOTS, index, slot])
-            number = self._number(index, slot, rng)
-            start, end = slot * self.slot_s, (slot + 1) * self.slot_s
-            tasks, entries = one.type_of.shape
-            share = np.repeat(mean_share(one.popularity, tasks, start, end) / entries, entries)
-            total += np.bincount(
-                one.type_of.ravel(), rng.multinomial(number, share), self.types
-            ).astype(np.int64)
+            drawn = rng.multinomial(self._number(index, slot, rng), self._shares(one, slot))
+            total += np.bincount(one.type_of.ravel(), drawn, self.types).astype(np.int64)
         return total
 
     def expected(self, slot: int) -> Float:
         """(R,) mean number of requests of each type in a slot; for a trace, split evenly."""
         total = np.zeros(self.types)
         for index, one in enumerate(self.streams):
-            start, end = slot * self.slot_s, (slot + 1) * self.slot_s
-            tasks, entries = one.type_of.shape
-            share = mean_share(one.popularity, tasks, start, end) / entries
-            mean = _mean_number(one.arrivals, start, end)
+            mean = _mean_number(one.arrivals, slot * self.slot_s, (slot + 1) * self.slot_s)
             if mean is None:
                 mean = float(self._number(index, slot, np.random.default_rng(self.seed)))
-            total += np.bincount(one.type_of.ravel(), np.repeat(share * mean, entries), self.types)
+            total += np.bincount(one.type_of.ravel(), self._shares(one, slot) * mean, self.types)
         return total
+
+    def _shares(self, one: TaskStream, slot: int) -> Float:
+        tasks, entries = one.type_of.shape
+        start, end = slot * self.slot_s, (slot + 1) * self.slot_s
+        return np.repeat(mean_share(one.popularity, tasks, start, end) / entries, entries)
 
     def _number(self, index: int, slot: int, rng: np.random.Generator) -> int:
         arrivals = self.streams[index].arrivals
@@ -113,10 +104,8 @@ class Demand:
                 return round(float(np.ceil(_near(end * rate)) - np.ceil(_near(start * rate))))
             case TraceArrivals() | MapArrivals():
                 # Arrival by arrival: neither has a law for the number in a slot on its own.
-                counted = self._counted.setdefault(
-                    index, _Counted(arrivals, self.slot_s, self.seed + index)
-                )
-                return int(counted.of(slot))
+                made = _Counted(arrivals, self.slot_s, self.seed + index)
+                return self._counted.setdefault(index, made).of(slot)
             case _:
                 return int(rng.poisson(_mean_number(arrivals, start, end) or 0.0))
 
@@ -198,16 +187,8 @@ class _Counted:
 class Trace(NamedTuple):
     """Requests in the order of their times, n of them.
 
-    Attributes
-    ----------
-    time_s
-        (n,) when each comes, seconds from the start, ascending.
-    type
-        (n,) its request type.
-    task
-        (n,) its task, as an index of `DeliveryNetwork.tasks`.
-    entry
-        (n,) the node where it enters.
+    Seconds from the start, request types, tasks as in `DeliveryNetwork.tasks`, and the nodes where
+    they enter; (n,) each.
     """
 
     time_s: Float

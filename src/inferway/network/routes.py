@@ -44,9 +44,10 @@ def shortest_paths(
     link = _links_to_nearest(row, both[order, 1], rtt[order] + hop, np.unique(repositories))
     lost = entries[(link[entries] < 0) & ~np.isin(entries, repositories)]
     if lost.size:
+        shown = [topology.nodes[r] for r in repositories[:3]] + ["..."] * (len(repositories) > 3)
         raise NetworkError(
-            f"no path leads from {topology.nodes[lost[0]]} to a repository "
-            f"({_some([topology.nodes[r] for r in repositories])}); join them by links"
+            f"no path leads from {topology.nodes[lost[0]]} to a repository ({', '.join(shown)}); "
+            "join them by links"
         )
     return _walk(entries, link, both[order, 0], rtt[order])
 
@@ -141,7 +142,3 @@ def _walk(
         np.concatenate(hops)[order].astype(np.int32),
         np.concatenate(times)[order],
     )
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")

@@ -127,7 +127,7 @@ class Node:
         self.upstreams: dict[str, Upstream] = {}
         self.wires: dict[str, Wire] = {}
         self.ways: dict[str, str] = {}
-        self.seen: list[tuple[str, str, bool, str]] = []
+        self.seen: list[tuple[str, str]] = []
         self.proxy = Proxy(
             NodeCondition(name),
             lambda to, been: self.upstreams.get(self.ways.get(to, to)),

@@ -79,7 +79,9 @@ class Member:
                 count[0] += letters
                 count[1] += size
         refused = {f"{who} {why}": n for (who, why), n in self.post.refused.items()}
-        self.say(sent=self.sent, received=self.received, refused=refused, waiting=self.post.waiting)
+        self.say(
+            sent=self.sent, received=self.received, refused=refused, waiting=len(self.post._asked)
+        )
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()

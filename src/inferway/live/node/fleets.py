@@ -65,7 +65,7 @@ class Fleets:
                 kind,
                 task,
                 plan.node,
-                plan.hardware,
+                plan.member.hardware,
                 plan.repository,
                 plan.member.buffer,
                 plan.member.late == "drop",

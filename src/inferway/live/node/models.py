@@ -83,7 +83,7 @@ class LoadedModels:
         self.headroom, self._tasks = headroom, deployment.named()
         self._store, self._growths = store, growths
         # Of files without a digest, what they were when they were first read.
-        self._hashed: dict[Path, str] = {}
+        self._hashed: dict[Path | None, str] = {}
         # None where another server runs the variant: nothing of it is here.
         self._loaded: dict[Pair, _Weights | None] = {}
         # Files that are here and stay, none of a remote variant; closing a stack lets one go.
@@ -145,8 +145,7 @@ class LoadedModels:
 
     def forget(self, task: str, variant: str) -> None:
         """Let go what `prepare` has prepared."""
-        _, stack = self._ready.pop((task, variant), (None, ExitStack()))
-        stack.close()
+        self._ready.pop((task, variant), (None, ExitStack()))[1].close()
 
     async def load(self, task: str, variant: str, progress: Progress | None = None) -> None:
         """Have a variant in memory, ready to run; one that is there already costs nothing.
@@ -239,7 +238,6 @@ class LoadedModels:
     async def _fetched(
         self, variant: Variant, progress: Progress | None
     ) -> tuple[_File, ExitStack]:
-        """Find or fetch a variant's file, which then stays in the store."""
         model = variant.model
         if model is None:
             raise LoadError("it has no `model`, so that nothing can be loaded")
@@ -253,8 +251,8 @@ class LoadedModels:
             try:
                 stored = await self._store.fetch(uri, digest, progress=progress)
             except (StoreError, ValueError) as error:
-                if isinstance(error, DamagedError) and path is not None and model.digest is None:
-                    # Nobody stated what it must be: it may be another one by now.
+                if isinstance(error, DamagedError):
+                    # Where nobody stated what it must be, it may be another one by now.
                     self._hashed.pop(path, None)
                 raise LoadError(str(error)) from error
             return _File(stored, digest, shown(model.uri), True), stack.pop_all()
@@ -291,9 +289,8 @@ class LoadedModels:
         try:
             return await work
         except LoadError:
-            model = variant.model
-            if model is not None and model.path is not None and model.digest is None:
-                self._hashed.pop(model.path, None)
+            if variant.model is not None:
+                self._hashed.pop(variant.model.path, None)
             if file.stored and file.digest is not None:
                 digest = ""
                 with suppress(OSError):

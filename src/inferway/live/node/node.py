@@ -378,7 +378,6 @@ class LiveNode:
         return None if neighbor is None else self.upstreams[neighbor]
 
     async def _place(self) -> None:
-        """Say after each slot what is to run, which the reconciler brings about meanwhile."""
         async for wanted in self.placement.slots():
             self._want(wanted)
 
@@ -437,7 +436,6 @@ class LiveNode:
         self._go(self.placement.moved())
 
     def _offer(self) -> None:
-        """Tell the neighbors what runs here, and what it can spare."""
         self.offer_table.offer(self.fleets.spare(self._rates.per_s, but=self._leaving))
 
     async def _look(self) -> None:
@@ -489,7 +487,6 @@ class LiveNode:
         }
 
     def _count_traffic(self) -> None:
-        """Add what has passed over the control plane since the last time."""
         traffic = self.peers.cut()
         for direction, counts in (("sent", traffic.sent), ("received", traffic.received)):
             for (_, kind), (letters, size) in counts.items():

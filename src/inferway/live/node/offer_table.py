@@ -16,7 +16,7 @@ import asyncio
 import functools
 import math
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Any, Final
 
@@ -46,19 +46,12 @@ _takes = msgspec.msgpack.Decoder(list[tuple[Signature, list[str]]]).decode
 
 
 class NeighborOffers:
-    """Offers of one neighbor, taken with care.
+    """Offers of one neighbor, taken with care; what is not is counted in `refused`.
 
-    Attributes
-    ----------
-    offers
-        Those that can be, with round trips from the reader, by task, variant and node.
-    takes
-        What tasks take and give, where that can be.
-    ways
-        By node that serves any of `offers`: round trips, s, and the paths that take them. There are
-        few, and many offers; whoever passes requests on looks here for each.
-    until_s
-        So long they hold if nothing more is heard.
+    `offers` are those that can be, with round trips from the reader, by task, variant and node, and
+    `takes` what tasks take and give, where that can be. If nothing more is heard they hold until
+    `until_s`. `ways` has, by node that serves any of them, round trips, s, and paths: there are
+    few, and many offers; whoever passes requests on looks there for each.
     """
 
     def __init__(
@@ -73,7 +66,7 @@ class NeighborOffers:
         self._by_number: dict[str, Offer] = {}
         self.offers: tuple[Offer, ...] = ()
         self.takes: Mapping[str, Signature] = {}
-        self.ways: Mapping[str, Set[tuple[float, tuple[str, ...]]]] = {}
+        self.ways: dict[str, set[tuple[float, tuple[str, ...]]]] = {}
         self.until_s = -math.inf
 
     def take(self, name: str, data: bytes | None) -> None:
@@ -112,10 +105,9 @@ class NeighborOffers:
         }
         # In an order that does not depend on what was offered before.
         self.offers = tuple(by_name[name] for name in sorted(by_name))
-        ways: dict[str, set[tuple[float, tuple[str, ...]]]] = {}
+        self.ways = defaultdict(set)
         for offer in self.offers:
-            ways.setdefault(offer.node, set()).add((offer.rtt_s, offer.path))
-        self.ways = ways
+            self.ways[offer.node].add((offer.rtt_s, offer.path))
 
 
 class OfferTable:
@@ -282,8 +274,7 @@ class OfferTable:
 
     def _gather(self) -> None:
         if self._gathering is None and self._task is not None:
-            loop = asyncio.get_running_loop()
-            self._gathering = loop.call_later(_GATHER_S, self._tell)
+            self._gathering = asyncio.get_running_loop().call_later(_GATHER_S, self._tell)
 
     def _tell(self) -> None:
         if self._gathering is not None:
@@ -296,9 +287,7 @@ class OfferTable:
                 self._peers.publish(neighbor, MENU, self._values(offers))
 
     def _values(self, offers: Iterable[Offer]) -> dict[str, bytes]:
-        """Write offers, with what their tasks take and give, as values."""
-        numbers = self._numbers
-        values: dict[str, bytes] = {}
+        numbers, values = self._numbers, dict[str, bytes]()
         of: dict[Signature, list[str]] = {}
         for offer in offers:
             number = numbers.setdefault((offer.task, offer.variant, offer.node), len(numbers))
@@ -309,13 +298,12 @@ class OfferTable:
         return values | {_TAKES: _encode(list(of.items()))} if values else {}
 
     async def _refresh(self) -> None:
-        loop = asyncio.get_running_loop()
         while True:
             try:
                 self._look()
                 self._tell()
             except Exception as error:  # a node that tells nothing more is lost to its neighbors
-                loop.call_exception_handler(
+                asyncio.get_running_loop().call_exception_handler(
                     {"message": "offers were not looked through", "exception": error}
                 )
             await asyncio.sleep(REFRESH_S / 2)

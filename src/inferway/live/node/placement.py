@@ -27,7 +27,7 @@ from inferway.live.node.state import DamagedStateError, NodeState, Saved, StateE
 from inferway.live.request import InferRequest, Outcome
 from inferway.live.site import balances_of, take_up
 from inferway.live.threads import run_detached
-from inferway.placement.agent import Agent, LocalPolicy
+from inferway.placement.agent import Agent
 from inferway.placement.local import loads_of, local_policy
 from inferway.placement.table import expected_batches, policy_of
 
@@ -49,15 +49,9 @@ COUNTED: Final = ("arrived", "forwarded", "served", "passed", "failed")
 class Slot(NamedTuple):
     """A slot that has ended.
 
-    Attributes
-    ----------
-    number
-        Its end on the wall clock, in slots since 1970; nodes whose clocks agree to within the wait
-        for letters agree on it.
-    lasted_s
-        How long it took by a clock that nobody sets. Requests were counted for so long.
-    jumped_s
-        How far the wall clock was set meanwhile, forward above 0.
+    `number` is its end on the wall clock, in slots since 1970; nodes whose clocks agree to within
+    the wait for letters agree on it. It lasted so long by a clock that nobody sets, and the wall
+    clock was set so far meanwhile, forward above 0.
     """
 
     number: int
@@ -167,14 +161,11 @@ class LocalDemand:
         if own:
             self._served[kind, request.variant] += rows
 
-    def came(self, task: str, entry: str, here: bool, _variant: str) -> None:
-        """Count a request from a neighbor; as `Passed` of the proxy.
+    def came(self, task: str, entry: str) -> None:
+        """Count a neighbor's request that was passed on, as one row: nobody reads how many.
 
-        One that is to be served here is counted, by its rows, when it has `ended`. Nobody reads
-        those of one that is passed on.
+        One that is served here is counted when it has `ended`.
         """
-        if here:
-            return
         self.passed += 1
         kind = self._types.get((task, entry))
         if kind is not None:
@@ -222,7 +213,6 @@ class NodePlacement:
         spec, name = deployment.placement, policy_of(deployment)
         options = {} if spec is None else {k: v for k, v in spec.options.items() if v is not None}
         self.clock = SlotClock(float(options.pop("slot", network.slot_s)))
-        # The first does once what it does in a slot: a first slot must not wait for its compiler.
         spare, self.policy = (
             local_policy(
                 name,
@@ -236,7 +226,11 @@ class NodePlacement:
             )
             for _ in range(2)
         )
-        _rehearse(spare, plan)
+        # One does once what it does in a slot, also where nothing enters: neither a first slot nor
+        # letters about what passes must wait for its compiler.
+        one = dict.fromkeys(plan.data.crossings, 1.0)
+        spare.close_slot(one, one, {}, slot=1)
+        spare.step()
         self._post: PlacementMessages | None = None
         if isinstance(self.policy, Agent):
             self._post = PlacementMessages(self.policy, peers, network.nodes, slot=self.clock.last)
@@ -383,13 +377,3 @@ class NodePlacement:
             if on:
                 wanted[pair] += copies
         return dict(wanted)
-
-
-def _rehearse(spare: LocalPolicy, plan: NodePlan) -> None:
-    """Have a policy do once what it does in a slot, also where nothing enters.
-
-    Letters about what passes must not wait for the compiler either.
-    """
-    one = dict.fromkeys(plan.data.crossings, 1.0)
-    spare.close_slot(one, one, {}, slot=1)
-    spare.step()

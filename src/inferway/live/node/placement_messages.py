@@ -49,11 +49,6 @@ class PlacementMessages:
         peers.on_sample(self._sample)
         peers.on_neighbor(self._neighbor)
 
-    @property
-    def waiting(self) -> int:
-        """Types of this slot about which an answer is still to come."""
-        return len(self._asked)
-
     def open(self) -> None:
         """Say what is to be said once; neighbors that are not there yet hear it when they come."""
         self._send(self.agent.open())

@@ -39,8 +39,8 @@ class NodePlan:
         The neighbor towards the nearest repository; None at a repository.
     links_s
         Round-trip time to each neighbor, in seconds.
-    hardware, budget_bytes
-        Its own; the budget is infinite where there is none.
+    budget_bytes
+        Infinite where there is none.
     tasks
         By the name under which clients ask for them: a counted task's entry of the file stands for
         all that are counted.
@@ -63,7 +63,6 @@ class NodePlan:
     repository: bool
     upstream: str | None
     links_s: Mapping[str, float]
-    hardware: str
     budget_bytes: float
     tasks: Mapping[str, Task]
     types: Mapping[tuple[str, str], int]
@@ -114,7 +113,6 @@ def plan_of(deployment: Deployment, node: str) -> NodePlan:
         repository=bool(topology.repository[number]),
         upstream=upstream,
         links_s=links,
-        hardware=topology.kinds[topology.hardware[number]],
         budget_bytes=float(topology.budget[number]),
         tasks=deployment.named(),
         types=types,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Set
-from functools import partial
+from functools import lru_cache, partial
 from typing import Final
 from urllib.parse import unquote_to_bytes
 
@@ -49,10 +49,10 @@ _BEFORE: Final = b"/v2/models/"
 _AFTER: Final = b"/infer"
 _LONGEST_MEMORY: Final = 4096
 _RETRY: Final = b"Retry-After: 1\r\n"
+_target_of = lru_cache(_LONGEST_MEMORY)(target_of)
 
-# Told of a request from a neighbor: task, entry node, whether it is served here, and the variant
-# that shall answer.
-Passed = Callable[[str, str, bool, str], None]
+# Told of a neighbor's request that goes on from here: task and entry node.
+Passed = Callable[[str, str], None]
 
 
 class Proxy:
@@ -62,8 +62,8 @@ class Proxy:
     or is answered by the variant that it names.
 
     `next_hop` finds the way towards a node, given the nodes, as headers have them, that a request
-    has come through; None where there is none now. `passed` is told of each request that is served
-    or passed on. The clock is the sites'. Without `spans`, none are made of what is passed on.
+    has come through; None where there is none now. `passed` is told of each request that is
+    passed on. The clock is the sites'. Without `spans`, none are made of what is passed on.
     """
 
     def __init__(
@@ -84,7 +84,6 @@ class Proxy:
         self._spans = spans
         self._infers: dict[tuple[str, str], Infer] = {}
         self._handlers: dict[bytes, Handler] = {}
-        self._targets: dict[tuple[Upstream, str], bytes] = {}
         self._routes = Routes(lambda path: f"there is nothing at {path} for neighbors")
         self._routes.read("/v2/health/live", self._live, ANYBODY)
 
@@ -135,8 +134,6 @@ class Proxy:
             # The entry has seen to all that the client asked for, but for the time that is left.
             request.deadline_s = request.received_s + left_s
             request.floor = 0.0
-            if self._passed is not None:
-                self._passed(task, forward.entry, True, forward.variant)
             infer.site.submit(request)
             return
         relayed = None
@@ -151,11 +148,7 @@ class Proxy:
                 reason = f"{variant} does not run on {self.node.name} now"
             self._refuse(exchange, 503, reason, received_s, unserved=True, relayed=relayed)
             return
-        target = self._targets.get((upstream, task))
-        if target is None:
-            if len(self._targets) >= _LONGEST_MEMORY:
-                self._targets.clear()
-            target = self._targets[upstream, task] = target_of(task, upstream.host, upstream.port)
+        target = _target_of(task, upstream.host, upstream.port)
         carried = exchange.carried
         if relayed is not None:
             carried = relayed.sent(upstream.name) + body_lines(exchange.headers)
@@ -176,7 +169,7 @@ class Proxy:
             target, forward.address, forward.onward, left_s, predicted_s, carried, len(body)
         )
         if self._passed is not None:
-            self._passed(task, forward.entry, False, forward.variant)
+            self._passed(task, forward.entry)
         exchange.withdraw = UpstreamCall.cancel
         if relayed is not None:
             exchange.withdraw = relayed.withdraw

@@ -27,14 +27,8 @@ _ROUNDING: Final = 1e-12
 class Copy(NamedTuple):
     """One of the copies of a variant at the node."""
 
-    task: str
-    variant: str
+    pair: Pair
     number: int
-
-    @property
-    def pair(self) -> Pair:
-        """Task and variant of which it is a copy."""
-        return self.task, self.variant
 
 
 def name_of(pair: Pair) -> str:
@@ -269,7 +263,7 @@ class Reconciler:
                 raise ValueError(f"{count} copies of {name_of(pair)} cannot run; 0 or more can")
         most = max(counts.values(), default=0)
         return [
-            Copy(*pair, number)
+            Copy(pair, number)
             for number in range(most)
             for pair, count in counts.items()
             if number < count

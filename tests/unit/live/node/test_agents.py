@@ -386,7 +386,7 @@ def test_letters_that_make_no_sense_are_counted_and_change_nothing(
             # The one that was right went on to the next node.
             ((_, kind, data),) = await of["isp"].message()
             assert (kind, decode(data).rho) == ("needed", rho)
-            assert post.waiting == 1
+            assert len(post._asked) == 1
             post.step()
             assert np.array_equal(agent.state.y, before)
             assert of["office"].peers.cut().refused == {}

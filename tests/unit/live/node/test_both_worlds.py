@@ -316,7 +316,7 @@ async def moved_live(patient: Patient, pinned: dict[str, int], drain_s: float) -
     await until(0.0)
     log = logged(
         reconciler.moves,
-        lambda one: one.variant if isinstance(one, Copy) else one[1],
+        lambda one: one.pair[1] if isinstance(one, Copy) else one[1],
         lambda: patient.time() - start_s,
     )
     tasks.append(asyncio.ensure_future(reconciler.persist()))

@@ -65,7 +65,6 @@ def test_what_is_not_answered_has_arrived_all_the_same(
 
 
 def test_a_neighbor_s_request_counts_once_for_where_it_entered(demand: LocalDemand) -> None:
-    demand.came("digits", "edge", True, "mini")
     demand.ended("digits", request(rows=8, path=b"edge"))
     assert (demand.arrived, demand.served, demand.passed) == (0, 8, 0)
     assert not demand.for_clients
@@ -74,7 +73,7 @@ def test_a_neighbor_s_request_counts_once_for_where_it_entered(demand: LocalDema
 
 
 def test_what_only_passes_counts_one_row(demand: LocalDemand) -> None:
-    demand.came("digits", "edge", False, "large")
+    demand.came("digits", "edge")
     assert (demand.passed, demand.arrived, demand.served) == (1, 0, 0)
     assert demand.cut() == ({}, {3: 1.0}, {})
 
@@ -89,6 +88,6 @@ def test_names_of_entries_are_read_as_headers_have_them() -> None:
 def test_what_is_of_no_type_is_served_and_not_measured(path: Any) -> None:
     demand = LocalDemand("cloud", TYPES)
     demand.ended("digits", request(path=path, node="cloud"))
-    demand.came("digits", "nowhere", False, "large")
+    demand.came("digits", "nowhere")
     assert demand.served == 1
     assert demand.cut() == ({}, {}, {})

@@ -137,7 +137,7 @@ def test_bytes_pass_undecoded_and_the_deadline_shrinks(run: Any) -> None:
             assert visit.headers["inference-header-content-length"] == "4"
             assert visit.headers["accept-encoding"] == "gzip"
             assert "x-else" not in visit.headers
-            assert peer.seen == [("task", "edge", False, "tiny")]
+            assert peer.seen == [("task", "edge")]
 
     run(main())
 
