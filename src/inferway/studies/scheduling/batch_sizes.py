@@ -11,11 +11,10 @@ import numpy as np
 
 from inferway.experiments.curves import Curve, Drawing, Panel, panels
 from inferway.learning.site import PhaseTally, SlottedSites
-from inferway.studies import Claim, Point, Results, Study, claim, scales
+from inferway.studies import Claim, Point, Results, Study, claims, scales
 from inferway.studies.scheduling import CODE, burst
 from inferway.studies.scheduling.train import digest, network
 from inferway.studies.scheduling.trial import learned
-from inferway.studies.sentences import ours
 
 _SITES = 200
 _WARMUP = 10
@@ -99,7 +98,7 @@ def used(
 def phase_bound(phis: tuple[float, float]) -> float:
     """The upper bound of the bursty goodput where all batches have their fastest size."""
     fastest = [
-        min(np.array(burst.batch_service_s(service_s, phi)) / burst.SIZES)
+        float(min(np.array(burst.batch_service_s(service_s, phi)) / burst.SIZES))
         for service_s, phi in zip(burst.SERVICE_S, phis, strict=True)
     ]
     return burst.upper_bound(
@@ -164,61 +163,46 @@ def _shares(results: Results, column: str, policy: str) -> list[float]:
 
 
 def _claims(settings: Settings, results: Results) -> list[Claim]:
-    paper, first = partial(claim, "Sec. 5.2.2, Fig. 5"), settings.policies[0]
-    light, heavy = settings.phis[0]
+    first, (light, heavy) = settings.policies[0], settings.phis[0]
     trained, made = results.where(light=light, heavy=heavy), []
     for policy in settings.policies:
         of = partial(trained.value, policy=policy)
-        made.append(
-            paper(
-                f"{policy.upper()}: in the normal state the smallest batch of both models is set "
-                "to small values.",
-                "greatest mean of the smallest batch",
-                max(of(f"min_{model}_normal") for model in burst.VARIANTS),
-                "at most 1.5",
-                "; ".join(
-                    f"{model}, {name}: {of(f'min_{model}_{name}'):.2f} to "
-                    f"{of(f'max_{model}_{name}'):.2f}"
-                    for model in burst.VARIANTS
-                    for name in burst.PHASES
-                ),
-            )
+        means = (
+            f"{model}, {name}: {of(f'min_{model}_{name}'):.2f} to {of(f'max_{model}_{name}'):.2f}"
+            for model in burst.VARIANTS
+            for name in burst.PHASES
         )
+        made.append(f"""
+            [Sec. 5.2.2, Fig. 5] {policy.upper()}: in the normal state the smallest batch of both
+            models is set to small values.
+            - greatest mean of the smallest batch:
+              {max(of(f"min_{model}_normal") for model in burst.VARIANTS)!r} (at most 1.5)
+            - {"; ".join(means)}
+            """)
     if "rl-po-b" in settings.policies:
-        served = trained.value("batch_heavy_bursty", policy="rl-po-b")
-        made.append(
-            paper(
-                "RL-PO-B: in the bursty state the heavy model mostly serves batches of 5.",
-                "share of the slots with 5 as its smallest batch",
-                _shares(trained, "min_heavy_bursty_shares", "rl-po-b")[-1] / 100,
-                "at least 50 %",
-                f"mean batch served {served:.2f}",
-            )
-        )
+        share = _shares(trained, "min_heavy_bursty_shares", "rl-po-b")[-1] / 100
+        made.append(f"""
+            RL-PO-B: in the bursty state the heavy model mostly serves batches of 5.
+            - share of the slots with 5 as its smallest batch: {share!r} (at least 50 %)
+            - mean batch served {trained.value("batch_heavy_bursty", policy="rl-po-b"):.2f}
+            """)
     own = _at(results, "goodput", first, settings.phis[0])
     losses = {phis: own - _at(results, "goodput", first, phis) for phis in settings.phis}
+    points = (f"phi {a:g} and {b:g}: {-100 * loss:+.2f} points" for (a, b), loss in losses.items())
     bounds = [phase_bound(phis) for phis in settings.phis]
-    return [
-        *made,
-        ours(
-            f"{first.upper()} depends little on the batch curve assumed.",
-            "greatest loss of goodput with another curve than in training",
-            max(losses.values()),
-            "at most 1 %",
-            ", ".join(
-                f"phi {phis[0]:g} and {phis[1]:g}: {-100 * loss:+.2f} points"
-                for phis, loss in losses.items()
-            ),
-        ),
-        ours(
-            "Batches raise the upper bound of the bursty goodput by little.",
-            "bound with the curve assumed less that without batches",
-            bounds[0] - phase_bound((0.0, 0.0)),
-            "at most 1 %",
-            f"{100 * bounds[0]:.2f} %; over the curves tried {100 * min(bounds):.2f} to "
-            f"{100 * max(bounds):.2f} %",
-        ),
-    ]
+    made.append(f"""
+        [ours] {first.upper()} depends little on the batch curve assumed.
+        - greatest loss of goodput with another curve than in training:
+          {max(losses.values())!r} (at most 1 %)
+        - {", ".join(points)}
+
+        Batches raise the upper bound of the bursty goodput by little.
+        - bound with the curve assumed less that without batches:
+          {bounds[0] - phase_bound((0.0, 0.0))!r} (at most 1 %)
+        - {100 * bounds[0]:.2f} %; over the curves tried {100 * min(bounds):.2f} to
+          {100 * max(bounds):.2f} %
+        """)
+    return claims(*made)
 
 
 STUDY = Study(

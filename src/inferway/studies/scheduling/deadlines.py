@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import pairwise
 from typing import Any
 
 from inferway.experiments.curves import Curve, Drawing, Look, Panel, panels
 from inferway.experiments.results import largest
-from inferway.studies import Claim, Point, Results, Study, claim, scales
+from inferway.studies import Claim, Point, Results, Study, claims, scales
 from inferway.studies.scheduling import CODE, burst
 from inferway.studies.scheduling.look import LABELS, half_width, written
 from inferway.studies.scheduling.train import at_deadline
 from inferway.studies.scheduling.trial import point
-from inferway.studies.sentences import ours
 
 _RULES = ("sa", "deadline", "hand", "lw")
 _COLORS = {"rl-po": 0, "rl-fo": 1, "sa": 2, "deadline": 3, "hand": 4, "lw": 5}
@@ -89,7 +87,7 @@ def _figure(settings: Settings, results: Results) -> Drawing:
 
 
 def _claims(settings: Settings, results: Results) -> list[Claim]:
-    paper, deadlines_s = partial(claim, "Sec. 5.2.1, Fig. 3"), settings.deadlines_s
+    deadlines_s = settings.deadlines_s
     first, last = (f"{1000 * deadlines_s[end]:g}" for end in (0, -1))
 
     def of(column: str, row: str) -> list[float]:
@@ -103,55 +101,42 @@ def _claims(settings: Settings, results: Results) -> list[Claim]:
 
     po, lw, sa, rule = (of("goodput", row) for row in ("rl-po", "lw", "sa", "deadline"))
     made = [
-        paper(
-            f"{LABELS[row]} always meets the P98 requirement.",
-            f"greatest violation ratio from {first} to {last} ms",
-            largest(of("violations", row)),
-            f"at most {100 * burst.VIOLATIONS:g} %",
-            by_deadline(row),
-        )
+        f"""
+        [Sec. 5.2.1, Fig. 3] {LABELS[row]} always meets the P98 requirement.
+        - greatest violation ratio from {first} to {last} ms: {largest(of("violations", row))!r}
+          (at most {100 * burst.VIOLATIONS:g} %)
+        - {by_deadline(row)}
+        """
         for row in settings.learned
     ]
     if settings.learned:
-        made += [
-            paper(
-                "RL-PO's goodput falls with the required latency.",
-                "least change from a deadline to the next longer one",
-                min((later - earlier for earlier, later in pairwise(po)), default=math.nan),
-                "at least -0.05 %",
-                ", ".join(f"{100 * one:.2f} %" for one in po),
-            ),
-            paper(
-                f"Even at {first} ms RL-PO is above the conventional approaches.",
-                "its goodput less LW's",
-                po[0] - lw[0],
-                "at least 0 %",
-                by_deadline("rl-po", "goodput"),
-            ),
-        ]
-    return [
+        step = min((later - earlier for earlier, later in pairwise(po)), default=math.nan)
+        made.append(f"""
+            [Sec. 5.2.1, Fig. 3] RL-PO's goodput falls with the required latency.
+            - least change from a deadline to the next longer one: {step!r} (at least -0.05 %)
+            - {", ".join(f"{100 * one:.2f} %" for one in po)}
+
+            Even at {first} ms RL-PO is above the conventional approaches.
+            - its goodput less LW's: {po[0] - lw[0]!r} (at least 0 %)
+            - {by_deadline("rl-po", "goodput")}
+            """)
+    above = min((a - b for a, b in zip(sa, po, strict=True)), default=math.nan)
+    below = [bound(one) - value for one, value in zip(deadlines_s, rule, strict=True)]
+    return claims(
         *made,
-        paper(
-            "SA keeps violations of about 0.5 %, below the 2 % that it aims at.",
-            "greatest violation ratio",
-            largest(of("violations", "sa")),
-            "at most 0.7 %",
-            by_deadline("sa") + "; it holds 2 % in the bursty state, which is 1 % overall",
-        ),
-        paper(
-            "SA has a higher goodput than RL-PO.",
-            "least goodput of SA less RL-PO's",
-            min((a - b for a, b in zip(sa, po, strict=True)), default=math.nan),
-            "at least 0 %",
-        ),
-        ours(
-            "`deadline` is within 0.02 points of the upper bound at every deadline.",
-            "greatest distance",
-            largest([bound(one) - value for one, value in zip(deadlines_s, rule, strict=True)]),
-            "at most 0.02 %",
-            by_deadline("deadline", "goodput"),
-        ),
-    ]
+        f"""
+        [Sec. 5.2.1, Fig. 3] SA keeps violations of about 0.5 %, below the 2 % that it aims at.
+        - greatest violation ratio: {largest(of("violations", "sa"))!r} (at most 0.7 %)
+        - {by_deadline("sa")}; it holds 2 % in the bursty state, which is 1 % overall
+
+        SA has a higher goodput than RL-PO.
+        - least goodput of SA less RL-PO's: {above!r} (at least 0 %)
+
+        [ours] `deadline` is within 0.02 points of the upper bound at every deadline.
+        - greatest distance: {largest(below)!r} (at most 0.02 %)
+        - {by_deadline("deadline", "goodput")}
+        """,
+    )
 
 
 @dataclass(frozen=True)
@@ -231,36 +216,28 @@ def _belief_claims(settings: BeliefSettings, results: Results) -> list[Claim]:
         results.measure("goodput", row=row, cv=cv, factor=factor).mean for row, cv, factor in places
     ]
     made = [
-        ours(
-            "No scheduler has more than 0.80895 overall.",
-            "greatest mean goodput of all rows here less the upper bound",
-            max(means, default=math.nan) - highest,
-            "at most 0.01 %",
-            f"the bound is {highest:.5f}: bursty {bursty:.5f} with {100 * shares[1]:.2f} % at the "
-            f"heavy servers, normal {burst.ACCURACY[1]:g}; a run differs from its mean by chance",
-        )
+        f"""
+        [ours] No scheduler has more than 0.80895 overall.
+        - greatest mean goodput of all rows here less the upper bound:
+          {max(means, default=math.nan) - highest!r} (at most 0.01 %)
+        - the bound is {highest:.5f}: bursty {bursty:.5f} with {100 * shares[1]:.2f} % at the heavy
+          servers, normal {burst.ACCURACY[1]:g}; a run differs from its mean by chance
+        """
     ]
     limits = {0.0: highest - 0.0001, 0.2: 0.808, 0.5: 0.808}
     for cv, low in ((cv, low) for cv, low in limits.items() if cv in settings.cvs):
         here = results.where(row="deadline", cv=cv)
-        made.append(
-            ours(
-                f"With service times of CV {cv:g} `deadline` has at least {low:.5g} overall.",
-                "goodput",
-                here.measure("goodput").mean,
-                f"at least {low!r}",
-                f"{written(here, 'goodput')} %, violations {written(here, 'violations')} %; "
-                f"bursty {written(here, 'heavy_bursty')} % heavy",
-            )
-        )
-    made.append(
-        ours(
-            "With deterministic service nothing is late or rejected.",
-            "violation ratio",
-            results.measure("violations", row="deadline", cv=0.0).mean,
-            "at most 0.001 %",
-        )
-    )
+        made.append(f"""
+            With service times of CV {cv:g} `deadline` has at least {low:.5g} overall.
+            - goodput: {here.measure("goodput").mean!r} (at least {low!r})
+            - {written(here, "goodput")} %, violations {written(here, "violations")} %; bursty
+              {written(here, "heavy_bursty")} % heavy
+            """)
+    late = results.measure("violations", row="deadline", cv=0.0).mean
+    made.append(f"""
+        With deterministic service nothing is late or rejected.
+        - violation ratio: {late!r} (at most 0.001 %)
+        """)
     factors, here = settings.factors, results.where(row="believed", cv=0.0)
     by_belief = dict(zip(factors, here.means("goodput", factor=factors), strict=True))
     said = ", ".join(f"{factor:g}: {100 * one:.2f} %" for factor, one in by_belief.items())
@@ -269,8 +246,12 @@ def _belief_claims(settings: BeliefSettings, results: Results) -> list[Claim]:
         (1.5, "Believing it 50 % too long costs nothing.", "-0.02 to 0.02 %"),
     ):
         value = by_belief.get(1.0, math.nan) - by_belief.get(factor, math.nan)
-        made.append(ours(says, "loss of goodput", value, limit, f"goodput by belief: {said}"))
-    return made
+        made.append(f"""
+            {says}
+            - loss of goodput: {value!r} ({limit})
+            - goodput by belief: {said}
+            """)
+    return claims(*made)
 
 
 STUDY = Study(
