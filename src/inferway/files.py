@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import secrets
 from collections.abc import Iterator
@@ -57,6 +56,8 @@ def lock(folder: Path, *, wait: bool = False, name: str = "lock") -> int:
     The process's end closes it, too. Where another process holds it, wait for that or raise
     BlockingIOError; any other OSError if nothing can be written there.
     """
+    import fcntl  # which not every system has
+
     descriptor = os.open(folder / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))

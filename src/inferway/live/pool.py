@@ -561,7 +561,7 @@ class Pool:
             self.instances[server].group,
             health.behind(server),
         )
-        out = group is not None and group.out
+        out = group is not None and not group.breaker.closed
         # Of a neighbor that is left out, the other classes get nothing either.
         others = self.servers.mask(request) & ~(1 << k)
         if out:

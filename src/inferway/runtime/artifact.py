@@ -18,6 +18,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -90,11 +91,26 @@ def read(
     path: Path, *, digest: str | None = None, max_bytes: int = MAX_BYTES
 ) -> tuple[bytes, Signature]:
     """Do as `inspect` does, and return as well what was checked, as bytes for the runtime."""
-    content = _content(path, max_bytes)
+    try:
+        with path.open("rb") as file:
+            # One byte beyond the limit is enough to know, whatever the file system says of the
+            # size: a device file or a growing file reports none.
+            content = file.read(max_bytes + 1)
+    except OSError as error:
+        raise ArtifactError(f"{path}: cannot read the model file: {error.strerror}") from error
+    if len(content) > max_bytes:
+        raise ArtifactError(
+            f"{path}: the model file is larger than the limit of {max_bytes:,} bytes"
+        )
     if digest is not None:
         _check_digest(path, content, digest)
     model, checked = _parse(path, content)
-    _check_opset(path, model)
+    for entry in model.opset_import:
+        if entry.domain in ("", "ai.onnx") and not OLDEST_OPSET <= entry.version <= newest_opset():
+            raise ArtifactError(
+                f"{path}: the model uses opset {entry.version}; the installed ONNX Runtime runs "
+                f"{OLDEST_OPSET} to {newest_opset()}, so export it again with one of these"
+            )
     return checked, _signature(path, model)
 
 
@@ -129,29 +145,12 @@ def newest_opset() -> int:
     for opset in range(onnx.defs.onnx_opset_version(), OLDEST_OPSET, -1):
         imports = [onnx.helper.make_opsetid("", opset)]
         probe = onnx.helper.make_model(graph, opset_imports=imports, ir_version=OLDEST_IR)
-        try:
+        with suppress(Exception):  # its error types are not public; any means "not this one"
             onnxruntime.InferenceSession(
                 probe.SerializeToString(), options, providers=["CPUExecutionProvider"]
             )
-        except Exception:  # its error types are not public; any of them means "not this one"
-            continue
-        return opset
+            return opset
     return OLDEST_OPSET
-
-
-def _content(path: Path, max_bytes: int) -> bytes:
-    try:
-        with path.open("rb") as file:
-            # One byte beyond the limit is enough to know, whatever the file system says of the
-            # size: a device file or a growing file reports none.
-            content = file.read(max_bytes + 1)
-    except OSError as error:
-        raise ArtifactError(f"{path}: cannot read the model file: {error.strerror}") from error
-    if len(content) > max_bytes:
-        raise ArtifactError(
-            f"{path}: the model file is larger than the limit of {max_bytes:,} bytes"
-        )
-    return content
 
 
 def _check_digest(path: Path, content: bytes, digest: str) -> None:
@@ -233,17 +232,6 @@ def _check_alone(path: Path, model: onnx.ModelProto) -> None:
             f"{path}: the model was compiled for one device ({_COMPILED}); export it as ONNX's "
             "own operators"
         )
-
-
-def _check_opset(path: Path, model: onnx.ModelProto) -> None:
-    for entry in model.opset_import:
-        if entry.domain in ("", "ai.onnx") and not (
-            OLDEST_OPSET <= entry.version <= newest_opset()
-        ):
-            raise ArtifactError(
-                f"{path}: the model uses opset {entry.version}; the installed ONNX Runtime runs "
-                f"{OLDEST_OPSET} to {newest_opset()}, so export it again with one of these"
-            )
 
 
 def _signature(path: Path, model: onnx.ModelProto) -> Signature:

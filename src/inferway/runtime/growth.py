@@ -17,7 +17,7 @@ import os
 import subprocess
 import sys
 import time
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -75,21 +75,17 @@ class Growth:
 
     def bytes(self, rows: int) -> int:
         """Tell the peak of a run of so many rows: a line between what was measured."""
-        before = (0, 0)
-        for after in self.peaks:
-            if rows <= after[0]:
-                break
-            before = after
-        else:
-            # Beyond, as steep as the steepest that is known of the last.
-            last, size = self.peaks[-1]
-            low, lower = self.peaks[-2] if len(self.peaks) > 1 else (0, 0)
-            slope = max(size / last, (size - lower) / (last - low))
-            return math.ceil(size + slope * (rows - last))
-        if before[0] == 0:
-            return after[1]
-        share = (rows - before[0]) / (after[0] - before[0])
-        return math.ceil(before[1] + share * (after[1] - before[1]))
+        known = ((0, 0), *self.peaks)
+        k = bisect_left(known, (rows,), 1)
+        if k == 1:
+            return known[1][1]
+        if k < len(known):
+            (low, lower), (high, higher) = known[k - 1 : k + 1]
+            return math.ceil(lower + (rows - low) / (high - low) * (higher - lower))
+        # Beyond, as steep as the steepest that is known of the last.
+        (before, smaller), (last, size) = known[-2:]
+        slope = max(size / last, (size - smaller) / (last - before))
+        return math.ceil(size + slope * (rows - last))
 
     def most_rows(self, limit_bytes: int, largest: int) -> int:
         """Tell how many rows, at most `largest`, a run can have within a limit; 0 for none."""
@@ -143,18 +139,15 @@ def _main(arguments: list[str]) -> None:
 
 
 def _peak(runtime: Any, rows: int) -> int:
+    import psutil
+
     trim()
     with suppress(OSError):  # starts the highest mark anew; without it, sizes only grow
         Path("/proc/self/clear_refs").write_text("5")
-    before = _resident()
+    resident = psutil.Process().memory_info
+    before = resident().rss
     runtime.run(zeros(runtime.signature.inputs, rows))
-    return max(0, _highest() - before)
-
-
-def _resident() -> int:
-    import psutil
-
-    return int(psutil.Process().memory_info().rss)
+    return max(0, (resident().rss if os.name == "nt" else _highest()) - before)
 
 
 def _highest() -> int:
@@ -162,8 +155,6 @@ def _highest() -> int:
         for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) * 1024
-    if os.name == "nt":
-        return _resident()
     import resource
 
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

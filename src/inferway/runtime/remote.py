@@ -90,13 +90,7 @@ class RemoteRuntime:
 
     @property
     def signature(self) -> Signature:
-        """Inputs and outputs; a server that has not said it is asked, in this thread.
-
-        Raises
-        ------
-        RemoteError
-            When it is not known yet and the server does not say it.
-        """
+        """Inputs and outputs; a server that has not said it is asked in this thread (`learn`)."""
         if self.known_signature is None:
             self.learn()
         assert self.known_signature is not None
@@ -120,14 +114,11 @@ class RemoteRuntime:
     def learn(self) -> None:
         """Ask the server, in this thread, for the model's signature and for what it can take.
 
-        Raises
-        ------
-        RemoteError
-            When it does not answer, does not serve the model, or its signature cannot be served or
-            is not the one expected.
+        RemoteError when it does not answer, does not serve the model, or its signature cannot be
+        served or is not the one expected.
         """
         with closing(BlockingRemote(self)) as blocking:
-            blocking.learn()
+            blocking.wait(self.describe())
 
     async def describe(self) -> None:
         """Ask the server for the same; see `learn`."""
@@ -137,13 +128,7 @@ class RemoteRuntime:
             raise await self._failed(error) from None
 
     async def infer(self, inputs: Arrays) -> Arrays:
-        """Answer one batch; canceled, its connection ends.
-
-        Raises
-        ------
-        RemoteError
-            When the server gave no answer.
-        """
+        """Answer one batch, or RemoteError; canceled, its connection ends."""
         try:
             if self.binary is None:
                 await self._describe()
@@ -263,12 +248,8 @@ class BlockingRemote:
     def signature(self) -> Signature:
         """Inputs and outputs; see `RemoteRuntime.signature`."""
         if self.remote.known_signature is None:
-            self.learn()
+            self.wait(self.remote.describe())
         return self.remote.signature
-
-    def learn(self) -> None:
-        """Ask the server; see `RemoteRuntime.learn`."""
-        self.wait(self.remote.describe())
 
     def run(self, inputs: Arrays) -> Arrays:
         """Answer one batch; see `inferway.runtime.Runtime.run`."""
@@ -330,11 +311,9 @@ def _agreed(said: Signature, expected: Signature | None) -> Signature:
     """Take the order that is expected: tensors go by name, so that of the server says nothing."""
     if expected is None:
         return said
-    same = set(said.inputs) == set(expected.inputs) and set(said.outputs) == set(expected.outputs)
-    if not same:
-        raise RemoteError(
-            Fault.UNFIT,
-            f"the remote model's signature {said} differs from {expected} of the task's other "
-            "variants",
-        )
-    return expected
+    if {*said.inputs} == {*expected.inputs} and {*said.outputs} == {*expected.outputs}:
+        return expected
+    raise RemoteError(
+        Fault.UNFIT,
+        f"the remote model's signature {said} differs from {expected} of the task's other variants",
+    )

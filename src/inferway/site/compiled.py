@@ -55,9 +55,8 @@ class _PartLibrary(JITCodeLibrary):  # type: ignore[misc]
     def _get_module_for_linking(self) -> Any:
         """The part with all that it calls, for a caller that knows of no parts."""
         whole = self.own_module().clone()
-        for library in _closure(self):
-            if library is not self:
-                whole.link_in(_linkable(library), preserve=True)
+        for _, module in _linked(self):
+            whole.link_in(module, preserve=True)
         return whole
 
 
@@ -68,13 +67,11 @@ class _EntryLibrary(JITCodeLibrary):  # type: ignore[misc]
         self._codegen._check_llvm_bugs()
         self._raise_if_finalized()
         inner: list[str] = []
-        for library in _closure(self):
-            if library is not self:
-                self._reload_init.update(library._reload_init)
-                module = _linkable(library)
-                if isinstance(library, _PartLibrary):
-                    inner += (one.name for one in module.functions if not one.is_declaration)
-                self._final_module.link_in(module, preserve=True)
+        for library, module in _linked(self):
+            self._reload_init.update(library._reload_init)
+            if isinstance(library, _PartLibrary):
+                inner += (one.name for one in module.functions if not one.is_declaration)
+            self._final_module.link_in(module, preserve=True)
         for name in inner:
             self._final_module.get_function(name).linkage = "internal"
         self._optimize_final_module()
@@ -82,22 +79,18 @@ class _EntryLibrary(JITCodeLibrary):  # type: ignore[misc]
         self._finalize_final_module()
 
 
-def _closure(library: Any) -> Iterator[Any]:
+def _linked(library: Any) -> Iterator[tuple[Any, Any]]:
+    """All that has to be linked with a library, each once, and what is linked of it."""
     seen, open_ = {library}, [library]
     while open_:
         one = open_.pop()
-        yield one
-        if one is library or isinstance(one, _PartLibrary):
-            for other in one._linking_libraries:
-                if other not in seen:
-                    seen.add(other)
-                    open_.append(other)
-
-
-def _linkable(library: Any) -> Any:
-    if isinstance(library, _PartLibrary):
-        return library.own_module()
-    return library._get_module_for_linking()
+        is_part = isinstance(one, _PartLibrary)
+        if one is not library:
+            yield one, one.own_module() if is_part else one._get_module_for_linking()
+        if one is library or is_part:
+            fresh = [other for other in one._linking_libraries if other not in seen]
+            seen.update(fresh)
+            open_ += fresh
 
 
 @register_pass(mutates_CFG=True, analysis_only=False)
@@ -133,9 +126,8 @@ class _EntryLowering(BaseNativeLowering):  # type: ignore[misc]
         library = _new_library(_EntryLibrary, state)
         super().run_pass(state)
         for variable in library._final_module.global_variables:
-            environment = None
-            if variable.name.startswith("_ZN08NumbaEnv"):
-                environment = lookup_environment(variable.name)
+            named = variable.name.startswith("_ZN08NumbaEnv")
+            environment = lookup_environment(variable.name) if named else None
             if environment is not None:
                 library.codegen.set_env(variable.name, environment)
         return True
@@ -293,14 +285,12 @@ def call_of(function: Callable[..., Any], *kinds: Any) -> Callable[..., Any]:
     """
     if numba.config.DISABLE_JIT:
         return function
-    found: Callable[..., Any] = function.compile(kinds)  # type: ignore[attr-defined]
-    return found
+    return cast("Callable[..., Any]", function.compile(kinds))  # type: ignore[attr-defined]
 
 
 def fingerprint(module: str, *classes: type) -> str:
     """Hash of the code of a module, of classes and of all that they import, 16 digits."""
-    names = {module, *(found.__module__ for found in classes)}
-    return digest_of(names, cache_root())[:16]
+    return digest_of({module, *(one.__module__ for one in classes)}, cache_root())[:16]
 
 
 class Compilation(NamedTuple):
@@ -317,12 +307,8 @@ def watched(
     done: Callable[[Compilation], None] = lambda compilation: None,
 ) -> Iterator[None]:
     """Tell when an entry begins to be compiled and when it is, in whatever thread."""
-    listener = _Listener(begun, done)
-    event.register("numba:compile", listener)
-    try:
+    with event.install_listener("numba:compile", _Listener(begun, done)):
         yield
-    finally:
-        event.unregister("numba:compile", listener)
 
 
 class _Listener(event.Listener):  # type: ignore[misc]

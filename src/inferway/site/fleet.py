@@ -114,21 +114,23 @@ def fleet_of(deployment: Deployment, task: str, node: str | None = None) -> Flee
         Where the task or node is unknown, the node is not said and there are several, or no
         instance of the task runs there.
     """
-    if task not in deployment.tasks:
-        raise ValueError(f"unknown task {task!r}; the file has {', '.join(deployment.tasks)}")
-    if not deployment.tasks[task].variants:
-        raise ValueError(f"task {task!r} has no variants")
-    if not deployment.nodes:
-        raise ValueError(
+    nodes, tasks = deployment.nodes, deployment.tasks
+    if node is None and len(nodes) == 1:
+        node = next(iter(nodes))
+    for wrong, complaint in (
+        (task not in tasks, f"unknown task {task!r}; the file has {', '.join(tasks)}"),
+        (task in tasks and not tasks[task].variants, f"task {task!r} has no variants"),
+        (
+            not nodes,
             "the file lists no `nodes`; those of a network are a fleet once `instances` of theirs "
-            "are listed there, as `inferway place` prints them"
-        )
-    if node is None:
-        if len(deployment.nodes) != 1:
-            raise ValueError(f"name one of the nodes {', '.join(deployment.nodes)}")
-        node = next(iter(deployment.nodes))
-    if node not in deployment.nodes:
-        raise ValueError(f"unknown node {node!r}; the file has {', '.join(deployment.nodes)}")
+            "are listed there, as `inferway place` prints them",
+        ),
+        (node is None, f"name one of the nodes {', '.join(nodes)}"),
+        (node not in nodes, f"unknown node {node!r}; the file has {', '.join(nodes)}"),
+    ):
+        if wrong:
+            raise ValueError(complaint)
+    assert node is not None
     place = deployment.nodes[node]
     found = [
         (variant, place.instances[task, name])

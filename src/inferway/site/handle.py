@@ -173,9 +173,7 @@ class _Layout(NamedTuple):
 
 @cache
 def _layout(kind: Any) -> _Layout:
-    """Offsets at which LLVM puts the parts of a tuple: each at the next multiple of its
-    alignment.
-    """
+    """Where LLVM puts the parts of a tuple: each at the next multiple of its alignment."""
     if not isinstance(kind, types.BaseTuple):
         size, alignment = _size(kind)
         return _Layout(size, alignment, ((0, kind),))
@@ -198,8 +196,7 @@ def _size(kind: Any) -> tuple[int, int]:
 
     context = cpu_target.target_context
     context.refresh()
-    size = context.get_abi_sizeof(context.get_value_type(kind))
-    return size, _WORD
+    return context.get_abi_sizeof(context.get_value_type(kind)), _WORD
 
 
 def _code(kind: Any) -> str:

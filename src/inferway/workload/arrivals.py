@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import cache
 from typing import Final, NamedTuple
 
@@ -388,18 +389,16 @@ def spans(
     arrivals: PhasedArrivals, *, horizon_s: float, capacity_per_s: float | None = None
 ) -> Iterator[Span]:
     """List the phases in [0, `horizon_s`) in order; after the last comes the first again."""
-    start, index = 0.0, 0
-    cycle, ends = 0.0, _ends(arrivals)
-    while start < horizon_s:
-        phase = arrivals.phases[index]
+    start, cycle, ends = 0.0, 0.0, _ends(arrivals)
+    for index, phase in itertools.cycle(enumerate(arrivals.phases)):
+        if start >= horizon_s:
+            return
         end = cycle + ends[index]
         known = phase.rate is not None or capacity_per_s is not None
         rate = phase.mean_rate_per_s(capacity_per_s) if known else None
         yield Span(index, start, min(end, horizon_s), rate, phase.accuracy_target)
-        start, index = end, index + 1
-        if index == len(ends):
-            # Multiples of the cycle, not sums of phases, so that late phases do not drift.
-            cycle, index = cycle + ends[-1], 0
+        # Multiples of the cycle, not sums of phases, so that late phases do not drift.
+        start, cycle = end, end if index == len(ends) - 1 else cycle
 
 
 def phases_of(arrivals: Arrivals, capacity_per_s: float | None = None) -> tuple[Span, ...]:
@@ -414,10 +413,9 @@ def phases_of(arrivals: Arrivals, capacity_per_s: float | None = None) -> tuple[
     if isinstance(arrivals, PhasedArrivals):
         cycle_s = _ends(arrivals)[-1]
         return tuple(spans(arrivals, horizon_s=cycle_s, capacity_per_s=capacity_per_s))
-    try:
-        rate: float | None = mean_rate(arrivals, capacity_per_s)
-    except ValueError:
-        rate = None
+    rate: float | None = None
+    with suppress(ValueError):
+        rate = mean_rate(arrivals, capacity_per_s)
     return (Span(0, 0.0, np.inf, rate, None),)
 
 
@@ -426,13 +424,7 @@ def _ends(arrivals: PhasedArrivals) -> list[float]:
 
 
 class PhaseCourse:
-    """The phase over time; asked at times that never fall.
-
-    Parameters
-    ----------
-    arrivals
-        The process, from a deployment's workload.
-    """
+    """The phase over time; asked at times that never fall."""
 
     def __init__(self, arrivals: Arrivals) -> None:
         self._ends = np.array(_ends(arrivals) if isinstance(arrivals, PhasedArrivals) else [])

@@ -58,8 +58,14 @@ class PeerLink:
     """
 
     alive = whole = False
+    # Of the last query for the neighbor's state: when it was, and which process it is of.
+    asked_s = 0.0
+    asking: str | None = None
+    # Bytes of what has come and the loop has not looked at.
+    pending = 0
 
-    def __init__(self) -> None:
+    def __init__(self, neighbor: str = "") -> None:
+        self.neighbor = neighbor
         self.values: dict[str, bytes] = {}
         self._processes: list[str] = []
         self._held: dict[str, _Held] = {}

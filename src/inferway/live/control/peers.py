@@ -104,18 +104,14 @@ class Peers:
         self._on_sample: list[Callable[[str, str, str, bytes | None], None]] = []
         self._on_neighbor: list[Callable[[str, bool], None]] = []
         self._process = secrets.token_bytes(4)
-        self._links = {neighbor: PeerLink() for neighbor in neighbors}
-        # Of the last query for a neighbor's state: when it was, and which process it is of.
-        self._asked_s: dict[str, float] = {}
-        self._asking: dict[str, str] = {}
+        self._links = {neighbor: PeerLink(neighbor) for neighbor in neighbors}
         self._session: Any = None
         self._held: list[Any] = []  # what would end if nobody kept it
         self._bell: Wakeup | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         # Guards what Zenoh's threads share with the loop's.
         self._lock = threading.Lock()
-        self._inbox: deque[tuple[str, Sample | WholeState | _Token]] = deque()
-        self._pending: Counter[str] = Counter()
+        self._inbox: deque[tuple[PeerLink, Sample | WholeState | _Token]] = deque()
         self._sent: Counts = {}
         self._received: Counts = {}
         self._refused: Counter[tuple[str, str]] = Counter()
@@ -159,15 +155,15 @@ class Peers:
 
     def publish(self, neighbor: str, kind: str, values: Mapping[str, bytes]) -> None:
         """Make these all values of a kind, by name; if they are already, say that they hold."""
-        self._later(neighbor, self._publish, neighbor, kind, values)
+        self._later(neighbor, self._publish, kind, values)
 
     def put(self, neighbor: str, kind: str, name: str, data: bytes) -> None:
         """Set one value."""
-        self._later(neighbor, self._put, neighbor, f"{kind}/{name}", data)
+        self._later(neighbor, self._put, f"{kind}/{name}", data)
 
     def send(self, neighbor: str, kind: str, data: bytes) -> None:
         """Send a message, in order with all that is said to the neighbor; it may be lost."""
-        self._later(neighbor, self._send, neighbor, kind, data)
+        self._later(neighbor, self._send, kind, data)
 
     def cut(self) -> Traffic:
         """Return the traffic since the last cut, and begin anew."""
@@ -192,50 +188,43 @@ class Peers:
 
     def _later(self, neighbor: str, say: Callable[..., object], *given: object) -> None:
         """Say something at once, or as late as the link is long."""
-        delay_s = self._delays_s.get(neighbor)
+        link, delay_s = self._links[neighbor], self._delays_s.get(neighbor)
         if delay_s is None:
-            say(*given)
+            say(link, *given)
         else:  # timers of one delay fire in the order in which they were set
-            asyncio.get_running_loop().call_later(delay_s, say, *given)
+            asyncio.get_running_loop().call_later(delay_s, say, link, *given)
 
-    def _publish(self, neighbor: str, kind: str, values: Mapping[str, bytes]) -> None:
-        link = self._links[neighbor]
-        before, number = link.values, link.number
-        keys = {f"{kind}/{name}": data for name, data in values.items()}
-        changes: dict[str, bytes | None] = {
-            key: None for key in before if key.startswith(f"{kind}/") and key not in keys
-        }
-        changes.update((key, data) for key, data in keys.items() if before.get(key) != data)
-        for key, data in changes.items():
-            self._put(neighbor, key, data)
+    def _publish(self, link: PeerLink, kind: str, values: Mapping[str, bytes]) -> None:
+        number, keys = link.number, {f"{kind}/{name}": data for name, data in values.items()}
+        gone = [key for key in link.values if key.startswith(f"{kind}/") and key not in keys]
+        for key in (*gone, *keys):
+            self._put(link, key, keys.get(key))
         if link.number == number:
-            self._send(neighbor, kind, b"")
+            self._send(link, kind, b"")
 
-    def _put(self, neighbor: str, key: str, data: bytes | None) -> None:
+    def _put(self, link: PeerLink, key: str, data: bytes | None) -> None:
         if data is not None and len(data) > LIMIT_BYTES:
-            self._refuse(neighbor, "large")
+            self._refuse(link, "large")
             return
-        link = self._links[neighbor]
         with self._lock:
             changed = link.say(key, data)
         if changed and link.process is not None:
-            self._transmit(neighbor, key, data, link.number)
+            self._transmit(link, key, data)
 
-    def _send(self, neighbor: str, kind: str, data: bytes) -> None:
-        link = self._links[neighbor]
+    def _send(self, link: PeerLink, kind: str, data: bytes) -> None:
         there = link.process is not None
         if there and len(data) <= LIMIT_BYTES:
-            self._transmit(neighbor, kind, data, link.number)
+            self._transmit(link, kind, data)
         else:
-            self._refuse(neighbor, "large" if there else "gone")
+            self._refuse(link, "large" if there else "gone")
 
-    def _transmit(self, neighbor: str, key: str, data: bytes | None, number: int) -> None:
+    def _transmit(self, link: PeerLink, key: str, data: bytes | None) -> None:
         import zenoh
 
-        session, at = self._session, f"{self._keys.to(neighbor)}/{key}"
+        session, at = self._session, f"{self._keys.to(link.neighbor)}/{key}"
         how = {
             "congestion_control": zenoh.CongestionControl.DROP,
-            "attachment": _STAMP.pack(self._process, number),
+            "attachment": _STAMP.pack(self._process, link.number),
         }
         try:
             if session is None:
@@ -245,26 +234,21 @@ class Peers:
             else:
                 session.put(at, data, **how)
         except zenoh.ZError:  # the session may close at any moment
-            self._refuse(neighbor, "gone")
+            self._refuse(link, "gone")
         else:
-            self._count(self._sent, neighbor, key, data)
+            self._count(self._sent, link, key, data)
 
-    def _answers(self, neighbor: str) -> Callable[[Any], None]:
-        """Make what answers a neighbor's query for the whole state, in a thread of Zenoh's."""
-        link, at = self._links[neighbor], self._keys.to(neighbor)
-
-        def answer(query: Any) -> None:
-            with self._lock:
-                number, values = link.number, link.values.copy()
-            stamp = _STAMP.pack(self._process, number)
-            with query:
-                for key, data in values.items():
-                    query.reply(f"{at}/{key}", data, attachment=stamp)
-                    self._count(self._sent, neighbor, key, data)
-                # Last: all are there once this is.
-                query.reply(f"{at}/{_WHOLE}", b"", attachment=stamp)
-
-        return answer
+    def _answer(self, link: PeerLink, query: Any) -> None:
+        """Answer a neighbor's query for the whole state, in a thread of Zenoh's."""
+        with self._lock:
+            number, values = link.number, link.values.copy()
+        at, stamp = self._keys.to(link.neighbor), _STAMP.pack(self._process, number)
+        with query:
+            for key, data in values.items():
+                query.reply(f"{at}/{key}", data, attachment=stamp)
+                self._count(self._sent, link, key, data)
+            # Last: all are there once this is.
+            query.reply(f"{at}/{_WHOLE}", b"", attachment=stamp)
 
     def _connect(self) -> None:
         import zenoh
@@ -288,18 +272,13 @@ class Peers:
             ) from None
         self._session = session
         remote = zenoh.Locality.REMOTE
-        for neighbor in self._links:
+        for neighbor, link in self._links.items():
             there, here = self._keys.of(neighbor), self._keys.to(neighbor)
+            answer, hear, see = (partial(do, link) for do in (self._answer, self._hear, self._see))
             self._held += [
-                session.declare_queryable(
-                    f"{here}/**", self._answers(neighbor), allowed_origin=remote
-                ),
-                session.declare_subscriber(
-                    f"{there}/**", partial(self._hear, neighbor), allowed_origin=remote
-                ),
-                session.liveliness().declare_subscriber(
-                    f"{there}/{ALIVE}/*", partial(self._see, neighbor), history=True
-                ),
+                session.declare_queryable(f"{here}/**", answer, allowed_origin=remote),
+                session.declare_subscriber(f"{there}/**", hear, allowed_origin=remote),
+                session.liveliness().declare_subscriber(f"{there}/{ALIVE}/*", see, history=True),
             ]
         # Last: who sees the token may ask and write at once.
         for neighbor in self._links:
@@ -308,47 +287,45 @@ class Peers:
 
     # What is heard.
 
-    def _see(self, neighbor: str, token: Any) -> None:
+    def _see(self, link: PeerLink, token: Any) -> None:
         import zenoh
 
         process = str(token.key_expr).rpartition("/")[2]
-        self._arrive(neighbor, _Token(process, token.kind == zenoh.SampleKind.PUT))
+        self._arrive(link, _Token(process, token.kind == zenoh.SampleKind.PUT))
 
-    def _hear(self, neighbor: str, heard: Any) -> None:
-        sample = self._read(neighbor, heard)
+    def _hear(self, link: PeerLink, heard: Any) -> None:
+        sample = self._read(link, heard)
         if sample is not None:
-            self._arrive(neighbor, sample)
+            self._arrive(link, sample)
 
-    def _read(self, neighbor: str, heard: Any) -> Sample | None:
+    def _read(self, link: PeerLink, heard: Any) -> Sample | None:
         """Read a sample; what no neighbor in its senses would send is counted."""
         import zenoh
 
-        key = str(heard.key_expr)[len(self._keys.of(neighbor)) + 1 :]
+        key = str(heard.key_expr)[len(self._keys.of(link.neighbor)) + 1 :]
         kind, _, name = key.partition("/")
         stamp = b"" if heard.attachment is None else heard.attachment.to_bytes()
-        reason = None
-        if kind not in KINDS and key != _WHOLE:
-            reason = "kind"
-        elif len(heard.payload) > LIMIT_BYTES:
-            reason = "large"
-        elif len(stamp) != _STAMP.size:
-            reason = "anonymous"
-        if reason is not None:
-            self._refuse(neighbor, reason)
-            return None
+        for wrong, reason in (
+            (kind not in KINDS and key != _WHOLE, "kind"),
+            (len(heard.payload) > LIMIT_BYTES, "large"),
+            (len(stamp) != _STAMP.size, "anonymous"),
+        ):
+            if wrong:
+                self._refuse(link, reason)
+                return None
         process, number = _STAMP.unpack(stamp)
         gone = heard.kind == zenoh.SampleKind.DELETE
         data = None if gone else heard.payload.to_bytes()
         return Sample(process.hex(), number, kind, name, data)
 
-    def _arrive(self, neighbor: str, what: Sample | WholeState | _Token) -> None:
+    def _arrive(self, link: PeerLink, what: Sample | WholeState | _Token) -> None:
         size = _size(what)
         with self._lock:
-            if isinstance(what, Sample) and self._pending[neighbor] + size > _INBOX_BYTES:
-                self._refused[neighbor, "flood"] += 1
+            if isinstance(what, Sample) and link.pending + size > _INBOX_BYTES:
+                self._refused[link.neighbor, "flood"] += 1
                 return
-            self._pending[neighbor] += size
-            self._inbox.append((neighbor, what))
+            link.pending += size
+            self._inbox.append((link, what))
             if self._bell is not None:
                 self._bell.ring()
 
@@ -356,72 +333,63 @@ class Peers:
         # Not more than is there now: a neighbor that never stops must not keep the loop.
         for _ in range(len(self._inbox)):
             with self._lock:
-                neighbor, what = self._inbox.popleft()
-                self._pending[neighbor] -= _size(what)
-            match what:
-                case _Token():
-                    self._turn(neighbor, what)
-                case WholeState():
-                    self._settle(neighbor, what)
-                case Sample():
-                    self._take(neighbor, what)
+                link, what = self._inbox.popleft()
+                link.pending -= _size(what)
+            if isinstance(what, Sample):
+                self._take(link, what)
+            elif isinstance(what, WholeState):
+                self._settle(link, what)
+            elif link.see(what.process, what.there):
+                self._tell_alive(link, False)
+                if link.process is not None:
+                    self._ask(link, link.process)
 
-    def _turn(self, neighbor: str, token: _Token) -> None:
-        link = self._links[neighbor]
-        if link.see(token.process, token.there):
-            self._tell_alive(neighbor, False)
-            if link.process is not None:
-                self._ask(neighbor, link.process)
-
-    def _tell_alive(self, neighbor: str, alive: bool) -> None:
-        link = self._links[neighbor]
+    def _tell_alive(self, link: PeerLink, alive: bool) -> None:
         if link.alive != alive:
             link.alive = alive
             for callback in self._on_neighbor:
-                self._guarded(neighbor, callback, neighbor, alive)
+                self._guarded(link, callback, alive)
 
-    def _settle(self, neighbor: str, snapshot: WholeState) -> None:
+    def _settle(self, link: PeerLink, snapshot: WholeState) -> None:
         """Take in a neighbor's whole state; whether there was any, it lives."""
-        link = self._links[neighbor]
         if snapshot.process != link.process:
             return
-        self._asking.pop(neighbor, None)
-        self._tell_alive(neighbor, True)
+        link.asking = None
+        self._tell_alive(link, True)
         for sample in snapshot.samples:
-            self._count(self._received, neighbor, sample.key, sample.data)
+            self._count(self._received, link, sample.key, sample.data)
         if snapshot.number >= 0:
             for sample in link.settle(snapshot):
-                self._hand_over(neighbor, sample)
+                self._hand_over(link, sample)
 
-    def _take(self, neighbor: str, sample: Sample) -> None:
-        link = self._links[neighbor]
+    def _take(self, link: PeerLink, sample: Sample) -> None:
         if sample.process == link.process:
-            self._count(self._received, neighbor, sample.key, sample.data)
+            self._count(self._received, link, sample.key, sample.data)
         reason = link.take(sample)
         if reason is None:
-            self._hand_over(neighbor, sample)
+            self._hand_over(link, sample)
         else:
-            self._refuse(neighbor, reason)
+            self._refuse(link, reason)
         if link.process is not None and not link.whole:
-            self._ask(neighbor, link.process, again=True)
+            self._ask(link, link.process, again=True)
 
-    def _hand_over(self, neighbor: str, sample: Sample) -> None:
+    def _hand_over(self, link: PeerLink, sample: Sample) -> None:
         for callback in self._on_sample:
-            self._guarded(neighbor, callback, neighbor, sample.kind, sample.name, sample.data)
+            self._guarded(link, callback, sample.kind, sample.name, sample.data)
 
-    def _ask(self, neighbor: str, process: str, *, again: bool = False) -> None:
+    def _ask(self, link: PeerLink, process: str, *, again: bool = False) -> None:
         """Query a neighbor's state; if again, unless it is asked already, and not too often."""
         assert self._loop is not None
+        if again and link.asking == process:
+            return
         at_s = self._loop.time()
         if again:
-            if self._asking.get(neighbor) == process:
-                return
-            at_s = max(at_s, self._asked_s[neighbor] + _ASK_AGAIN_S)
-        self._asking[neighbor], self._asked_s[neighbor] = process, at_s
+            at_s = max(at_s, link.asked_s + _ASK_AGAIN_S)
+        link.asking, link.asked_s = process, at_s
         # Not on the loop: a query waits where the link is full.
-        self._loop.call_at(at_s, self._loop.run_in_executor, None, self._query, neighbor, process)
+        self._loop.call_at(at_s, self._loop.run_in_executor, None, self._query, link, process)
 
-    def _query(self, neighbor: str, process: str) -> None:
+    def _query(self, link: PeerLink, process: str) -> None:
         import zenoh
 
         samples: list[Sample] = []
@@ -429,7 +397,7 @@ class Peers:
 
         def reply(one: Any) -> None:
             nonlocal left
-            sample = None if one.ok is None else self._read(neighbor, one.ok)
+            sample = None if one.ok is None else self._read(link, one.ok)
             if sample is not None and sample.process == process and left > 0:
                 left -= _size(sample)
                 samples.append(sample)
@@ -437,39 +405,38 @@ class Peers:
         def end() -> None:
             last = samples.pop() if samples and samples[-1].kind == _WHOLE else None
             number = -1 if last is None else last.number
-            self._arrive(neighbor, WholeState(process, number, samples if last else []))
+            self._arrive(link, WholeState(process, number, samples if last else []))
 
         session = self._session
         with suppress(zenoh.ZError):  # the session may close at any moment
             if session is not None:
                 session.get(
-                    f"{self._keys.of(neighbor)}/**",
+                    f"{self._keys.of(link.neighbor)}/**",
                     zenoh.handlers.Callback(reply, end),
                     consolidation=zenoh.ConsolidationMode.NONE,
                     congestion_control=zenoh.CongestionControl.BLOCK,
                     timeout=_QUERY_S,
                 )
 
-    def _guarded(self, neighbor: str, callback: Callable[..., None], *given: object) -> None:
+    def _guarded(self, link: PeerLink, callback: Callable[..., None], *given: object) -> None:
         """Call what is not ours: what it raises is the loop's to report, and nothing is held up."""
         try:
-            callback(*given)
+            callback(link.neighbor, *given)
         except Exception as error:
-            self._refuse(neighbor, "failed")
+            self._refuse(link, "failed")
             assert self._loop is not None
-            self._loop.call_exception_handler(
-                {"message": f"what neighbor {neighbor} said was not taken", "exception": error}
-            )
+            message = f"what neighbor {link.neighbor} said was not taken"
+            self._loop.call_exception_handler({"message": message, "exception": error})
 
-    def _count(self, counts: Counts, neighbor: str, key: str, data: bytes | None) -> None:
+    def _count(self, counts: Counts, link: PeerLink, key: str, data: bytes | None) -> None:
         kind, _, name = key.partition("/")
         with self._lock:
-            samples, size = counts.get((neighbor, kind), (0, 0))
-            counts[neighbor, kind] = samples + 1, size + len(name) + len(data or b"")
+            samples, size = counts.get((link.neighbor, kind), (0, 0))
+            counts[link.neighbor, kind] = samples + 1, size + len(name) + len(data or b"")
 
-    def _refuse(self, neighbor: str, reason: str) -> None:
+    def _refuse(self, link: PeerLink, reason: str) -> None:
         with self._lock:
-            self._refused[neighbor, reason] += 1
+            self._refused[link.neighbor, reason] += 1
 
 
 def _size(what: Sample | WholeState | _Token) -> int:

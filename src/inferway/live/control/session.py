@@ -64,16 +64,12 @@ def neighbors_of(
         raise ServeError(f"the network has no node {node}; it has {', '.join(topology.nodes[:20])}")
     own = topology.nodes.index(node)
     at_end = topology.links[(topology.links == own).any(axis=1)]
-    found: dict[str, str | None] = {}
-    for other in np.unique(at_end[at_end != own]).tolist():
-        name = topology.nodes[other]
-        if other > own:
-            found[name] = None
-        elif name in addresses:
-            found[name] = addresses[name]
-        else:
+    ends = np.unique(at_end[at_end != own]).tolist()
+    for name in (topology.nodes[other] for other in ends if other < own):
+        if name not in addresses:
             raise ServeError(f"node {node} connects to {name}, which has no address")
-    return found
+    names = {other: topology.nodes[other] for other in ends}
+    return {name: addresses[name] if other < own else None for other, name in names.items()}
 
 
 def settings(
@@ -166,34 +162,32 @@ def _rules(
     keys: KeyExpressions, neighbors: Mapping[str, str | None], *, known: bool
 ) -> dict[str, Any]:
     """Allow each neighbor its own keys; `known` where certificates tell who speaks."""
-    rules: list[dict[str, Any]] = []
-    subjects: list[dict[str, Any]] = []
-    policies: list[dict[str, Any]] = []
-    for k, neighbor in enumerate(neighbors):
-        there, here = f"{keys.of(neighbor)}/**", f"{keys.to(neighbor)}/**"
-        own = [
+    ways = (
+        ("hear", _SAID, "ingress", keys.of),
+        ("ask", _ASKED, "egress", keys.of),
+        ("tell", _SAID, "egress", keys.to),
+        ("be asked", _ASKED, "ingress", keys.to),
+    )
+    return {
+        "enabled": True,
+        "default_permission": "deny",
+        "rules": [
             {
                 "id": f"{name} {k}",
                 "messages": list(messages),
                 "flows": [flow],
                 "permission": "allow",
-                "key_exprs": [key],
+                "key_exprs": [f"{prefix(neighbor)}/**"],
             }
-            for name, messages, flow, key in (
-                ("hear", _SAID, "ingress", there),
-                ("ask", _ASKED, "egress", there),
-                ("tell", _SAID, "egress", here),
-                ("be asked", _ASKED, "ingress", here),
-            )
-        ]
-        subject = f"neighbor {k}"
-        rules += own
-        subjects.append({"id": subject, **({"cert_common_names": [neighbor]} if known else {})})
-        policies.append({"rules": [rule["id"] for rule in own], "subjects": [subject]})
-    return {
-        "enabled": True,
-        "default_permission": "deny",
-        "rules": rules,
-        "subjects": subjects,
-        "policies": policies,
+            for k, neighbor in enumerate(neighbors)
+            for name, messages, flow, prefix in ways
+        ],
+        "subjects": [
+            {"id": f"neighbor {k}", **({"cert_common_names": [neighbor]} if known else {})}
+            for k, neighbor in enumerate(neighbors)
+        ],
+        "policies": [
+            {"rules": [f"{name} {k}" for name, *_ in ways], "subjects": [f"neighbor {k}"]}
+            for k in range(len(neighbors))
+        ],
     }

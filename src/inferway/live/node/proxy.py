@@ -186,7 +186,8 @@ class Proxy:
     ) -> None:
         exchange.request = exchange.withdraw = None
         answered_s = self._now()
-        failure = failure_of(result, neighbor)
+        good = isinstance(result, Response) and result.status == 200
+        failure = None if good else failure_of(result, neighbor)
         if failure is not None:
             status, reason = 503 if failure.unserved else BAD_GATEWAY, failure.sentence
             self._refuse(exchange, status, reason, received_s, unserved=failure.unserved)

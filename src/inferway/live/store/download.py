@@ -200,25 +200,19 @@ async def download(
     Every name is resolved once per request, and only what it resolved to is connected to. If the
     model does not come, the error is a StoreError, and what has come stays in `partial`.
     """
-    for tries in range(1, TRIES + 1):
+    place, hops, tries = source, 0, 1
+    while hops <= HOPS:
+        get = _Get(place, allowed.addresses(place, await _resolved(place)), partial, context)
         try:
-            await _follow(source, partial, allowed, context)
-            return
+            location = await _watched(get, source.uri)
         except _CutError as cut:
             if not cut.again or tries == TRIES:
                 raise
-
-
-async def _follow(
-    source: ModelSource, partial: Partial, allowed: Allowed, context: ssl.SSLContext
-) -> None:
-    place = source
-    for _ in range(HOPS + 1):
-        get = _Get(place, allowed.addresses(place, await _resolved(place)), partial, context)
-        location = await _watched(get, source.uri)
+            place, hops, tries = source, 0, tries + 1
+            continue
         if location is None:
             return
-        place = allowed.redirected(place, location)
+        place, hops = allowed.redirected(place, location), hops + 1
     raise UnavailableError(f"{shown(source.uri)} redirects more than {HOPS} times")
 
 

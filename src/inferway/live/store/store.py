@@ -58,7 +58,7 @@ class Cache:
 
     def __init__(self, folder: Path, limit_bytes: int, now: Callable[[], float]) -> None:
         self._folder, self._limit, self._now = folder, limit_bytes, now
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._uses: Counter[str] = Counter()
         self._coming: set[str] = set()
         # Bytes of files that are not whole, with what is claimed for them.
@@ -86,7 +86,7 @@ class Cache:
     def used_bytes(self) -> int:
         """Bytes of all files, with what is claimed for those on their way."""
         with self._lock:
-            return self._used()
+            return sum(self._whole.values()) + sum(self._begun.values())
 
     def __contains__(self, digest: str) -> bool:
         with self._lock:
@@ -156,11 +156,8 @@ class Cache:
         with suppress(OSError):  # someone removed it; whoever reads it will say so
             os.utime(self.path(digest), ns=(self._last_ns, self._last_ns))
 
-    def _used(self) -> int:
-        return sum(self._whole.values()) + sum(self._begun.values())
-
     def _make_room(self, size_bytes: int, digest: str, growth_bytes: int) -> None:
-        others = self._used() - self._begun.get(digest, 0)
+        others = self.used_bytes - self._begun.get(digest, 0)
         while others + size_bytes > self._limit:
             freed = self._evict() if size_bytes <= self._limit else 0
             if not freed:
@@ -229,27 +226,11 @@ class ModelStore:
     async def fetch(self, uri: str, digest: str, progress: Progress | None = None) -> Path:
         """Have a model in the store, fetching what is missing of it, one model at a time.
 
-        Canceled, it leaves what came for the next fetch. The file that is returned stays while in
-        `use`, which may begin before.
-
-        Parameters
-        ----------
-        uri
-            ``file:///PATH`` or ``https://HOST/PATH``. Messages leave out its query, which may hold
-            keys.
-        digest
-            ``sha256:`` and 64 hexadecimal digits.
-        progress
-            Called now and then while bytes come.
-
-        Raises
-        ------
-        ValueError
-            For a digest of another form.
-        StoreError
-            Forbidden where models must not come from there, unavailable where the source does not
-            answer, breaks off or is too slow, damaged where it has another file, no room where the
-            model is too large for what is left; by itself where the store's folder fails.
+        The URI is ``file:///PATH`` or ``https://HOST/PATH``; messages leave out its query, which
+        may hold keys. Canceled, it leaves what came for the next fetch. The file that is returned
+        stays while in `use`, which may begin before. ValueError for a digest of another form; the
+        StoreError says whether the source is forbidden or unavailable, has another file or one too
+        large for what is left, or the store's folder fails.
         """
         digest = canonical(digest)
         source = self._allowed.source(uri)

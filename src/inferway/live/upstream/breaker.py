@@ -60,8 +60,6 @@ class CircuitBreaker:
         self.now = now
         self._strikes, self._wait_s = 0, FIRST_WAIT_S
         self.closed, self.trial, self.due_s = True, False, math.inf
-        # How often it has opened, and how often it was on trial.
-        self.opened = self.tried = 0
 
     def allows(self) -> bool:
         """Tell whether a request may go now; where it is open, a probe that is due may."""
@@ -85,7 +83,6 @@ class CircuitBreaker:
     def probed(self) -> None:
         """Put it on trial, as its probe has been answered: the next request decides."""
         self.trial, self.due_s = True, math.inf
-        self.tried += 1
 
     def failed(self, *, certain: bool = False) -> bool:
         """Take a failure into account; whether that has opened it, as a `certain` one does."""
@@ -97,7 +94,6 @@ class CircuitBreaker:
         if self._strikes < FAILURES and not certain:
             return False
         self.closed, self._strikes = False, 0
-        self.opened += 1
         self.due_s = self.now() + self._wait_s
         return True
 
@@ -105,11 +101,10 @@ class CircuitBreaker:
 class Suspicion:
     """Decides when to ask one neighbor whether it lives because a request is out for too long.
 
-    One that lives is slow, and is asked again after growing waits. `asked` counts the questions.
+    One that lives is slow, and is asked again after growing waits.
     """
 
-    def __init__(self) -> None:
-        self._due_s, self._wait_s, self.asked = 0.0, ASK_FIRST_WAIT_S, 0
+    _due_s, _wait_s = 0.0, ASK_FIRST_WAIT_S
 
     def asks(self, now_s: float, overdue_s: float) -> bool:
         """Tell whether to ask now.
@@ -121,9 +116,7 @@ class Suspicion:
             # Nothing is late: the next that is finds a neighbor that was asked of nothing.
             self._wait_s = ASK_FIRST_WAIT_S
             return False
-        asks = now_s >= self._due_s
-        self.asked += asks
-        return asks
+        return now_s >= self._due_s
 
     def cleared(self, now_s: float) -> None:
         """Take into account that it lives: it is slow, and asked again a little later."""

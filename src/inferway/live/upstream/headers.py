@@ -85,12 +85,8 @@ def forward_headers_of(headers: Mapping[bytes, bytes], own: bytes) -> tuple[Forw
     """Read the hop headers of a request, by name in lower case, at a node of this encoded name.
 
     The second value are the seconds until the deadline, when the request was sent; inf without one.
-
-    Raises
-    ------
-    RefusalError
-        400 where one is missing or malformed; 508 where the request has been here before, or has
-        come through too many nodes.
+    RefusalError 400 where one is missing or malformed; 508 where the request has been here before,
+    or has come through too many nodes.
     """
     node, variant = headers.get(NODE), headers.get(VARIANT)
     path, deadline = headers.get(PATH), headers.get(DEADLINE)
@@ -192,19 +188,9 @@ def body_lines(headers: Mapping[bytes, bytes]) -> bytes:
 class Response:
     """A neighbor's answer, its body undecoded.
 
-    Attributes
-    ----------
-    lines
-        Header lines that go on as they came.
-    json_length, retry_after
-        Values of Inference-Header-Content-Length, None without it, and of Retry-After.
-    node, variant, path, times, degraded
-        Values of the hop headers; empty without them.
-    unserved
-        Whether the request has certainly not been run.
-    strayed
-        Whether a link on its way took otherwise than is known of it: what it took says little of
-        the next.
+    `lines` go on as they came; what else is of its headers is empty without them. It is `unserved`
+    where the request has certainly not been run, and `strayed` where a link on its way took
+    otherwise than is known of it: what it took says little of the next.
     """
 
     lines = degraded = retry_after = b""

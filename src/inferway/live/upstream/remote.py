@@ -161,7 +161,7 @@ class NodeInstance(RemoteInstance):
         self._call.cancel()
         # Whoever stops it is in the middle of something; it is told afterwards.
         failure = ConnectError("the client went during the service")
-        asyncio.get_running_loop().call_soon(self._ended, job, failure)
+        asyncio.get_running_loop().call_soon(self._call.done, failure)
 
     def probe(self, told: Callable[[str], None]) -> None:
         """Say how the way is; it probes its neighbor itself."""
@@ -175,8 +175,8 @@ class NodeInstance(RemoteInstance):
         return await super().close(limit_s)
 
     def _send(self, job: Job) -> None:
-        request, started_s = _first(job), job.started_s
-        identity, exchange = request.identity, request.raw
+        request = job.members[0] if isinstance(job, RequestBatch) else job
+        started_s, identity, exchange = job.started_s, request.identity, request.raw
         if self._spans is not None:
             to = (self.group.name, self.forwarding.node, self.forwarding.variant)
             lines = self._spans.forward(self._terms.task, request, to, started_s)
@@ -198,15 +198,14 @@ class NodeInstance(RemoteInstance):
         head = forward_head(self._target, self._to, self._path, left_s, told_s, lines, size)
         self._terms.budget.earn()
         limit_s = time_limit_s(predicted_s, size)
-        done = partial(self._ended, job)
+        done = partial(self._ended, job, request)
         self._call = self.group.send(head, body, done, predicted_s, limit_s)
 
-    def _ended(self, job: Job, result: Response | ConnectError) -> None:
+    def _ended(self, job: Job, request: InferRequest, result: Response | ConnectError) -> None:
         if job is not self._job:
             return  # it has been given up
         self._call = None
         job.service_s = self._now() - job.started_s
-        request = _first(job)
         if isinstance(result, Response) and result.status == 200:
             self._take(job, request, result)
         else:
@@ -346,7 +345,3 @@ class ServerInstance(ModelInstance, RemoteInstance):
 
     async def _wait(self, wait: Callable[..., None], *sizes: int) -> None:
         await run_detached(wait, *sizes)
-
-
-def _first(job: Job) -> InferRequest:
-    return job.members[0] if isinstance(job, RequestBatch) else job

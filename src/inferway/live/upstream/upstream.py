@@ -107,8 +107,8 @@ class Upstream(ConnectionPool):
         self._begun: dict[UpstreamCall, tuple[int, float]] = {}
         # Requests that were sent, those that got no answer, answers that its HTTP, or itself, had
         # failed, and how often it did not say that it lives while requests were out, or answered
-        # none of them.
-        self.sent = self.failures = self.errors = self.hung = 0
+        # none of them; and how often it was asked whether it lives as one was out for too long.
+        self.sent = self.failures = self.errors = self.hung = self.asked = 0
 
     def send(
         self,
@@ -182,21 +182,6 @@ class Upstream(ConnectionPool):
         """Tell whether requests may go, or at least one."""
         return self.breaker.closed or self.breaker.trial
 
-    @property
-    def out(self) -> bool:
-        """Tell whether nothing may go, or nothing but one that shows whether the neighbor works."""
-        return not self.breaker.closed
-
-    @property
-    def asked(self) -> int:
-        """Number of times it was asked whether it lives because a request was out for too long."""
-        return self._suspicion.asked
-
-    @property
-    def in_flight(self) -> int:
-        """Requests that have not been answered."""
-        return len(self._busy) + len(self._waiting)
-
     def drop(self, reason: str) -> None:
         """End every connection; what they carry has failed, and so has what waits."""
         self.forget()
@@ -208,10 +193,9 @@ class Upstream(ConnectionPool):
         """End every connection, for good."""
         self._closed = True
         self._stop_asking()
-        for timer in (*self._timers.values(), *([self._sweep] if self._sweep else ())):
-            timer.cancel()
-        for task in tuple(self._opening):
-            task.cancel()
+        sweep = () if self._sweep is None else (self._sweep,)
+        for later in (*self._timers.values(), *sweep, *self._opening):
+            later.cancel()
         self.drop(f"the connections to node {self.name} have been closed")
 
     def _later(self, act: Callable[[], None], wait_s: float) -> None:
@@ -286,7 +270,7 @@ class Upstream(ConnectionPool):
             size = len(body) if isinstance(body, bytes) else sum(map(len, body))
             if size + len(answer.body) <= SEGMENTS_BYTES:
                 self.trips.learn(answer, sent_s, now_s, self.rtt_s)
-        if call.late and self.rtt_s > 0.0:
+        if call.late:
             call.timer = self._loop.call_later(self.rtt_s / 2, call.hand_on, answer)
         else:
             call.hand_on(answer)
@@ -381,6 +365,7 @@ class Upstream(ConnectionPool):
                 self._fail(connection, failure, since_s > self._heard_s)
         idle = self._inquiry is None and not self._closed and self.works
         if idle and self._suspicion.asks(now_s, overdue_s):
+            self.asked += 1
             self._inquiry = self._loop.create_task(self._inquire())
         if self._busy or self._waiting:
             wait_s = TICK_S if begun else min(SUSPECT_LEAST_S, max(TICK_S, overdue_s - now_s))
@@ -422,11 +407,10 @@ class Upstream(ConnectionPool):
             self._probe_later()
 
     def _stop_asking(self) -> None:
-        if (timer := self._timers.pop("_probe", None)) is not None:
-            timer.cancel()
-        if self._inquiry is not None:
-            self._inquiry.cancel()
-            self._inquiry = None
+        for waiting in (self._timers.pop("_probe", None), self._inquiry):
+            if waiting is not None:
+                waiting.cancel()
+        self._inquiry = None
 
     async def _inquire(self) -> None:
         begun_s, rtt_s = monotonic(), self.trips.round_trip_s((self.name,)) or 0.0

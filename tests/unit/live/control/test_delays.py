@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from inferway.live.control.link import PeerLink
 from inferway.live.control.peers import Peers
 
 DELAYS = {"metro": 0.05, "cloud": 0.01}
@@ -14,9 +15,8 @@ DELAYS = {"metro": 0.05, "cloud": 0.01}
 def test_all_that_is_said_comes_later_and_in_its_order(monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[tuple[str, str, bytes | None, float]] = []
 
-    def note(peers: Peers, neighbor: str, key: str, data: bytes | None, number: int) -> None:
-        del peers, number
-        sent.append((neighbor, key, data, asyncio.get_running_loop().time()))
+    def note(_: Peers, link: PeerLink, key: str, data: bytes | None) -> None:
+        sent.append((link.neighbor, key, data, asyncio.get_running_loop().time()))
 
     monkeypatch.setattr(Peers, "_transmit", note)
 

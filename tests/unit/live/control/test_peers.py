@@ -20,6 +20,7 @@ import zenoh
 from peering import LIMIT_S, Heard, addresses_of, peers
 
 from inferway.live import ServeError
+from inferway.live.control.link import PeerLink
 from inferway.live.control.peers import LIMIT_BYTES, Peers
 from inferway.live.control.session import KeyExpressions, settings
 from inferway.live.security.authority import issue
@@ -412,11 +413,11 @@ def test_what_is_lost_on_the_way_is_asked_for(certs: Path, monkeypatch: pytest.M
     class Lossy(Peers):
         lose = 0
 
-        def _transmit(self, neighbor: str, key: str, data: bytes | None, number: int) -> None:
+        def _transmit(self, link: PeerLink, key: str, data: bytes | None) -> None:
             if self.lose:
                 self.lose -= 1
             else:
-                super()._transmit(neighbor, key, data, number)
+                super()._transmit(link, key, data)
 
     async def main() -> None:
         async with peers(PAIR, certs, make=Lossy) as of:

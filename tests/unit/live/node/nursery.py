@@ -28,7 +28,8 @@ from inferway.live.node.placement import LocalDemand, NodePlacement, Slot
 from inferway.live.node.plan import plan_of
 from inferway.live.node.state import NodeState, Saved, fingerprint
 from inferway.live.site import Balance, TaskSite, balances_of, take_up
-from inferway.live.store import Allowed, ModelStore
+from inferway.live.store.allowed import Allowed
+from inferway.live.store.store import ModelStore
 from inferway.placement.agent import Counters, LocalPolicy
 from inferway.placement.infida import InfidaState
 from inferway.placement.local import local_policy

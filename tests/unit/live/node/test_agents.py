@@ -16,6 +16,7 @@ from members import FILE, parts
 from peering import Heard, addresses_of, peers
 
 import inferway
+from inferway.live.control.link import PeerLink
 from inferway.live.control.peers import Peers
 from inferway.live.control.session import neighbors_of
 from inferway.live.node.placement_messages import PlacementMessages
@@ -212,14 +213,14 @@ class Lossy(Peers):
     lost = 0
     drawn = 0
 
-    def _transmit(self, neighbor: str, key: str, data: bytes | None, number: int) -> None:
+    def _transmit(self, link: PeerLink, key: str, data: bytes | None) -> None:
         Lossy.drawn += 1
         if uniform(SEED, Lossy.drawn) < Lossy.share:
             Lossy.lost += 1
-            self._count(self._received, neighbor, key, data)
-            self._count(self._sent, neighbor, key, data)
+            self._count(self._received, link, key, data)
+            self._count(self._sent, link, key, data)
         else:
-            super()._transmit(neighbor, key, data, number)
+            super()._transmit(link, key, data)
 
 
 def test_letters_that_are_lost_cost_precision_and_nothing_else(

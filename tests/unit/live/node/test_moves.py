@@ -19,7 +19,8 @@ from inferway.dispatch import Dispatcher
 from inferway.live import Pool, Server, ServerOptions, TaskSite
 from inferway.live.node.models import LoadedModels, Pair
 from inferway.live.node.reconciler import Reconciler
-from inferway.live.store import Allowed, ModelStore
+from inferway.live.store.allowed import Allowed
+from inferway.live.store.store import ModelStore
 from inferway.protocol import Signature, Tensor
 from inferway.runtime import NullRuntime, RemoteRuntime, Served, zeros
 from inferway.site import Fleet

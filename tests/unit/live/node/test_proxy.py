@@ -237,7 +237,7 @@ def test_a_sender_that_goes_takes_its_request_back(run: Any) -> None:
             peer.send(f"{TO_CLOUD}Inferway-Path: edge\r\n")
             await until(lambda: len(peer.neighbor.visits) == 1)
             peer.writer.transport.abort()
-            await until(lambda: peer.hop.in_flight == 0)
+            await until(lambda: len(peer.hop._busy) == 0)
             assert peer.hop.failures == 0
 
     run(main())

@@ -54,4 +54,3 @@ def test_one_that_was_not_cleared_is_asked_again_at_once() -> None:
     suspicion = Suspicion()
     assert suspicion.asks(1.0, 0.9)
     assert suspicion.asks(1.1, 0.9)
-    assert suspicion.asked == 2

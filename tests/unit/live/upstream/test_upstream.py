@@ -66,7 +66,7 @@ def test_bytes_go_out_and_come_back_as_they_are_and_connections_are_kept(run: An
             assert (answer.json_length, answer.retry_after) == (b"3", b"7")
             assert answer.lines == (b"Inference-Header-Content-Length: 3\r\nRetry-After: 7\r\n")
         assert hop.opened == 1
-        assert hop.in_flight == 0
+        assert len(hop._busy) == 0
         await asyncio.gather(*(result(ask(hop)[1]) for _ in range(5)))
         assert hop.opened == 5
         await end(hop, neighbor)
@@ -294,7 +294,7 @@ def test_a_probe_that_is_not_answered_is_given_up(
         hop = hop_to(neighbor)
         hop.lose("gone")
         await until(lambda: "did not say" in hop.reason)
-        assert hop.in_flight == 0
+        assert len(hop._busy) == 0
         assert neighbor.probes == 1
         assert not hop.breaker.closed
         neighbor.mute = False
