@@ -124,26 +124,14 @@ class Applying:
 
     def __call__(self, exchange: Exchange) -> None:
         """Check who asks, and see to it."""
-        if self._options.keys is None:
-            if not self._options.allow_apply:
-                exchange.refuse(
-                    403,
-                    "a server without keys applies nothing: start it with --allow-apply, or with "
-                    "keys",
-                )
-                return
-            # A page in a browser can give loopback a name of its own; the browser says which.
-            text = exchange.headers.get(b"host", b"").decode("latin-1").strip()
-            name = text[1:].partition("]")[0] if text[:1] == "[" else text.partition(":")[0]
-            if name != self._options.admin_host and not is_loopback(name):
-                exchange.refuse(403, f"the request is for host {name!r}, not for this one")
-                return
         task = asyncio.get_running_loop().create_task(self._answer(exchange))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def _answer(self, exchange: Exchange) -> None:
         try:
+            if self._options.keys is None:
+                self._check(exchange)
             tasks = await self._apply(await run_detached(self._deployment, exchange))
         except RefusalError as refusal:
             exchange.refuse(refusal.status, refusal.reason)
@@ -154,6 +142,18 @@ class Applying:
             exchange.refuse(500, "the server failed to apply the file; it goes on as before")
         else:
             exchange.respond(200, encode({"schema": 1, "tasks": tasks}))
+
+    def _check(self, exchange: Exchange) -> None:
+        if not self._options.allow_apply:
+            raise RefusalError(
+                403,
+                "a server without keys applies nothing: start it with --allow-apply, or with keys",
+            )
+        # A page in a browser can give loopback a name of its own; the browser says which.
+        text = exchange.headers.get(b"host", b"").decode("latin-1").strip()
+        name = text[1:].partition("]")[0] if text[:1] == "[" else text.partition(":")[0]
+        if name != self._options.admin_host and not is_loopback(name):
+            raise RefusalError(403, f"the request is for host {name!r}, not for this one")
 
     def _deployment(self, exchange: Exchange) -> Deployment:
         """Load the deployment that is asked for; takes seconds.

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
-from inferway.deployment import Batch, Deployment, Task, Variant
+from inferway.deployment import Batch, Deployment, Task
 from inferway.dispatch.batching import foresee, rules_of
 from inferway.dispatch.deployed import dispatcher_of
 from inferway.dispatch.dispatcher import Dispatcher
@@ -238,51 +239,42 @@ def models_of(task: Task, variants: Sequence[str]) -> tuple[Signature, Mapping[s
 
     LoadError when one cannot be loaded, or none says the signature.
     """
-    loaded: dict[str, Served] = {}
-    try:
-        signature = _load(task.variants, variants, loaded)
-    except BaseException:
-        for runtime in loaded.values():
-            runtime.close()
-        raise
-    return signature, loaded
-
-
-def _load(
-    described: Mapping[str, Variant],
-    variants: Sequence[str],
-    loaded: dict[str, Served],
-) -> Signature:
+    described, loaded = task.variants, dict[str, Served]()
     signature: Signature | None = None
     source = silent = ""
-    # Those that are here first: their signatures are known whatever servers are down.
-    for name in sorted(variants, key=lambda name: described[name].model is None):
-        model, remote = described[name].model, described[name].remote
-        try:
-            if model is not None:
-                assert model.path is not None  # `check_served` has refused others
-                runtime: Served = OnnxRuntime(model.path, digest=model.digest)
-            else:
-                assert remote is not None  # `check_served` has refused it
-                runtime = loaded[name] = there = remote.runtime(signature=signature)
-                there.learn()
-        except RemoteError as error:
-            if error.fault not in PASSING:
+    with ExitStack() as undo:
+        # Those that are here first: their signatures are known whatever servers are down.
+        for name in sorted(variants, key=lambda name: described[name].model is None):
+            model, remote = described[name].model, described[name].remote
+            try:
+                if model is not None:
+                    assert model.path is not None  # `check_served` has refused others
+                    runtime: Served = OnnxRuntime(model.path, digest=model.digest)
+                    undo.callback(runtime.close)
+                else:
+                    assert remote is not None  # `check_served` has refused it
+                    runtime = loaded[name] = there = remote.runtime(signature=signature)
+                    undo.callback(runtime.close)
+                    there.learn()
+            except RemoteError as error:
+                if error.fault not in PASSING:
+                    raise LoadError(f"{name}: {error}") from error
+                silent = f"{name}: {error}"
+                continue
+            except (ArtifactError, ValueError) as error:
                 raise LoadError(f"{name}: {error}") from error
-            silent = f"{name}: {error}"
-            continue
-        except (ArtifactError, ValueError) as error:
-            raise LoadError(f"{name}: {error}") from error
-        loaded[name] = runtime
+            loaded[name] = runtime
+            if signature is None:
+                signature, source = runtime.signature, name
+            elif runtime.signature != signature:
+                raise LoadError(
+                    f"{name}: its signature {runtime.signature} differs from {signature} of "
+                    f"{source}"
+                )
         if signature is None:
-            signature, source = runtime.signature, name
-        elif runtime.signature != signature:
-            raise LoadError(
-                f"{name}: its signature {runtime.signature} differs from {signature} of {source}"
-            )
-    if signature is None:
-        raise LoadError(f"{silent}, and nothing else says what the task takes and gives")
-    for runtime in loaded.values():
-        if isinstance(runtime, RemoteRuntime):
-            runtime.expect(signature)
-    return signature
+            raise LoadError(f"{silent}, and nothing else says what the task takes and gives")
+        for runtime in loaded.values():
+            if isinstance(runtime, RemoteRuntime):
+                runtime.expect(signature)
+        undo.pop_all()
+    return signature, loaded

@@ -21,18 +21,13 @@ KEPT = 4096
 # look at them again and again would hold requests up by milliseconds. They hold no containers.
 
 
-class Snapshot(msgspec.Struct, gc=False):
-    """The site as the policy saw it."""
-
-    now_s: float
-    balance: float
-    queue: bytes
-    ends_s: bytes
-    free_s: bytes
-    row_s: bytes
-    healthy: bytes
-    # Probability of each server; empty where requests are not routed by probabilities.
-    shares: bytes
+# The site as the policy saw it, its arrays as bytes. `shares` are the probabilities of each server,
+# empty where requests are not routed by any.
+Snapshot: Any = msgspec.defstruct(
+    "Snapshot",
+    ["now_s", "balance", "queue", "ends_s", "free_s", "row_s", "healthy", "shares"],
+    gc=False,
+)
 
 
 class FleetFacts(NamedTuple):
@@ -138,7 +133,7 @@ def _words(ended: Any) -> dict[str, Any]:
     }
 
 
-def _candidates(before: Snapshot, ended: Any) -> list[dict[str, Any]]:
+def _candidates(before: Any, ended: Any) -> list[dict[str, Any]]:
     fleet, rows = ended.fleet, ended.rows
     queue = np.frombuffer(before.queue, np.int32)
     ends_s, free_s = np.frombuffer(before.ends_s), np.frombuffer(before.free_s)

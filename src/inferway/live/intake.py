@@ -70,7 +70,6 @@ class Intake:
         if pool is not self._pool and pool is not None:
             self._see()
             if not self.classes:
-                assert self._variant is not None
                 raise RefusalError(404, unknown([self.site], self.site.task, self._variant))
         rows = next(iter(arrays.values())).shape[0]
         request = InferRequest(arrays, rows, deliver, context, received_s)
@@ -104,7 +103,7 @@ def unknown(sites: Iterable[TaskSite], task: str, variant: str | None) -> str:
     site = served.get(task)
     if site is None:
         return f"unknown task {task!r}; there is {_some(sorted(served, key=_by_number))}"
-    return f"task {task!r} has no variant {variant!r}; there is {_some(site.versions)}"
+    return f"task {task!r} has no variant {variant!r}; there is {_some(site.pool.versions)}"
 
 
 def _by_number(name: str) -> list[tuple[int, str]]:

@@ -49,8 +49,6 @@ class Verdict(NamedTuple):
     retry_after_s: float = 0.0
 
 
-_FAILED: Final = Verdict(Outcome.FAILED)
-_MALFORMED: Final = Verdict(Outcome.INVALID, weight=0)
 _OF_FAULT: Final = {
     Fault.REFUSED: Verdict(Outcome.INVALID),
     # It works; it has too much to do.
@@ -59,7 +57,7 @@ _OF_FAULT: Final = {
     Fault.UNREACHABLE: Verdict(Outcome.UNAVAILABLE, weight=FAILURES, certain=True),
     # To run a server on zeros that does not answer would take as long again.
     Fault.LATE: Verdict(Outcome.EXPIRED, certain=True),
-    Fault.BROKEN: _FAILED,
+    Fault.BROKEN: Verdict(Outcome.FAILED),
     Fault.UNFIT: Verdict(Outcome.FAILED, weight=FAILURES, certain=True),
 }
 
@@ -67,9 +65,9 @@ _OF_FAULT: Final = {
 def verdict(error: Exception) -> Verdict:
     """Judge why a request has no answer."""
     if isinstance(error, RefusalError):  # of data that nobody had decoded before
-        return _MALFORMED
+        return Verdict(Outcome.INVALID, weight=0)
     if not isinstance(error, RemoteError):
-        return _FAILED
+        return Verdict(Outcome.FAILED)
     judged = _OF_FAULT[error.fault]._replace(unserved=error.unserved)
     if error.hung:
         judged = judged._replace(weight=FAILURES)
@@ -105,8 +103,7 @@ class ModelInstance(ABC):
         self._sizes, self._most_rows = sizes, most_rows
         self._headroom, self._demand = headroom, demand
         # Of the request in service: its present run's peak, and how long it waited between two.
-        self._run_bytes, self._waited_s = 0, 0.0
-        self._strikes = 0
+        self._run_bytes, self._waited_s, self._strikes = 0, 0.0, 0
         # Where open axes of length 1 do not fit, the last request answered shows what does.
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._over = False
@@ -187,8 +184,7 @@ class ModelInstance(ABC):
             headroom.settle(largest, answer)
 
     async def _answer(self, job: Job) -> None:
-        now = self._now
-        started_s = now()
+        started_s = self._now()
         if self._drop_late and job.deadline_s < started_s:
             job.outcome, job.reason = Outcome.EXPIRED, EXPIRED
             return
@@ -199,10 +195,10 @@ class ModelInstance(ABC):
             else:
                 job.outputs = await self._run_in_parts(job)
         except Exception as error:  # a failing model must not end its instance
-            job.service_s = now() - started_s - self._waited_s
+            job.service_s = self._now() - started_s - self._waited_s
             await self._fail(job, error)
         else:
-            job.service_s = now() - started_s - self._waited_s
+            job.service_s = self._now() - started_s - self._waited_s
             job.outcome, self._strikes = Outcome.ANSWERED, 0
             if self.cold:
                 self._shapes = {name: array.shape for name, array in job.inputs.items()}
@@ -275,7 +271,6 @@ class ModelInstance(ABC):
 
 
 def _line(error: Exception) -> str:
-    """Write an error in one line."""
     return " ".join(str(error).split())
 
 
@@ -316,13 +311,12 @@ class LocalInstance(ModelInstance):
         # Whoever pops a request from here owns it: the thread to run it, or the loop to cancel it.
         # A dictionary's pop is one atomic step.
         self._waiting: dict[Any, Job] = {}
-        self._serial = 0
         self._run_time = RunTime(runtime)
         self._events: Events
         # What the loop is to run, and how many requests the thread was given and is done with. The
         # loop is given none while the thread has some, nor the other way round: the order stays.
         self._here: deque[int] = deque()
-        self._given = self._gone = 0
+        self._given = self._gone = self._serial = 0
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
 
     async def start(self, events: Events) -> None:

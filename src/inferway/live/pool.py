@@ -24,7 +24,7 @@ from inferway.live.instance import Instance, PoolTerms, RetryBudget
 from inferway.live.local import LocalInstance
 from inferway.live.options import PoolOptions
 from inferway.live.request import EXPIRED, InferRequest, Job, Outcome, RequestBatch
-from inferway.live.servers import Health, ServerQueues
+from inferway.live.servers import HALF_WORD, Health, ServerQueues
 from inferway.live.stats import Stats
 from inferway.live.threads import InlineRunner, Wakeup
 from inferway.live.upstream.remote import Forwarding, ServerInstance
@@ -97,6 +97,7 @@ class Pool:
     traced: Callable[[str, InferRequest], None] | None = None
     changed: Callable[[int, bool, str], None]
     soon: Callable[[Callable[[], Job | None]], None]
+    _wakeup: Wakeup | None = None
 
     def __init__(
         self,
@@ -147,7 +148,8 @@ class Pool:
         self.servers = ServerQueues(
             dispatcher, self.instances, self.class_of, signature, options, self._expire
         )
-        self.queues, self.left_s = self.servers.queues, self.servers.left_s
+        servers = self.servers
+        self.queues, self.left_s, self._draw = servers.queues, servers.left_s, servers.draw
         self.held: deque[InferRequest] = deque()
         self.health = Health(self.instances, self.class_of, self._mark)
         self.scheduler = (
@@ -162,7 +164,6 @@ class Pool:
         self.recording: Recording | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._done: deque[Job] = deque()
-        self._wakeup: Wakeup | None = None
 
     def _instances(self) -> list[Instance]:
         options, made = self.options, list[Instance]()
@@ -329,7 +330,7 @@ class Pool:
         )
         server = dispatcher.arrive(
             now_s,
-            self.servers.draw(),
+            self._draw(64) - HALF_WORD,
             deadline_s,
             request.floor,
             request.priority,
@@ -442,8 +443,7 @@ class Pool:
                     self._settle(job, 0)
             except Exception as error:  # the others are to have their answers all the same
                 self.report(error)
-            if job.kept_bytes is not None:
-                assert self.options.headroom is not None
+            if job.kept_bytes is not None and self.options.headroom is not None:
                 self.options.headroom.settle(*job.kept_bytes)
         if self.held:
             self._pull()
@@ -709,29 +709,16 @@ class Pool:
     # Beside the requests, again and again while it serves.
 
     def record(self, folder: Path, log: Any = None, **options: Any) -> None:
-        """Write down from now on what the dispatcher is given and what it decides.
+        """Write down in a folder, from now on, what the dispatcher is given and what it decides.
 
-        Parameters
-        ----------
-        folder
-            Where; see `Recording`.
-        log
-            Told when the disk refuses, and when there is room again.
-        options
-            Others of `Recording`.
-
-        Raises
-        ------
-        ValueError
-            When the folder holds a recording already.
-        OSError
-            When nothing can be written there.
+        The log is told when the disk refuses, and when there is room again; the options are those
+        of `Recording`. ValueError when the folder holds a recording already, OSError when nothing
+        can be written there.
         """
         assert not isinstance(self.dispatcher, Recording)
-        self.recording = Recording(self.dispatcher, folder, **options)
-        self.dispatcher = self.servers.dispatcher = self.recording
-        keeping = keep_recording(self.recording, self.task, log)
-        self._tasks.append(asyncio.create_task(keeping))
+        recording = Recording(self.dispatcher, folder, **options)
+        self.dispatcher = self.servers.dispatcher = self.recording = recording
+        self._tasks.append(asyncio.create_task(keep_recording(recording, self.task, log)))
 
     async def remember(self) -> None:
         """Keep what was measured, where that is wanted."""

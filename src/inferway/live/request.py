@@ -74,141 +74,73 @@ class NodeCondition:
 
 
 class _Job(msgspec.Struct, eq=False, kw_only=True):
-    """An instance's note of what it runs, a request or a batch.
+    """An instance's note of what it runs, a request or a batch."""
 
-    Attributes
-    ----------
-    serial
-        Its number at the instance.
-    call
-        What stops its run, where the runtime can be stopped; None before the run.
-    abandoned
-        Nobody waits for its answer: it need not be run, or run to its end.
-    started_s, service_s
-        When its run began, 0 before; and what the model took.
-    outcome, outputs, reason, retry_after_s
-        How it ended; the outputs when answered, else a sentence, and after how many seconds
-        a rejected request may be worth another try.
-    unserved
-        Whether its run failed before the model had it.
-    status
-        The HTTP status of a failure, where its outcome does not say it; else 0.
-    kept_bytes
-        Peak of its largest run, and its answer, where that takes room of its own until it is sent.
-    """
-
-    serial: int = 0
-    call: Call | None = None
-    abandoned: bool = False
-    started_s: float = 0.0
-    service_s: float = 0.0
+    serial: int = 0  # its number at the instance
+    call: Call | None = None  # stops its run, where the runtime can be stopped; None before the run
+    abandoned: bool = False  # nobody waits for its answer: it need not be run, or run to its end
+    started_s: float = 0.0  # when its run began, 0 before
+    service_s: float = 0.0  # what the model took
+    # How it ended; outputs when answered, else a sentence, and after how many seconds a rejected
+    # request may be worth another try.
     outcome: Outcome | None = None
     outputs: Arrays | None = None
     reason: str = ""
     retry_after_s: float = 0.0
-    unserved: bool = False
-    status: int = 0
+    unserved: bool = False  # its run failed before the model had it
+    status: int = 0  # the HTTP status of a failure, where its outcome does not say it
+    # Peak of its largest run, and its answer, where that takes room of its own until it is sent.
     kept_bytes: tuple[int, int] | None = None
 
 
 class InferRequest(_Job, eq=False):
     """A request as a protocol hands it to `TaskSite.submit`, and gets it back through `deliver`.
 
-    Plain Python values only: a NumPy scalar read from Python costs 50 to 100 ns each time.
+    `deliver` is called once, on the event loop, with the request as its argument, when it has
+    ended. An answer for which it raises has not been given: it is called again, with the failure.
 
-    Attributes
-    ----------
-    inputs
-        Checked arrays by name, first axis of length `rows`. What has a method `decoded` instead is
-        decoded when somebody first asks, who gets a `RefusalError` for what is malformed.
-    rows
-        Answers that it asks for.
-    deliver
-        Called once, on the event loop, with the request as its argument, when it has ended. An
-        answer for which it raises has not been given: it is called again, with the failure.
-    context
-        Whatever the protocol needs again in `deliver`.
-    received_s
-        When the request was whole, on the site's clock.
-    deadline_s
-        Absolute, on the same clock; inf where there is none.
-    floor
-        Least accuracy that it accepts, 0 where it does not say.
-    priority
-        1 is the highest; 0 where it does not say.
-    classes
-        Bit mask of the server classes that may answer.
-    counted
-        False for a pinned request, which does not move the accuracy balance.
-    alone
-        It is run by itself, after a batch that it was in has failed.
-    together
-        Requests, and their rows, that were run at once, this one included; zeros before.
-    id
-        What the client, or the server, calls it.
-    identity
-        Its names in traces, where the protocol gives some; None otherwise.
-    dispatched_s
-        When it was decided, where spans are made; 0 before.
-    before
-        What the policy saw, for explanations; None before the decision.
-    server, variant, node
-        Which server answers, and the names of its variant and of its node; -1 and "" before the
-        decision, the node's also where it is none of a network.
-    raw
-        What holds the body and its headers as they came (`inferway.live.http.exchange.Exchange`),
-        to be forwarded so; None where the protocol has none that another node understands.
-    passed
-        What another node answered to it (`inferway.live.upstream.headers.Response`), to be passed
-        on; None where there is no such answer.
-    late
-        Whether it was answered after its deadline.
-    undecoded
-        Whether there are inputs to be decoded yet.
-    moved
-        Whether it has been given to another variant, which happens once.
-    lost
-        Whether another node was given it and nobody knows what became of it: it may have been run.
-    timer
-        What drops it from a queue at its deadline; None where nothing does.
-    predicted_s
-        Predicted time from dispatch to answer.
-    latency_s
-        From `received_s` to the answer.
-    balance
-        The task's accuracy balance when the answer was ready.
+    Inputs are arrays by name, each checked, its first axis of length `rows`. What has a method
+    `decoded` instead is decoded when somebody first asks for `inputs`, who gets a `RefusalError`
+    for what is malformed.
+
+    Plain Python values only: a NumPy scalar read from Python costs 50 to 100 ns each time.
     """
 
-    # Inputs, some of them maybe undecoded.
-    given: dict[str, Any]
-    rows: int
+    given: dict[str, Any]  # inputs, some of them maybe undecoded
+    rows: int  # answers that it asks for
     deliver: Callable[[InferRequest], None]
-    context: Any = None
-    received_s: float = 0.0
-    deadline_s: float = math.inf
-    floor: float = 0.0
-    priority: int = 0
-    classes: int = ALL_CLASSES
-    counted: bool = True
-    alone: bool = False
+    context: Any = None  # whatever the protocol needs again in `deliver`
+    received_s: float = 0.0  # when the request was whole, on the site's clock
+    deadline_s: float = math.inf  # on the same clock
+    floor: float = 0.0  # the least accuracy that it accepts
+    priority: int = 0  # 1 is the highest; 0 where it does not say
+    classes: int = ALL_CLASSES  # bit mask of the server classes that may answer
+    counted: bool = True  # False for a pinned request, which does not move the accuracy balance
+    alone: bool = False  # it is run by itself, after a batch that it was in has failed
+    # Requests, and their rows, that were run at once, this one included; zeros before.
     together: tuple[int, int] = (0, 0)
-    id: bytes = b""
-    identity: Any = None
-    dispatched_s: float = 0.0
-    before: Any = None
+    id: bytes = b""  # what the client, or the server, calls it
+    identity: Any = None  # its names in traces, where the protocol gives some
+    dispatched_s: float = 0.0  # when it was decided, where spans are made
+    before: Any = None  # what the policy saw, for explanations; None before the decision
+    # Which server answers, and the names of its variant and of its node, if it is of a network.
     server: int = -1
     variant: str = ""
     node: str = ""
+    # What holds the body and its headers as they came (`inferway.live.http.exchange.Exchange`), to
+    # be forwarded so; None where the protocol has none that another node understands.
     raw: Any = None
+    # What another node answered to it (`inferway.live.upstream.headers.Response`), to be passed on.
     passed: Any = None
-    late: bool = False
-    undecoded: bool = False
-    moved: bool = False
+    late: bool = False  # it was answered after its deadline
+    undecoded: bool = False  # there are inputs to be decoded yet
+    moved: bool = False  # it has been given to another variant, which happens once
+    # Another node was given it and nobody knows what became of it: it may have been run.
     lost: bool = False
-    timer: asyncio.TimerHandle | None = None
-    predicted_s: float = 0.0
-    latency_s: float = 0.0
-    balance: float = 0.0
+    timer: asyncio.TimerHandle | None = None  # drops it from a queue at its deadline
+    predicted_s: float = 0.0  # predicted time from dispatch to answer
+    latency_s: float = 0.0  # from `received_s` to the answer
+    balance: float = 0.0  # the task's accuracy balance when the answer was ready
 
     def untime(self) -> None:
         """Let the deadline pass unnoticed."""
@@ -228,16 +160,9 @@ class InferRequest(_Job, eq=False):
 
 
 class RequestBatch(_Job, eq=False):
-    """Requests that an instance runs as if they were one.
+    """Requests of a server that its instance runs as if they were one, in the order they came.
 
-    Attributes
-    ----------
-    server
-        Whose requests they are.
-    members
-        In the order in which they came; until the run begins, some may leave.
-    joined
-        Their inputs one behind the other; None until somebody asks.
+    Until the run begins, some may leave.
     """
 
     server: int
@@ -258,12 +183,11 @@ class RequestBatch(_Job, eq=False):
     def inputs(self) -> Arrays:
         """The members' inputs one behind the other, along the first axis."""
         if self.joined is None:
-            first = self.members[0].inputs
-            self.joined = first
+            self.joined = self.members[0].inputs
             if len(self.members) > 1:
                 self.joined = {
                     name: np.concatenate([request.inputs[name] for request in self.members])
-                    for name in first
+                    for name in self.joined
                 }
         return self.joined
 

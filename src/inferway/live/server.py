@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import uvloop
 
@@ -19,7 +19,6 @@ from inferway.live.admin import admin_routes
 from inferway.live.applying import Applying, is_loopback
 from inferway.live.build import check_served, pools_of
 from inferway.live.errors import ServeError, listening
-from inferway.live.grpc.endpoint import Endpoint
 from inferway.live.headroom import Bodies, Growths, Headroom
 from inferway.live.http.connection import Listener
 from inferway.live.http.exchange import Exchange, Handler, Limits
@@ -33,6 +32,10 @@ from inferway.live.site import TaskSite
 from inferway.live.threads import run_detached
 from inferway.live.tracing import tracer_from_environment
 from inferway.runtime.growth import give_back
+
+if TYPE_CHECKING:
+    # It needs an extra.
+    from inferway.live.grpc.endpoint import Endpoint
 
 _POLL_S = 0.01
 
@@ -73,8 +76,11 @@ class Server:
     ) -> None:
         self.options = options = options or ServerOptions()
         self.host, self.admin_host = options.host, options.admin_host
-        self.http_port, self.admin_port = options.http_port, options.admin_port
-        self.grpc_port = options.grpc_port
+        self.http_port, self.admin_port, self.grpc_port = (
+            options.http_port,
+            options.admin_port,
+            options.grpc_port,
+        )
         check_admin(self.admin_host, options.keys)
         self._deployment: Deployment | None = None
         sites, limits, folders = [], Limits(), list[Path]()
@@ -89,21 +95,24 @@ class Server:
                 folders = [path.absolute().parent, path.resolve().parent]
         self.limits = options.limits or limits
         self.bodies = Bodies(self.limits.bodies_bytes)
-        self.ready = False
-        self.log = logger(options.log_level)
-        self._pauses = Pauses()
-        self._settles = False
+        self.log, self._pauses = logger(options.log_level), Pauses()
+        # `_over`: all sites are being stopped, and nobody takes over any more.
+        self.ready = self.hurried = self._settles = self._stopped = self._over = False
         self.headroom = Headroom(self.limits.memory_bytes)
         self._tidying: asyncio.Task[None] | None = None
-        self._growths = Growths(options.times, self.log, self.limits.memory_bytes)
+        self._made = partial(
+            pools_of,
+            options=options,
+            headroom=self.headroom,
+            growths=Growths(options.times, self.log, self.limits.memory_bytes),
+            log=self.log,
+        )
         self.sites = {site.task: self._watched(site) for site in sites}
         # Of tasks that are served no more, while requests of them are on their way.
         self._dropped: dict[asyncio.Task[None], TaskSite] = {}
         # By task, what could not be recorded, of whatever fleet.
         self._losses: dict[str, Losses] = {}
         self._changing = asyncio.Lock()
-        # Whether all sites are being stopped: nobody takes over any more.
-        self._over = False
         allowed = folders if options.apply_from is None else options.apply_from
         self._applying = Applying(self._apply, self._broken, options, allowed, self.log)
         certificate = options.certificate
@@ -142,8 +151,6 @@ class Server:
                 certificate=None if certificate is None else certificate.pem(),
             )
         self._ending, self._undelayed = asyncio.Event(), asyncio.Event()
-        self.hurried = False
-        self._stopped = False
 
     async def start(self) -> None:
         """Listen, load, warm up; returns when the server is ready.
@@ -161,8 +168,7 @@ class Server:
             with listening("http", self.host, self.http_port):
                 await self._http.start(self.host, self.http_port, **self._secured)
             self.http_port = self._http.port
-            if self._grpc is not None:
-                assert self.grpc_port is not None
+            if self._grpc is not None and self.grpc_port is not None:
                 with listening("grpc", self.host, self.grpc_port):
                     await self._grpc.start(self.host, self.grpc_port)
                 self.grpc_port = self._grpc.port
@@ -189,7 +195,7 @@ class Server:
 
     async def _load(self) -> None:
         if self._deployment is not None:
-            for pool in await self._made(self._deployment):
+            for pool in await run_detached(self._made, self._deployment):
                 self.sites[pool.task] = self._watched(TaskSite.of(pool))
         if self.options.record is not None:
             for site in self.served():
@@ -211,11 +217,6 @@ class Server:
 
     def _variants(self) -> dict[str, list[str]]:
         return {site.task: list(site.pool.variants) for site in self.served()}
-
-    async def _made(self, deployment: Deployment) -> Sequence[Pool]:
-        return await run_detached(
-            pools_of, deployment, self.options, self.headroom, self._growths, self.log
-        )
 
     def _watched(self, site: TaskSite) -> TaskSite:
         if self.options.tracer is not None:
@@ -260,7 +261,7 @@ class Server:
             check_served(deployment)
             for site in self.served():
                 await site.pool.remember()
-            pools = await self._made(deployment)
+            pools = await run_detached(self._made, deployment)
             sites = {
                 pool.task: self.sites.get(pool.task)
                 or self._watched(TaskSite(pool.task, pool.options.target, now=self.options.now))
@@ -408,21 +409,16 @@ class Server:
         if self._stopped:
             return
         self._stopped = True
-        self.ready = False
-        self._announce()
-        for site in self.sites.values():
-            site.flush()
+        self._decline()
         self._http.close()
         loop = asyncio.get_running_loop()
         grace_s = self.options.grace_s if grace_s is None else grace_s
-        deadline = loop.time() + grace_s
-        calls = None
+        deadline, calls = loop.time() + grace_s, list[asyncio.Task[None]]()
         if self._grpc is not None:
-            calls = asyncio.create_task(self._grpc.stop(0.0 if self.hurried else grace_s))
+            calls.append(asyncio.create_task(self._grpc.stop(0.0 if self.hurried else grace_s)))
         while self._http.connections and not self.hurried and loop.time() < deadline:
             await asyncio.sleep(_POLL_S)
-        if calls is not None:
-            await calls
+        await asyncio.gather(*calls)
         sites, self._over = [*self.sites.values(), *self._dropped.values()], True
         unfinished = sum(site.in_flight for site in sites)
         self._http.abort()
@@ -469,10 +465,7 @@ class Server:
     async def ended(self) -> None:
         """Serve until `end` is called, then drain and stop."""
         await self._ending.wait()
-        self.ready = False
-        self._announce()
-        for site in self.sites.values():
-            site.flush()
+        self._decline()
         if not self._undelayed.is_set():
             self.log.info("draining", delay_s=self.options.drain_delay_s)
             with suppress(TimeoutError):
@@ -520,6 +513,12 @@ class Server:
         starting.result()
         return True
 
+    def _decline(self) -> None:
+        self.ready = False
+        self._announce()
+        for site in self.sites.values():
+            site.flush()
+
     def _announce(self) -> None:
         if self._grpc is not None:
             self._grpc.announce()
@@ -563,14 +562,10 @@ def serve(
     """
     path = deployment.path
 
-    def read() -> Deployment:
-        assert path is not None
-        return measured(load(path))
-
     usual: dict[str, Any] = {
         "keys": keys_from(keys),
         "read_keys": partial(keys_from, keys),
-        "read_deployment": None if path is None else read,
+        "read_deployment": None if path is None else lambda: measured(load(path)),
         "tracer": tracer_from_environment(),
     }
     Server(deployment, ServerOptions(**usual | options)).run(ready)
@@ -592,7 +587,6 @@ def check_admin(host: str, keys: Keys | None) -> None:
 
 
 def _following(folder: Path, task: str) -> Path:
-    """Name the folder of a task's next section."""
     number = 2
     while (own := folder / f"{task}.{number}").exists():
         number += 1

@@ -26,7 +26,7 @@ WITHDRAWN: Final = "the node does not offer this any more"
 FIRST_WAIT_S = 1.0
 # Waits between probes: none before the first, then these two and doublings in between.
 LONGEST_WAIT_S = 60.0
-_HALF_WORD: Final = 2**63
+HALF_WORD: Final = 2**63
 
 
 class ServerQueues:
@@ -54,24 +54,17 @@ class ServerQueues:
         self.dispatcher, self.instances, self._expired = dispatcher, instances, expired
         self.queues: list[deque[InferRequest]] = [deque() for _ in instances]
         self._now, self._drop_late = options.now, options.drop_late
-        view = dispatcher.site
+        self._view, rules = dispatcher.site, options.rules
         self._class_of, self._accuracy = class_of, dispatcher.fleet.accuracy.tolist()
-        self._queue, self._ends_s, self._free_s = view.queue, view.ends_s, view.free_s
-        self._row_s, self._healthy, self._most_rows = view.row_s, view.healthy, view.most_rows
-        rules = options.rules
         self._rules = [None if rules is None else rules[k] for k in class_of]
         self._pulls = hasattr(dispatcher.policy, "pull")
         self.batches = self._pulls or rules is not None
         # Whether requests of the task may differ in more than their first axis.
         self._mixed = not is_closed(signature)
         self._serving: list[RequestBatch | None] = [None] * len(instances)
-        self._word = random.Random(options.seed).getrandbits
+        self.draw = random.Random(options.seed).getrandbits
         self._flushing = False
         self._idle: asyncio.Event | None = None
-
-    def draw(self) -> int:
-        """Draw the next random word of 64 bits."""
-        return self._word(64) - _HALF_WORD
 
     def left_s(self, request: InferRequest) -> float:
         """Time until a request's deadline."""
@@ -202,7 +195,7 @@ class ServerQueues:
         else:
             rule = self._rules[server]
             if self._pulls:
-                drop, take = self.dispatcher.pull(server, self._now(), self.draw())
+                drop, take = self.dispatcher.pull(server, self._now(), self.draw(64) - HALF_WORD)
             else:
                 drop, take = 0, 1 if rule is None else rule.take(len(queue))
             for _ in range(min(drop, len(queue))):
@@ -248,29 +241,27 @@ class ServerQueues:
 
     def mask(self, request: InferRequest) -> int:
         """Bit mask of the classes that may answer, by pin and accuracy floor."""
-        mask = 0
-        for k, accuracy in enumerate(self._accuracy):
-            if request.classes >> k & 1 and accuracy >= request.floor:
-                mask |= 1 << k
-        return mask
+        enough = sum(1 << k for k, one in enumerate(self._accuracy) if one >= request.floor)
+        return enough & request.classes
 
     def wait_s(self, server: int) -> float:
         """Time until the server has emptied its queue (`inferway.site.selection`)."""
-        if not self._queue.item(server):
+        view = self._view
+        if not view.queue[server]:
             return 0.0
-        ends_s: float = self._ends_s.item(server)
-        free_s: float = self._free_s.item(server)
-        return max(0.0, ends_s - self._now()) + (free_s - ends_s)
+        ends_s, free_s = view.ends_s.item(server), view.free_s.item(server)
+        return float(max(0.0, ends_s - self._now()) + (free_s - ends_s))
 
     def service_s(self, server: int, rows: int) -> float:
         """Service time of a request of so many rows at the server, all its runs."""
-        most: int = self._most_rows.item(server)
-        full, rest = divmod(rows, most) if rows > most else (0, rows)
-        return full * self._run_s(server, most) + (self._run_s(server, rest) if rest else 0.0)
-
-    def _run_s(self, server: int, rows: int) -> float:
-        row_s: float = self._row_s.item(server, min(SIZES - 1, (rows - 1).bit_length()))
-        return rows * row_s
+        view = self._view
+        most: int = view.most_rows.item(server)
+        parts = (most, rows % most) if rows > most else (0, rows)
+        full_s, rest_s = (
+            part * view.row_s.item(server, min(SIZES - 1, max(0, part - 1).bit_length()))
+            for part in parts
+        )
+        return float(rows // most * full_s + rest_s)
 
     def earliest_s(self, classes: int, rows: int) -> float:
         """Time until the first server of these classes has answered a newcomer."""
@@ -290,7 +281,7 @@ class ServerQueues:
         """
         left_s = self.left_s(request)
         return any(
-            self._queue.item(server) >= least and self.service_s(server, request.rows) <= left_s
+            self._view.queue[server] >= least and self.service_s(server, request.rows) <= left_s
             for server in self._of(self.mask(request))
         )
 
@@ -298,7 +289,7 @@ class ServerQueues:
         return (
             server
             for server, k in enumerate(self._class_of)
-            if classes >> k & 1 and self._healthy.item(server)
+            if classes >> k & 1 and self._view.healthy[server]
         )
 
 

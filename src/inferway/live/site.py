@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -15,7 +15,6 @@ from inferway.live.explain import RequestLog
 from inferway.live.pool import Pool
 from inferway.live.request import InferRequest, NodeCondition, Outcome
 from inferway.live.stats import Stats
-from inferway.protocol import Signature
 
 _POLL_S: Final = 0.01
 
@@ -195,16 +194,6 @@ class TaskSite:
             balance=self.balance.item(),
             overloaded=self.present is not None and self.present.overloaded,
         )
-
-    @property
-    def signature(self) -> Signature:
-        """Inputs and outputs of all variants of the task."""
-        return self.pool.signature
-
-    @property
-    def versions(self) -> Sequence[str]:
-        """Variants that a request can be pinned to."""
-        return self.pool.versions
 
     @property
     def in_flight(self) -> int:

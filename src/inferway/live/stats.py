@@ -20,48 +20,24 @@ BATCH_BOUNDS: Final = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 64)
 class Stats:
     """Counts of one task by variant, whoever serves it; written by the event loop only.
 
-    Attributes
-    ----------
-    variants
-        Names of the K server classes that the task has, or has had.
-    outcomes
-        ``outcomes[outcome][k]``: requests that ended so at class k; index K where no variant was
-        chosen.
-    rows
-        ``rows[k]``: answers (rows) given by class k.
-    accuracy_sum
-        Sum over all answers of the profile accuracy of their variant, pinned ones included.
-    promised, promised_sum
-        Answers that the task's promise counts, so without pinned ones and since the last change of
-        the target, and the sum of their accuracies.
-    buckets
-        ``buckets[k][i]``: answered requests of class k with a latency in bucket i.
-    batches
-        ``batches[k][i]``: runs of class k's model for so many rows at once that bucket i has them.
-    batch_rows
-        ``batch_rows[k]``: rows of these runs.
-    late
-        ``late[k]``: of the answers of class k, requests whose deadline had passed.
-    moved
-        ``moved[k]``: requests that class k did not serve and that others were given.
-    latency_sum_s, service_sum_s
-        Per class, over answered requests.
-    ignored
-        Parameters of requests that mean nothing here.
+    The variants are the K server classes that the task has, or has had. `outcomes[outcome][k]` are
+    requests that ended so at class k, at index K where no variant was chosen. Answers are rows;
+    `accuracy_sum` is over all of them, pinned ones included, `promised_sum` over the `promised`.
+    `buckets` are answered requests by latency, `batches` runs of a model by rows.
     """
 
     def __init__(self, variants: Sequence[str] = ()) -> None:
         self.variants: list[str] = []
         self.outcomes = [[0] for _ in Outcome]
         self.rows: list[int] = []
-        self.ignored = 0
+        self.ignored = 0  # parameters of requests that mean nothing here
         self.accuracy_sum = 0.0
         self.promise_anew()
         self.buckets: list[list[int]] = []
         self.batches: list[list[int]] = []
-        self.batch_rows: list[int] = []
-        self.late: list[int] = []
-        self.moved: list[int] = []
+        self.batch_rows: list[int] = []  # of all runs
+        self.late: list[int] = []  # of the answers, requests whose deadline had passed
+        self.moved: list[int] = []  # requests that it did not serve and that others were given
         self.latency_sum_s: list[float] = []
         self.service_sum_s: list[float] = []
         self.columns(variants)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -76,14 +75,11 @@ class Wakeup:
         self._loop = loop
         self._answer = answer
         self._rung = self._closed = False
-        self._ends: tuple[socket.socket, ...] = ()
         if hasattr(os, "eventfd"):
             self._out = self._in = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         else:
-            self._ends = socket.socketpair()
-            for end in self._ends:
-                end.setblocking(False)
-            self._out, self._in = (end.fileno() for end in self._ends)
+            self._in, self._out = os.pipe()
+            os.set_blocking(self._in, False)
         loop.add_reader(self._in, self._open)
 
     def ring(self) -> None:
@@ -104,10 +100,8 @@ class Wakeup:
         if self._closed:
             return
         self._closed = True
-        for end in self._ends:
-            end.close()
-        if not self._ends:
-            os.close(self._in)
+        for file in {self._in, self._out}:
+            os.close(file)
 
     def mute(self) -> None:
         """Answer no more, though threads may go on ringing."""

@@ -120,7 +120,7 @@ class Endpoint:
         self._sites = sites
         before, self._intakes = self._intakes, {}
         for site in sites:
-            for variant in ("", *site.versions):
+            for variant in ("", *site.pool.versions):
                 intake = before.get((site.task, variant))
                 # One task's fleet changes at a time, and there may be hundreds.
                 if intake is None or not intake.sees(site):
@@ -275,12 +275,12 @@ class Endpoint:
 
     async def _model_metadata(self, context: Any) -> Any:
         asked = decode(await self._arrivals.receive(context), messages.ModelMetadataRequest)
-        site = self._find(asked.name, asked.version).site
+        pool = self._find(asked.name, asked.version).site.pool
         answer = messages.ModelMetadataResponse(
-            name=site.task, versions=site.versions, platform="inferway"
+            name=pool.task, versions=pool.versions, platform="inferway"
         )
         for side, tensors in (
-            (answer.inputs, site.signature.inputs), (answer.outputs, site.signature.outputs),
+            (answer.inputs, pool.signature.inputs), (answer.outputs, pool.signature.outputs),
         ):  # fmt: skip
             for one in tensors:
                 side.add(name=one.name, datatype=one.datatype, shape=one.shape)

@@ -157,7 +157,7 @@ def _arrays(message: Any, intake: Intake) -> Arrays:
 
 def _wanted(message: Any, intake: Intake) -> list[Tensor]:
     if not message.outputs:
-        return list(intake.site.signature.outputs)
+        return list(intake.site.pool.signature.outputs)
     wanted: dict[str, Tensor] = {}
     for output in message.outputs:
         parameters = _parameters(output.parameters, TensorParameters, intake.site.stats)

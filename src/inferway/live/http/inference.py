@@ -86,7 +86,7 @@ class Infer:
         self.intake = intake
         self.site = site = intake.site
         self.headers = None if site.node is None else ResponseHeaders(site.node)
-        signature = site.signature
+        signature = site.pool.signature
         # What goes to another node is decoded there; batches of open shapes look at each other's.
         self._later = site.pool.forwards(intake.classes) and not any(
             -1 in tensor.shape[1:] for tensor in signature.inputs

@@ -131,7 +131,7 @@ def inference_routes(
         if parts[:3] == ["", "v2", "models"] and len(parts) > 3:
             named = parts[5] if len(parts) > 5 and parts[4] == "versions" else None
             site = sites.get(parts[3])
-            if site is None or site.present is None or (named and named not in site.versions):
+            if site is None or site.present is None or (named and named not in site.pool.versions):
                 return why_unknown(served(), parts[3], named)
         return f"there is nothing at {path}"
 
@@ -155,7 +155,9 @@ def inference_routes(
             exchange.refuse(400, f"the request is not valid: {fault(error)}")
         else:
             all_ready = ready()
-            entries = (entry(site, one, all_ready) for site in served() for one in site.versions)
+            entries = (
+                entry(site, one, all_ready) for site in served() for one in site.pool.versions
+            )
             listed = [one for one in entries if not only_ready or one.state == "READY"]
             exchange.respond(200, encode(listed))
 
@@ -193,11 +195,13 @@ def lay_out(routes: Routes, site: TaskSite, ready: Callable[[], bool], limits: L
     routes.read_below(f"{own}/explain", explain, Role.READ)
     inputs, outputs = (
         [messages.TensorMetadata(tensor.name, tensor.datatype, tensor.shape) for tensor in side]
-        for side in (site.signature.inputs, site.signature.outputs)
+        for side in (site.pool.signature.inputs, site.pool.signature.outputs)
     )
-    metadata = messages.TaskMetadata(site.task, list(site.versions), "inferway", inputs, outputs)
+    metadata = messages.TaskMetadata(
+        site.task, list(site.pool.versions), "inferway", inputs, outputs
+    )
     described = _constant(encode(metadata))
-    for variant in (None, *site.versions):
+    for variant in (None, *site.pool.versions):
         base = own if variant is None else f"{own}/versions/{variant}"
         routes.read(base, described, Role.INFER)
         routes.read(f"{base}/ready", _health(ready, partial(site.serves, variant)), Role.INFER)

@@ -91,7 +91,7 @@ class Proxy:
         """Serve these tasks' own variants from now on; called again whenever they change."""
         before, self._infers = self._infers, {}
         for site in sites:
-            for variant in site.versions:
+            for variant in site.pool.versions:
                 if site.pool.own_mask(variant):
                     infer = before.get((site.task, variant))
                     # One task's site changes at a time, and there may be hundreds.

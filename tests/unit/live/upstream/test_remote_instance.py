@@ -475,7 +475,7 @@ def test_what_runs_here_is_no_retry_of_anybody_elses(
 def test_a_pin_covers_all_classes_of_a_variant(run: Any) -> None:
     async def main() -> None:
         neighbor, hop, site = await begin(echo)
-        assert site.versions == ("tiny", "big")
+        assert site.pool.versions == ("tiny", "big")
         assert site.pool.mask_of("tiny") == 0b011
         assert site.pool.mask_of("big") == 0b100
         assert site.pool.own_mask("tiny") == 0b001
