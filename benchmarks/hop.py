@@ -142,7 +142,7 @@ def _broken(error: BaseException) -> None:
 
 def forwarded() -> bytes:
     """Write a request as an entry node does."""
-    from inferway.live.http.trace_context import TraceContext
+    from inferway.live.http.exchange import TraceContext
     from inferway.live.upstream.headers import forward_head, target_of
 
     lines = TraceContext(None, None).headers() + b"Content-Type: application/json\r\n"

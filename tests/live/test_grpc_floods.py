@@ -282,7 +282,7 @@ def test_slow_messages_count_what_has_come(
             stack.enter_context(closing(Stream(server.grpc_port, key=KEY, announced=60 * MIB)))
             for _ in range(12)
         ]
-        until(lambda: len(endpoint._arrivals._arriving) == len(slow))
+        until(lambda: len(endpoint._traffic._arriving) == len(slow))
         for stream in slow:
             stream.send(32 * 1024)
         until(lambda: 12 * 32 * 1024 <= server.bodies.held < 12 * 34 * 1024)
@@ -297,7 +297,7 @@ def test_slow_messages_count_what_has_come(
             for _ in range(15):
                 stream.send(32 * 1024)
         # Some found no room.
-        until(lambda: len(endpoint._arrivals._arriving) < len(slow))
+        until(lambda: len(endpoint._traffic._arriving) < len(slow))
         assert server.bodies.held <= MIB
     until(lambda: server.bodies.held == 0)
 
@@ -329,9 +329,9 @@ def test_answers_that_are_not_read_are_bounded(
             streams.append(
                 stack.enter_context(closing(Stream(running.server.grpc_port, packed=packed)))
             )
-            until(lambda: len(endpoint._unread.bytes) >= min(number + 1, 2))  # noqa: B023
-        until(lambda: len(endpoint._unread.bytes) == 3 - cut)
+            until(lambda: len(endpoint._traffic.unread) >= min(number + 1, 2))  # noqa: B023
+        until(lambda: len(endpoint._traffic.unread) == 3 - cut)
         for stream in streams if cut == 3 else ():
             assert stream.cut()
-    until(lambda: not endpoint._unread.bytes)
+    until(lambda: not endpoint._traffic.unread)
     assert running.server.bodies.held == 0

@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import Any, Final, NamedTuple
 
 from inferway.live.errors import ServeError
-from inferway.live.http.trace_context import TraceContext, members_of
+from inferway.live.http.exchange import TraceContext, members_of
 from inferway.live.request import InferRequest, Outcome
 
 _ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")

@@ -29,26 +29,13 @@ class ClientConnection(asyncio.Protocol):
 
     Of an answer, `form` makes what its `headed` returns for the status, the headers by name in
     lower case, and the body; where it has a `whole`, that is given what came in one piece first,
-    and leaves it to the parser with None.
+    and leaves it to the parser with None. `answered` is told the connection, the answer, and
+    whether the connection can take another call; `lost`, when it has ended, and why where something
+    was wrong with what came.
 
-    Attributes
-    ----------
-    answered
-        Told the connection, the answer, and whether the connection can take another call.
-    lost
-        Told when it has ended, and why where something was wrong with what came.
-    begun
-        Whether any of an answer has come.
-    call
-        Whose answer it waits for; None while idle.
-    came
-        Bytes that have come.
-    since_s
-        Since when, or since when it has been idle; its owner keeps it.
-    transport
-        Of the connection, once it is made.
-    wrong
-        What is wrong with what came, in a sentence's part; empty where nothing is.
+    `call` is whose answer it waits for, None while idle, and `since_s`, which its owner keeps,
+    since when it does either; `begun` is whether any of an answer has come, and `came` how many
+    bytes have; `wrong` is what is wrong with these, in a sentence's part.
     """
 
     sentences: ClassVar[Mapping[str, str]] = {
@@ -190,24 +177,11 @@ class ClientConnection(asyncio.Protocol):
 class ConnectionPool(ABC):
     """Connections to one server, opened when calls need them, and kept.
 
-    A call goes out at once on an idle connection, or on one that is opened for it, up to the
-    allowed number; only beyond that it waits. Whoever makes a pool of its own says how a call is
-    written and what becomes of it: `write`, `answered`, `broken`, `unreachable`, `queued`, `full`.
-
-    Parameters
-    ----------
-    host, port
-        Of the server.
-    form
-        Makes answers of what comes, as `ClientConnection` has it.
-    most
-        Connections at once.
-    connect_s
-        A server that takes no connection for so long is given up.
-    tls
-        Context of encrypted connections; None for plain ones.
-    server_name
-        That its certificate must hold; None for the host.
+    A call goes out at once on an idle connection, or on one that is opened for it, up to `most`;
+    only beyond that it waits. A server that takes no connection for `connect_s` is given up. A pool
+    of one's own says how a call is written and what becomes of it: `write`, `answered`, `broken`,
+    `unreachable`, `queued`, `full`; `form` makes answers, as `ClientConnection` has it. With a
+    context `tls`, a certificate must hold `server_name`, or else the host.
     """
 
     # Connections that nothing has used for so long are closed.
@@ -227,9 +201,6 @@ class ConnectionPool(ABC):
     ) -> None:
         self.tls = tls
         self.host, self.port, self.server_name = host, port, server_name or host
-        self._options: dict[str, Any] = {}
-        if tls is not None:
-            self._options = {"ssl": tls, "server_hostname": self.server_name}
         self._form, self._most, self._connect_s = form, most, connect_s
         self._idle: list[ClientConnection] = []
         self._busy: set[ClientConnection] = set()
@@ -348,7 +319,8 @@ class ConnectionPool(ABC):
                     lambda: self.connection_kind(self._form, self._take, self._lost),
                     self.host,
                     self.port,
-                    **self._options,
+                    ssl=self.tls,
+                    server_hostname=None if self.tls is None else self.server_name,
                 )
         except (OSError, ValueError) as error:
             self._made()

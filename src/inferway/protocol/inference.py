@@ -70,11 +70,7 @@ def encode(
     are wanted back. Tensors go as raw bytes in both directions where that is `binary`, else as
     JSON, into which `numbers` writes an array, or a plain list does. Returns the body in parts, and
     the bytes of its JSON for the header of the binary tensor extension, None without it.
-
-    Raises
-    ------
-    UnwritableError
-        When an element cannot be written in JSON.
+    UnwritableError when an element cannot be written in JSON.
     """
     described: list[dict[str, Any]] = []
     raw: list[bytes] = []
@@ -96,12 +92,8 @@ def encode(
 def decode(signature: Signature, rows: int, body: bytes, json_length: int | None) -> Arrays:
     """Read the body of an answer to a request of so many rows; its outputs in their order.
 
-    The answer's header says how long the JSON is, None where raw bytes do not follow.
-
-    Raises
-    ------
-    AnswerError
-        When it is no answer that the signature allows.
+    The answer's header says how long the JSON is, None where raw bytes do not follow. AnswerError
+    when it is no answer that the signature allows.
     """
     at = len(body) if json_length is None else min(json_length, len(body))
     try:

@@ -13,8 +13,6 @@ import msgspec
 
 # Bounded, because integers in JSON may have thousands of digits.
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
-
-
 Priority = Annotated[int, msgspec.Meta(ge=0, le=32767)]
 
 

@@ -9,7 +9,7 @@ import math
 import re
 import struct
 import threading
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain
 from typing import Any, Final, Literal, NamedTuple, TypeVar
@@ -120,7 +120,7 @@ def from_json(
     if len(values) != size:
         raise wording.wrong("count" if lenient else "shape", given=len(values), **about)
     if datatype == "BYTES":
-        return _objects([value.encode() for value in values]).reshape(shape)
+        return objects([value.encode() for value in values]).reshape(shape)
     if lenient and None in values:
         values = [math.nan if value is None else value for value in values]
     try:
@@ -193,7 +193,7 @@ def from_bytes(
     """
     count = math.prod(shape)
     if datatype == "BYTES":
-        return _objects(_strings(name, data, start, start + size, count, wording)).reshape(shape)
+        return objects(_strings(name, data, start, start + size, count, wording)).reshape(shape)
     dtype = _WIRE[datatype]
     if size != (needed := count * dtype.itemsize):
         about = {"name": name, "datatype": datatype, "shape": [*shape]}
@@ -228,7 +228,8 @@ def _strings(
     return elements
 
 
-def _objects(elements: list[bytes]) -> NDArray[np.object_]:
+def objects(elements: Sequence[bytes]) -> NDArray[np.object_]:
+    """Make an array of elements of BYTES."""
     array = np.empty(len(elements), np.object_)
     array[:] = elements
     return array

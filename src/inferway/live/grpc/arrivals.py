@@ -99,21 +99,28 @@ class _Reading(NamedTuple):
                 raise
 
 
-class Arrivals:
-    """Receives messages within the caps on one and on all that are held.
+class CallTraffic:
+    """Receives messages, and follows large answers until they have been read.
 
-    `port` is the own one of the connections.
+    Messages keep within the caps on one and on all that are held, answers within those of one
+    client and of all: gRPC keeps an answer for as long as its client does not read on, and a call
+    whose answer is being sent can no longer be ended. So the connection of a client that reads too
+    slowly is cut. `port` is the own one of the connections.
     """
 
     port = 0
     _settled_s = 0.0
-    _timer: asyncio.TimerHandle | None = None
+    _look_timer: asyncio.TimerHandle | None = None
+    _cut_timer: asyncio.TimerHandle | None = None
 
     def __init__(self, bodies: Bodies, limits: Limits) -> None:
         self._bodies, self._limits, self._beside = bodies, limits, Beside()
         self._arriving: set[_Arrival] = set()
         self._wires: dict[Peer, _Wire] = {}
         self._totals: dict[Peer, int] = {}
+        # Of answers that wait to be read, by the other end: how many bytes, and until when.
+        self.unread: Counter[Peer] = Counter()
+        self._due_s: dict[Peer, float] = {}
 
     async def receive(self, context: Any, *, keyless: bool = False) -> bytes:
         """Wait for the message of a call; that of one which needed no key must be short.
@@ -123,8 +130,8 @@ class Arrivals:
         """
         arrival = _Arrival(context, keyless)
         self._arriving.add(arrival)
-        if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._look)
+        if self._look_timer is None:
+            self._look_timer = asyncio.get_running_loop().call_later(LOOK_S, self._look)
         message: Any = b""
         try:
             message = await _Reading(context)
@@ -146,14 +153,32 @@ class Arrivals:
             return await self._unpack(message, b"gzip", keyless)
         if message[:1] == b"x" and int.from_bytes(message[:2]) % 31 == 0:
             return await self._unpack(message, b"deflate", keyless)
-        packed: bytes = message
-        return packed
+        return bytes(message)
+
+    def follow(self, context: Any, size: int) -> None:
+        """Bound an answer of so many bytes, which is about to be sent."""
+        if size <= SMALLEST:
+            return
+        loop, peer = asyncio.get_running_loop(), peer_of(context.peer())
+        due_s = self._due_s.setdefault(peer, loop.time() + self._limits.receive_s)
+        self._due_s[peer] = due_s + size / self._limits.read_rate
+        self.unread[peer] += size
+        context.add_done_callback(lambda _: self._read(peer, size))
+        while self.unread.total() > self._limits.bodies_bytes and len(self.unread) > 1:
+            self._cut(self.unread.most_common(1)[0][0])
+        if self._cut_timer is None:
+            self._cut_timer = loop.call_later(CUT_S, self._cut_slow)
+
+    def end(self) -> None:
+        """Look no more at messages, and unpack none."""
+        self._beside.close()
+        if self._look_timer is not None:
+            self._look_timer.cancel()
 
     def close(self) -> None:
-        """Look no more, and unpack nothing more."""
-        self._beside.close()
-        if self._timer is not None:
-            self._timer.cancel()
+        """Look no more at answers either."""
+        if self._cut_timer is not None:
+            self._cut_timer.cancel()
 
     async def _unpack(self, packed: bytes, encoding: bytes, keyless: bool) -> bytes:
         limit, beyond = (OPEN_BYTES, TOO_LONG) if keyless else (self._limits.body_bytes, "")
@@ -198,7 +223,7 @@ class Arrivals:
             self._totals, self._settled_s = totals, now_s
         for arrival in self._arriving:
             arrival.looked_s = arrival.looked_s or now_s
-        self._timer = loop.call_later(LOOK_S, self._look) if self._arriving else None
+        self._look_timer = loop.call_later(LOOK_S, self._look) if self._arriving else None
 
     def _leave(self, arrival: _Arrival, wire: _Wire, size: int) -> None:
         wire.arrivals.discard(arrival)
@@ -236,54 +261,17 @@ class Arrivals:
             with suppress(grpc.aio.AbortError, grpc.aio.InternalError):  # the first: it is done
                 await arrival.context.abort(error.code, error.reason, error.trailing)
 
-
-class Unread:
-    """Follows large answers until they have been read, within the limits of one client and of all.
-
-    gRPC keeps an answer for as long as its client does not read on, and a call whose answer is
-    being sent can no longer be ended. So the connection of a client that reads too slowly is cut.
-    `port` is the own one of the connections.
-    """
-
-    port = 0
-    _timer: asyncio.TimerHandle | None = None
-
-    def __init__(self, limits: Limits) -> None:
-        # Of answers that wait to be read, by the other end: how many bytes, and until when.
-        self.bytes: Counter[Peer] = Counter()
-        self._due_s: dict[Peer, float] = {}
-        self._limits = limits
-
-    def follow(self, context: Any, size: int) -> None:
-        """Bound an answer of so many bytes, which is about to be sent."""
-        if size <= SMALLEST:
-            return
-        loop, peer = asyncio.get_running_loop(), peer_of(context.peer())
-        due_s = self._due_s.setdefault(peer, loop.time() + self._limits.receive_s)
-        self._due_s[peer] = due_s + size / self._limits.read_rate
-        self.bytes[peer] += size
-        context.add_done_callback(lambda _: self._read(peer, size))
-        while self.bytes.total() > self._limits.bodies_bytes and len(self.bytes) > 1:
-            self._cut(self.bytes.most_common(1)[0][0])
-        if self._timer is None:
-            self._timer = loop.call_later(CUT_S, self._look)
-
-    def close(self) -> None:
-        """Look no more."""
-        if self._timer is not None:
-            self._timer.cancel()
-
     def _read(self, peer: Peer, size: int) -> None:
         if peer in self._due_s:  # it has not been cut
-            self.bytes[peer] -= size
-            if not self.bytes[peer]:
-                del self.bytes[peer], self._due_s[peer]
+            self.unread[peer] -= size
+            if not self.unread[peer]:
+                del self.unread[peer], self._due_s[peer]
 
-    def _look(self) -> None:
+    def _cut_slow(self) -> None:
         loop = asyncio.get_running_loop()
         for peer in [peer for peer, due_s in self._due_s.items() if loop.time() > due_s]:
             self._cut(peer)
-        self._timer = loop.call_later(CUT_S, self._look) if self._due_s else None
+        self._cut_timer = loop.call_later(CUT_S, self._cut_slow) if self._due_s else None
 
     def _cut(self, peer: Peer) -> None:
         """End the connection, whatever is on its way; nothing where there is none."""
@@ -291,7 +279,7 @@ class Unread:
             if there == peer:
                 with suppress(OSError):
                     wire.shutdown(socket.SHUT_RDWR)
-        del self.bytes[peer], self._due_s[peer]
+        del self.unread[peer], self._due_s[peer]
 
 
 def received(port: int) -> dict[Peer, int]:

@@ -10,8 +10,8 @@ import grpc
 import grpc.aio
 
 from inferway.live.grpc import messages
-from inferway.live.grpc.arrivals import FULL, Arrivals, Unread, peer_of
-from inferway.live.grpc.inference import CallError, answer, ask, denied, refused
+from inferway.live.grpc.arrivals import FULL, CallTraffic, peer_of
+from inferway.live.grpc.inference import CODES, CallError, answer, ask, refused, retry
 from inferway.live.grpc.messages import decode
 from inferway.live.headroom import Bodies
 from inferway.live.http.exchange import Limits
@@ -31,20 +31,10 @@ SERVING, NOT_SERVING, SERVICE_UNKNOWN = 1, 2, 3
 class Endpoint:
     """Answers the Open Inference Protocol and gRPC's health protocol on one address.
 
-    Parameters
-    ----------
-    ready
-        Whether the server as a whole is.
-    broken
-        Told of an exception in a handler.
-    limits
-        Caps on requests.
-    bodies
-        Account of the bodies that are held, with other listeners'; one of its own by default.
-    guard
-        Looks at the keys of calls. Health, live and ready are anybody's. None lets everybody in.
-    certificate
-        Private key and certificate chain, both PEM, for TLS; None for plain connections.
+    `ready` tells whether the server as a whole is, and `broken` is told of an exception in a
+    handler. `bodies` is the account of the bodies that are held, with other listeners'. `guard`
+    looks at the keys of calls, but for health, live and ready, which are anybody's; None lets
+    everybody in. `certificate` is private key and certificate chain, both PEM, for TLS.
     """
 
     def __init__(
@@ -60,13 +50,12 @@ class Endpoint:
         self.port = 0
         self._ready, self._broken, self._guard = ready, broken, guard
         self._limits = limits or Limits()
-        self._certificate = self._shown = None
+        self._certificate: Any = None
         if certificate is not None:
             self.renew(certificate)
-            self._shown = self._certificate
+        self._shown = self._certificate
         self._bodies = bodies or Bodies(self._limits.bodies_bytes)
-        self._arrivals = Arrivals(self._bodies, self._limits)
-        self._unread = Unread(self._limits)
+        self._traffic = CallTraffic(self._bodies, self._limits)
         # Set, and replaced, when whoever watches the health is to look again.
         self._changed = asyncio.Event()
         self._ended = False
@@ -113,7 +102,7 @@ class Endpoint:
             raise OSError(f"cannot listen for gRPC on {address}: is the port taken?") from error
         await server.start()
         self._server = server
-        self._arrivals.port = self._unread.port = self.port
+        self._traffic.port = self.port
 
     def serve(self, sites: Sequence[TaskSite]) -> None:
         """Answer for these tasks from now on; called again whenever they change."""
@@ -149,10 +138,10 @@ class Endpoint:
         # A stream that stays open would hold up the end.
         self._ended = True
         self.announce()
-        self._arrivals.close()
+        self._traffic.end()
         if self._server is not None:
             await self._server.stop(grace_s)
-        self._unread.close()
+        self._traffic.close()
 
     def abort(self) -> None:
         """Cancel what is still in flight; `stop`, waiting, then returns."""
@@ -218,7 +207,10 @@ class Endpoint:
             key = keys[0] if len(keys) == 1 else ""
             roles = guard.look(key, Role.INFER, lambda: peer_of(context.peer())[0])
             if isinstance(roles, Denied):
-                raise denied(roles)
+                reason, after = roles.reason, retry(roles.retry_s) if roles.retry_s else ()
+                if roles.status == 401:
+                    reason = "the call needs a valid key: authorization: Bearer KEY"
+                raise CallError(CODES[roles.status], reason, after)
             return await method(context)
 
         return call
@@ -237,7 +229,7 @@ class Endpoint:
         )
 
     async def _check(self, context: Any) -> Any:
-        data = await self._arrivals.receive(context, keyless=True)
+        data = await self._traffic.receive(context, keyless=True)
         name = decode(data, messages.HealthCheckRequest).service
         status = self._status(name)
         if status == SERVICE_UNKNOWN:
@@ -246,7 +238,7 @@ class Endpoint:
 
     async def _watch(self, context: Any) -> None:
         """Send the status now and whenever it changes; an unknown service may become known."""
-        data = await self._arrivals.receive(context, keyless=True)
+        data = await self._traffic.receive(context, keyless=True)
         name, told = decode(data, messages.HealthCheckRequest).service, None
         while True:
             changed, status = self._changed, self._status(name)
@@ -267,14 +259,14 @@ class Endpoint:
         return SERVING if ready else NOT_SERVING
 
     async def _model_ready(self, context: Any) -> Any:
-        asked = decode(await self._arrivals.receive(context), messages.ModelReadyRequest)
+        asked = decode(await self._traffic.receive(context), messages.ModelReadyRequest)
         intake = self._intakes.get((asked.name, asked.version))
         # Of what is not served the answer is no, as Triton's is, and not an error.
         ready = intake is not None and intake.site.serves(asked.version or None) and self._ready()
         return messages.ModelReadyResponse(ready=ready)
 
     async def _model_metadata(self, context: Any) -> Any:
-        asked = decode(await self._arrivals.receive(context), messages.ModelMetadataRequest)
+        asked = decode(await self._traffic.receive(context), messages.ModelMetadataRequest)
         pool = self._find(asked.name, asked.version).site.pool
         answer = messages.ModelMetadataResponse(
             name=pool.task, versions=pool.versions, platform="inferway"
@@ -287,7 +279,7 @@ class Endpoint:
         return answer
 
     async def _model_infer(self, context: Any) -> Any:
-        data = await self._arrivals.receive(context)
+        data = await self._traffic.receive(context)
         size = len(data)
         if not self._bodies.reserve(size):
             raise RefusalError(503, FULL)
@@ -300,7 +292,7 @@ class Endpoint:
             packed = _serialize(await answer(intake.site, request))
         finally:
             self._bodies.release(size)
-        self._unread.follow(context, len(packed))
+        self._traffic.follow(context, len(packed))
         return packed
 
     def _find(self, task: str, variant: str) -> Intake:
@@ -313,5 +305,4 @@ class Endpoint:
 
 
 def _serialize(message: Any) -> bytes:
-    packed: bytes = message if isinstance(message, bytes) else message.SerializeToString()
-    return packed
+    return message if isinstance(message, bytes) else bytes(message.SerializeToString())

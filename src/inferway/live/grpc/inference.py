@@ -16,11 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferway.live.grpc import messages
+from inferway.live.http.exchange import TraceContext
 from inferway.live.http.inference import unknown_in
-from inferway.live.http.trace_context import TraceContext
 from inferway.live.intake import Intake, answer_parameters
 from inferway.live.request import LONGEST_RETRY_S, STATUS, InferRequest, Outcome
-from inferway.live.security.keys import Denied
 from inferway.live.site import TaskSite
 from inferway.live.stats import Stats
 from inferway.protocol import DTYPES, RefusalError, Tensor
@@ -32,13 +31,13 @@ _NAMES: Final = ("x-request-id", "traceparent", "tracestate")
 _PARAMETER: Final[dict[type, str]] = {
     bool: "bool_param", int: "int64_param", str: "string_param", float: "double_param",
 }  # fmt: skip
+# Where the elements of each datatype are; FP16 has no field.
 FIELDS: Final = {
     "BOOL": "bool_contents", "UINT8": "uint_contents", "UINT16": "uint_contents",
     "UINT32": "uint_contents", "UINT64": "uint64_contents", "INT8": "int_contents",
     "INT16": "int_contents", "INT32": "int_contents", "INT64": "int64_contents",
     "FP32": "fp32_contents", "FP64": "fp64_contents", "BYTES": "bytes_contents",
 }  # fmt: skip
-"""Where the elements of each datatype are; FP16 has no field."""
 
 _CARRIER: Final = {
     "bool_contents": np.bool_, "uint_contents": np.uint32, "uint64_contents": np.uint64,
@@ -46,6 +45,7 @@ _CARRIER: Final = {
     "fp64_contents": np.float64,
 }  # fmt: skip
 
+# The gRPC status for each status with which HTTP refuses.
 CODES: Final = {
     400: grpc.StatusCode.INVALID_ARGUMENT,
     401: grpc.StatusCode.UNAUTHENTICATED,
@@ -58,7 +58,6 @@ CODES: Final = {
     503: grpc.StatusCode.UNAVAILABLE,
     504: grpc.StatusCode.DEADLINE_EXCEEDED,
 }
-"""The gRPC status for each status with which HTTP refuses."""
 
 
 def ask(message: Any, intake: Intake, context: Any) -> InferRequest:
@@ -114,9 +113,13 @@ async def answer(site: TaskSite, request: InferRequest) -> Any:
     except asyncio.CancelledError:
         site.cancel(request)
         raise
-    if message is None:
-        raise ended(request)
-    return message
+    if message is not None:
+        return message
+    outcome = request.outcome
+    assert outcome is not None
+    busy = outcome in (Outcome.REJECTED, Outcome.UNAVAILABLE)
+    after = called(request) + (retry(request.retry_after_s) if busy else ())
+    raise CallError(code_of(outcome), request.reason, after)
 
 
 def _identity(context: Any) -> TraceContext:
@@ -187,8 +190,7 @@ def _parameters(given: Any, kind: Any, counters: Stats) -> Any:
 def _answer(
     named: str, intake: Intake, request: InferRequest, wanted: list[Tensor], raw: bool
 ) -> Any:
-    outputs = request.outputs
-    assert outputs is not None
+    outputs = request.outputs or {}
     answer = messages.ModelInferResponse(
         model_name=intake.site.task, model_version=request.variant, id=named
     )
@@ -228,9 +230,7 @@ def from_contents(name: str, datatype: str, shape: tuple[int, ...], contents: An
             400, f"input {name!r} has {len(elements)} elements, its shape {list(shape)} says {size}"
         )
     if datatype == "BYTES":
-        strings = np.empty(size, np.object_)
-        strings[:] = elements
-        return strings.reshape(shape)
+        return codec.objects(elements).reshape(shape)
     wide: NDArray[Any] = np.fromiter(elements, _CARRIER[field], size)
     array = wide.astype(DTYPES[datatype], copy=False)
     if array is not wide and not np.array_equal(array, wide):
@@ -260,22 +260,6 @@ def refused(refusal: RefusalError) -> CallError:
     """End a call for what is wrong with it."""
     code = CODES.get(refusal.status, grpc.StatusCode.UNKNOWN)
     return CallError(code, refusal.reason, retry(1.0) if refusal.status == 503 else ())
-
-
-def denied(why: Denied) -> CallError:
-    """End a call whose key does not open it."""
-    missing = "the call needs a valid key: authorization: Bearer KEY"
-    after = retry(why.retry_s) if why.retry_s else ()
-    return CallError(CODES[why.status], missing if why.status == 401 else why.reason, after)
-
-
-def ended(request: InferRequest) -> CallError:
-    """End the call of a request that was not answered."""
-    outcome = request.outcome
-    assert outcome is not None
-    busy = outcome in (Outcome.REJECTED, Outcome.UNAVAILABLE)
-    after = called(request) + (retry(request.retry_after_s) if busy else ())
-    return CallError(code_of(outcome), request.reason, after)
 
 
 def code_of(outcome: Outcome) -> grpc.StatusCode:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import socket
 from collections import deque
 from collections.abc import Callable
@@ -14,18 +13,7 @@ import httptools
 
 from inferway.live.headroom import Bodies
 from inferway.live.http.beside import Beside
-from inferway.live.http.exchange import (
-    FAILED,
-    HEADER_LENGTH,
-    HOST,
-    KEPT,
-    LISTS,
-    RETRY,
-    Exchange,
-    Handler,
-    Limits,
-    whole,
-)
+from inferway.live.http.exchange import KEPT, LISTS, RETRY, Exchange, Limits, head_fault, whole
 from inferway.live.security.keys import Denied, Guard, Role
 from inferway.protocol.schema import long_json
 
@@ -38,7 +26,6 @@ PIECE: Final = 64 * 1024
 # Answers that are no larger, refusals among them, always have a place.
 _SMALL: Final = 2048
 
-_HOST: Final = re.compile(HOST)
 _CHALLENGE: Final = b'WWW-Authenticate: Bearer realm="inferway"\r\n'
 _METHODS: Final = b"Allow: GET, HEAD, POST\r\n"
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -56,14 +43,12 @@ class Connection(asyncio.Protocol):
         self.listener = listener
         self.exchanges: deque[Exchange] = deque()
         self._parser: Any = httptools.HttpRequestParser(self)
-        # The one that comes, and the same while its header lines do.
         self._current: Exchange | None = None
-        self._head: Exchange | None = None
-        self._url = self._host = self._upgrade = b""
+        self._host = self._upgrade = b""
         self._head_bytes = self._received = self._cap = self._queued = self._allowed_bytes = 0
         self._hosts = 0
         self._buffer: bytearray | None = None
-        self._resumed = self._deaf = self._heard = self._paused = self._gone = False
+        self._deaf = self._heard = self._paused = self._gone = False
         self._backlog: deque[memoryview] = deque()
         # Bytes of answers that wait here: for the client to read, or for those before them.
         self.unread = 0
@@ -122,7 +107,7 @@ class Connection(asyncio.Protocol):
             self._parser = httptools.HttpRequestParser(self)
             rest = data[upgrade.args[0] :]
             if self._upgrade:
-                framing, self._upgrade, self._resumed = self._upgrade, b"", True
+                framing, self._upgrade = self._upgrade, b""
                 rest = b"POST / HTTP/1.1\r\n%s\r\n%s" % (framing, rest)
         except httptools.HttpParserCallbackError as error:
             cause = error.__context__
@@ -130,7 +115,7 @@ class Connection(asyncio.Protocol):
                 self._refuse_and_close(*cause.args)
             else:
                 self.listener.broken(cause or error)
-                self._refuse_and_close(500, FAILED)
+                self._refuse_and_close(500, "the server failed on this request")
         except httptools.HttpParserError as error:
             self._refuse_and_close(400, f"malformed HTTP: {error}")
         if rest:
@@ -147,37 +132,36 @@ class Connection(asyncio.Protocol):
         """Write what has waited, and read again."""
         self._stuck = None
         self._flush()
-        if self._stuck is None:
-            self._since = None
-            if not self._deaf:
-                self._regulate()
+        if self._stuck is None and not self._deaf:
+            self._regulate()
 
     # What httptools calls.
 
     def on_message_begin(self) -> None:
         """A request begins."""
-        if self._deaf or self._resumed:
-            return
-        self._head = self._current = exchange = Exchange(self)
-        self.exchanges.append(exchange)
-        self._url, self._begun = b"", self._tick
-        self._head_bytes = self._received = self._hosts = 0
+        # Below an upgrade, what begins is the rest of the one that is there.
+        if not self._deaf and self._current is None:
+            self._current = exchange = Exchange(self)
+            self.exchanges.append(exchange)
+            self._begun = self._tick
+            self._head_bytes = self._received = self._hosts = 0
 
     def on_url(self, url: bytes) -> None:
         """Take a piece of the target."""
-        if not self._resumed:
-            self._url += url
+        exchange = self._current
+        if exchange is not None and not exchange.headed:
+            exchange.target += url
             self._head_bytes += len(url)
             if self._head_bytes > self.listener.limits.head_bytes:
                 raise _RefusedError(414, "the request target is too long")
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Keep the few headers that matter."""
-        listener, exchange = self.listener, self._head
+        listener, exchange = self.listener, self._current
         self._head_bytes += len(name) + len(value)
         if self._head_bytes > (limit := listener.limits.head_bytes):
             raise _RefusedError(431, f"the headers are longer than {limit} bytes")
-        if exchange is None:
+        if exchange is None or exchange.headed:
             return  # a trailer, say: whoever looked at the headers before us has not seen it
         name = name.lower()
         if name == b"content-length":
@@ -196,9 +180,8 @@ class Connection(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         """Decide who handles the request, and whether its body may come."""
-        exchange, self._head = self._head, None
-        if exchange is None:
-            self._resumed = False
+        exchange = self._current
+        if exchange is None or exchange.headed:
             return
         parser, listener, headers = self._parser, self.listener, exchange.headers
         exchange.method, version = parser.get_method(), parser.get_http_version()
@@ -206,19 +189,23 @@ class Connection(asyncio.Protocol):
         exchange.keep_alive = parser.should_keep_alive() and not listener.draining
         host, transfer = headers.get(b"host"), headers.get(b"transfer-encoding")
         if host != self._host or self._hosts or version != "1.1" or transfer is not None:
-            _check_head(version, host, self._hosts, transfer)
+            if (wrong := head_fault(version, host, self._hosts, transfer)) is not None:
+                raise _RefusedError(*wrong)
             self._host = host or b""
         guard = listener.guard
         if guard is not None:
             key = headers.get(b"authorization", b"")
-            roles = guard.look(key, listener.role(self._url), self._client)
+            get = self._transport.get_extra_info
+            roles = guard.look(
+                key, listener.role(exchange.target), lambda: str((get("peername") or ("",))[0])
+            )
             if isinstance(roles, Denied):
                 extra = b"Retry-After: %d\r\n" % roles.retry_s if roles.retry_s else b""
                 extra = _CHALLENGE if roles.status == 401 else extra
                 raise _RefusedError(roles.status, roles.reason, extra)
             exchange.roles = roles
         # Without raw tensors all of a body is JSON.
-        raw, bodies = HEADER_LENGTH in headers, listener.bodies
+        raw, bodies = b"inference-header-content-length" in headers, listener.bodies
         self._cap = listener.limits.body_bytes if raw else listener.text_cap
         announced, self._received = -self._received, 0
         # It counts as it comes, for who announces much and sends nothing takes nothing.
@@ -264,7 +251,7 @@ class Connection(asyncio.Protocol):
         self._current = None
         if self._buffer is not None:
             exchange.body, self._buffer = bytes(self._buffer), None
-        exchange.expects, exchange.target = False, self._url
+        exchange.expects = False
         self._queued += exchange.size
         self.handle(exchange)
 
@@ -299,7 +286,7 @@ class Connection(asyncio.Protocol):
             if not exchange.answered:
                 self._deaf = True
                 exchange.keep_alive = exchange.headed = False
-                exchange.refuse(500, FAILED)
+                exchange.refuse(500, "the server failed on this request")
         limits = listener.limits
         many = len(self.exchanges) > limits.pipelined or self._queued > limits.queued_bytes
         if many or self._paused:
@@ -388,10 +375,6 @@ class Connection(asyncio.Protocol):
         self.handle(exchange)
         return True
 
-    def _client(self) -> str:
-        peer = self._transport.get_extra_info("peername")
-        return str(peer[0]) if peer else ""
-
     def _too_large(self, size: int) -> _RefusedError:
         bodies, limit = self.listener.bodies, self.listener.limits.body_bytes
         if size > self._cap:
@@ -417,7 +400,7 @@ class Connection(asyncio.Protocol):
 
     def _drop_current(self) -> Exchange | None:
         """Keep nothing of a body that has come in part."""
-        exchange, self._head, self._current, self._buffer = self._current, None, None, None
+        exchange, self._current, self._buffer = self._current, None, None
         if exchange is not None:
             self._release(exchange)
             exchange.body = b""
@@ -431,17 +414,13 @@ class Connection(asyncio.Protocol):
         if self._stuck is None and len(data) <= PIECE and not self._backlog:
             self._transport.write(data)
         elif not self._transport.is_closing():
-            if self._since is None:
-                self._since, self._allowed_bytes = self.listener.tick, 0
-            self._allowed_bytes += len(data)
             self._backlog.append(memoryview(data))
             self._count(len(data))
             self._flush()
+            # Since when it is read too slowly, and so how much may be left, is known by now.
+            self._allowed_bytes += len(data)
             if self._backlog:
-                self._pause()
                 self.listener.relieve()
-            elif self._stuck is None:
-                self._since = None
 
     def _flush(self) -> None:
         backlog = self._backlog
@@ -453,6 +432,8 @@ class Connection(asyncio.Protocol):
             else:
                 self._count(-len(cast("bytes", first.obj)))
             self._transport.write(first)
+        if self._stuck is None:
+            self._since = None
         if not backlog and self._ending is not None:
             lingering, self._ending = self._ending, None
             self._end(lingering)
@@ -495,7 +476,7 @@ class Connection(asyncio.Protocol):
     def _regulate(self) -> None:
         """Read on or not, by what waits."""
         limits, waiting = self.listener.limits, len(self.exchanges)
-        held = self._stuck is not None or self._backlog or self._queued > limits.queued_bytes
+        held = self._stuck is not None or self._queued > limits.queued_bytes
         if held or waiting > limits.pipelined:
             self._pause()
         elif waiting <= limits.pipelined // 2:
@@ -512,55 +493,15 @@ class Connection(asyncio.Protocol):
             self._transport.resume_reading()
 
 
-def _check_head(version: str, host: bytes | None, more: int, transfer: bytes | None) -> None:
-    """Refuse a head that is wrong (RFC 9112, 3.2, 6.1 and 6.3): `more` are Hosts beside the first.
-
-    Of the Transfer-Encoding, the last of its codings frames the body.
-    """
-    codings = [c for part in (transfer or b"").lower().split(b",") if (c := part.strip())]
-    status, wrong = 400, ""
-    if version not in ("1.0", "1.1"):
-        wrong = f"malformed HTTP: version {version} is not spoken here; 1.1 is"
-    elif more:
-        wrong = f"the request has {more + 1} Host headers, expected one"
-    elif host is None and version == "1.1":
-        wrong = "the request has no Host header"
-    elif _HOST.fullmatch(host or b"") is None:
-        shown = (host or b"")[:64].decode("latin-1")
-        wrong = f"the Host header is {shown!r}, expected a host and perhaps a port"
-    elif transfer is not None and version == "1.0":
-        wrong = "a request of HTTP/1.0 has no Transfer-Encoding"
-    elif transfer is not None and codings[-1:] != [b"chunked"]:
-        wrong = "the last Transfer-Encoding of a request must be chunked"
-    elif len(codings) > 1:
-        shown = codings[0][:32].decode("latin-1")
-        status, wrong = 501, f"transfer encoding {shown!r} is not offered; chunked alone is"
-    if wrong:
-        raise _RefusedError(status, wrong)
-
-
 class Listener:
     """Accepts connections on one address, and keeps what they share.
 
-    Parameters
-    ----------
-    find
-        Gives the handler for a method and a request target; unknown ones get a handler too, one
-        that refuses. It may be replaced at any time.
-    broken
-        Told of an exception in a handler.
-    limits
-        Caps on requests.
-    guard
-        Looks at the keys of requests. None lets everybody in.
-    role
-        Tells which of a key's roles a request target asks for; an administrator's without it.
-    bodies
-        Account of the bodies that are held, with other ports'; one of its own by default.
-    beat
-        Called every second.
-    hops
-        Whether neighboring nodes ask here, whose hop headers count.
+    `find` gives the handler for a method and a request target, one that refuses for unknown ones,
+    and `role` which of a key's roles a target asks for, an administrator's without it; both may be
+    replaced at any time. `broken` is told of an exception in a handler, and `guard` looks at the
+    keys of requests; None lets everybody in. `bodies` is the account of the bodies that are held,
+    with other ports'. `beat` is called every second. With `hops` neighboring nodes ask here, whose
+    hop headers count.
     """
 
     port = 0
@@ -568,14 +509,13 @@ class Listener:
     # Bytes of answers that clients have not read.
     unread = 0
     # Seconds, for timeouts, and the Date header: both move on once a second.
-    tick = 0
-    date = b""
+    tick, date = 0, b""
     _server: asyncio.AbstractServer | None = None
     _timer: asyncio.TimerHandle | None = None
 
     def __init__(
         self,
-        find: Callable[[bytes, bytes], Handler],
+        find: Callable[[bytes, bytes], Callable[[Exchange], None]],
         broken: Callable[[BaseException], None],
         limits: Limits | None = None,
         guard: Guard | None = None,

@@ -1,24 +1,24 @@
-"""One HTTP request and its response, and the caps on what clients send and leave unread."""
+"""One HTTP request, its names and its response, and the caps on what clients send.
+
+Source of the names: https://www.w3.org/TR/trace-context/ (version 00; tracestate: 3.3). Keys of a
+tracestate that come twice stay as they are: nothing is added here that could have made them so.
+"""
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final
+from itertools import count
+from typing import Any, Final
 
 import msgspec
-
-from inferway.live.http.trace_context import TraceContext
-
-if TYPE_CHECKING:
-    from inferway.deployment.nodes import NodeLimits
 
 JSON: Final = b"application/json"
 OCTETS: Final = b"application/octet-stream"
 RETRY: Final = b"Retry-After: 1\r\n"
-FAILED: Final = "the server failed on this request"
 
 # Hop headers of a request, in lower case as all names of headers are.
 NODE: Final = b"inferway-node"
@@ -47,9 +47,9 @@ _STATUS_LINES: Final = {
 }
 _WORD: Final = rb"([!-~]+)"
 _TEXT: Final = rb"([!-~](?:[ -~]*[!-~])?)"
-HOST: Final = rb"(?:[!$&-.0-9;=A-Z_a-z~%]*|\[[0-9A-Za-z:.%]+\])(?::[0-9]*)?"
+_HOST: Final = rb"(?:[!$&-.0-9;=A-Z_a-z~%]*|\[[0-9A-Za-z:.%]+\])(?::[0-9]*)?"
 _WHOLE: Final = re.compile(
-    rb"POST (/[!-~]*) HTTP/1\.1\r\nHost: " + HOST + rb"\r\n"
+    rb"POST (/[!-~]*) HTTP/1\.1\r\nHost: " + _HOST + rb"\r\n"
     rb"Inferway-Node: " + _WORD + rb"\r\nInferway-Variant: " + _WORD + rb"\r\n"
     rb"Inferway-Path: " + _WORD + rb"\r\n(?:Inferway-Deadline-Ms: " + _WORD + rb"\r\n)?"
     rb"(?:Inferway-Predicted-Ms: " + _WORD + rb"\r\n)?"
@@ -60,6 +60,99 @@ _WHOLE: Final = re.compile(
     rb"(?:Accept-Encoding: " + _TEXT + rb"\r\n)?)"
     rb"Content-Length: ([0-9]{1,15})\r\n\r\n"
 )
+
+
+# Members and bytes of a tracestate that have to go on at least; members beyond go, and those that
+# are so long before others do.
+MOST_MEMBERS: Final = 32
+MOST_BYTES: Final = 512
+LONG: Final = 128
+_KEY_WORD: Final = rb"[a-z0-9_*/-]"
+_KEY: Final = b"(?:[a-z]%b{0,255}|[a-z0-9]%b{0,240}@[a-z]%b{0,13})" % ((_KEY_WORD,) * 3)
+_MEMBER: Final = re.compile(_KEY + rb"=[ -+\--<>-~]{0,255}[!-+\--<>-~]")
+_TRACEPARENT: Final = re.compile(
+    rb"(?!ff)[0-9a-f]{2}-((?!0{32})[0-9a-f]{32})-((?!0{16})[0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?"
+)
+_ID: Final = re.compile(rb"[!-~]{1,128}")
+# Unique without asking the system for random bytes each time: a random beginning per process.
+_TRACE: Final = os.urandom(8).hex().encode()
+_PROCESS: Final = os.urandom(4).hex().encode()
+_next = count(1).__next__
+
+
+class TraceContext:
+    """Names of one request: X-Request-Id, and W3C Trace Context's traceparent and tracestate.
+
+    `id` is the client's or a new one, and so is `trace`; `span` is our own span's, `parent` the
+    client's, empty without one, `flags` are its trace flags, ``00`` without them, and `state` is
+    what goes on of its tracestate: all but the id are hexadecimal. Nothing malformed is taken over,
+    nor an id with spaces or of more than 128 characters, for it would end up in headers and logs.
+    """
+
+    __slots__ = ("flags", "id", "parent", "span", "state", "trace")
+
+    def __init__(
+        self, given: bytes | None, parent: bytes | None, state: bytes | None = None
+    ) -> None:
+        number = b"%016x" % _next()
+        self.id, self.span = _PROCESS + b"-" + number, _PROCESS + number[8:]
+        # Samplers take a share of the traces by the last half of their ids, read as a number: from
+        # the end to the front a counter is spread evenly over all numbers.
+        self.trace = _TRACE + number[::-1]
+        self.parent, self.flags, self.state = b"", b"00", b""
+        if given is not None and _ID.fullmatch(given):
+            self.id = given
+        if parent is not None and (match := _TRACEPARENT.fullmatch(parent)):
+            self.trace, self.parent, self.flags = match.groups()
+            if state is not None:
+                self.state = carried(state)
+
+    def headers(self) -> bytes:
+        """Lines for the response: our span is the parent of what the client does with it."""
+        names = self.id, self.trace, self.span, self.flags
+        return b"X-Request-Id: %s\r\ntraceparent: 00-%s-%s-%s\r\n" % names
+
+    def onward(self, span: bytes = b"", flags: bytes = b"") -> bytes:
+        """Lines for a node that the request is forwarded to.
+
+        They name the span that the forward is, hexadecimal. Where there is none the client's goes
+        on, so that what follows hangs on a span that somebody has made.
+        """
+        names = self.id, self.trace, span or self.parent or self.span, flags or self.flags
+        lines = b"X-Request-Id: %s\r\ntraceparent: 00-%s-%s-%s\r\n" % names
+        return lines + b"tracestate: %s\r\n" % self.state if self.state else lines
+
+
+def carried(given: bytes) -> bytes:
+    """Tell what of a tracestate goes on: all of it, as a rule.
+
+    Several headers are given joined by commas. Nothing goes on of one that is malformed, has too
+    many members or none; of one that is too long, all but whole members, long ones first and from
+    the end.
+    """
+    if given.count(b",") >= MOST_MEMBERS:
+        return b""
+    members = [member for one in given.split(b",") if (member := one.strip(b" \t"))]
+    if not all(map(_MEMBER.fullmatch, members)):
+        return b""
+    if len(given) <= MOST_BYTES:
+        return given if members else b""
+    size = sum(map(len, members)) + len(members) - 1
+    for least in (LONG, 0):
+        for place in reversed(range(len(members))):
+            if size > MOST_BYTES and len(members[place]) > least:
+                size -= len(members.pop(place)) + 1
+    return b",".join(members)
+
+
+def members_of(state: bytes) -> dict[str, str]:
+    """Take apart what `carried` has let through; of a key that comes twice, the first counts."""
+    members: dict[str, str] = {}
+    for one in state.decode("ascii").split(","):
+        key, _, value = one.strip(" \t").partition("=")
+        if key:
+            members.setdefault(key, value)
+    return members
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +203,7 @@ class Limits:
     idle_s: int = 300
 
     @classmethod
-    def of(cls, written: NodeLimits, **given: int | None) -> Limits:
+    def of(cls, written: Any, **given: int | None) -> Limits:
         """Take those that a deployment file gives its node; fields that are given count instead."""
         chosen = {name: value for name, value in given.items() if value is not None}
         return cls(**{"memory_bytes": written.memory, "bodies_bytes": written.bodies} | chosen)
@@ -125,6 +218,35 @@ def whole(data: bytes) -> re.Match[bytes] | None:
     """
     match = _WHOLE.match(data)
     return None if match is None or len(data) - match.end() != int(match[15]) else match
+
+
+def head_fault(
+    version: str, host: bytes | None, more: int, transfer: bytes | None
+) -> tuple[int, str] | None:
+    """Say with which status, and why, a head is refused (RFC 9112, 3.2, 6.1 and 6.3), if it is.
+
+    Given are its Host and how many `more` there are, and its Transfer-Encoding.
+    """
+    if version not in ("1.0", "1.1"):
+        return 400, f"malformed HTTP: version {version} is not spoken here; 1.1 is"
+    if more:
+        return 400, f"the request has {more + 1} Host headers, expected one"
+    if host is None and version == "1.1":
+        return 400, "the request has no Host header"
+    if host is not None and re.fullmatch(_HOST, host) is None:
+        shown = host[:64].decode("latin-1")
+        return 400, f"the Host header is {shown!r}, expected a host and perhaps a port"
+    if transfer is None:
+        return None
+    if version == "1.0":
+        return 400, "a request of HTTP/1.0 has no Transfer-Encoding"
+    codings = [c for part in transfer.lower().split(b",") if (c := part.strip())]
+    if codings[-1:] != [b"chunked"]:
+        return 400, "the last Transfer-Encoding of a request must be chunked"
+    if len(codings) == 1:
+        return None
+    shown = codings[0][:32].decode("latin-1")
+    return 501, f"transfer encoding {shown!r} is not offered; chunked alone is"
 
 
 @dataclass(slots=True, eq=False)
@@ -177,31 +299,25 @@ class Exchange:
         there is no body, the content type is left out.
         """
         connection = self.connection
-        length = len(body)
-        if tensors:
-            length += sum(map(len, tensors))
+        length = len(body) + (sum(map(len, tensors)) if tensors else 0)
         # A neighbor has the names already, and whoever it answers gets a date of its own.
         common = b""
         if not connection.listener.hops:
             common = connection.listener.date + (self.identity or self.name()).headers()
-        kept = b"" if self.keep_alive else b"Connection: close\r\n"
-        if self.old and self.keep_alive:
-            kept = b"Connection: keep-alive\r\n"
+        kept = b"Connection: keep-alive\r\n" if self.old else b""
         head = b"%s%s%sContent-Length: %d\r\n%s%s\r\n" % (
             _STATUS_LINES[status],
             common,
             b"Content-Type: %s\r\n" % content_type if length else b"",
             length,
             extra,
-            kept,
+            kept if self.keep_alive else b"Connection: close\r\n",
         )
         self.answered = True
         if self.method == b"HEAD":
             connection.send(self, head)
-        elif tensors:
-            connection.send(self, b"".join((head, body, *tensors)))
         else:
-            connection.send(self, head + body)
+            connection.send(self, b"".join((head, body, *(tensors or ()))))
 
     def name(self) -> TraceContext:
         """Give the request its names."""

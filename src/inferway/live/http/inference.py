@@ -19,7 +19,6 @@ from inferway.live.http.compression import SMALLEST, accepted, packing, unpackin
 from inferway.live.http.exchange import (
     ACCEPT_ENCODING,
     ENCODING,
-    FAILED,
     HEADER_LENGTH,
     JSON,
     OCTETS,
@@ -68,15 +67,6 @@ class Prepared(NamedTuple):
     message: messages.InferMessage | None = None
     ignored: int = 0
     arrays: Mapping[int, NDArray[Any]] = {}
-
-
-class Wanted(NamedTuple):
-    """The form in which the client wants its answer: its id, and the outputs, raw or not."""
-
-    infer: Infer
-    exchange: Exchange
-    id: str
-    outputs: list[tuple[Tensor, bool]]
 
 
 class Infer:
@@ -140,15 +130,13 @@ class Infer:
             _, refusal, body, message, ignored, before = exchange.prepared
             if refusal is not None:
                 raise refusal
-        binary_at = len(body)
-        text: bytes | bytearray | memoryview = body
-        if (value := exchange.headers.get(HEADER_LENGTH)) is not None:
-            binary_at = _header_length(value, binary_at)
-            text = memoryview(body)[:binary_at]
-            if binary_at > (limit := self.intake.limits.json_bytes):
-                raise RefusalError(413, long_json(limit))
+        binary_at, limit = _json_end(exchange, body), self.intake.limits.json_bytes
+        if HEADER_LENGTH in exchange.headers and binary_at > limit:
+            raise RefusalError(413, long_json(limit))
         if message is None:
-            message, ignored = read(text)
+            message, ignored = read(
+                body if binary_at == len(body) else memoryview(body)[:binary_at]
+            )
         self.site.stats.ignored += ignored
         schema, arrays = self.intake.schema, Arrays()
         for place, given in enumerate(message.inputs):
@@ -184,8 +172,8 @@ class Infer:
         asked = message.parameters
         raw = asked is not None and asked.binary_data_output
         outputs = self._outputs(message, raw) if message.outputs else self._forms[raw]
-        wanted = Wanted(self, exchange, message.id, outputs)
-        return self.intake.request(arrays, asked, reply, wanted, received_s)
+        # The form in which the client wants its answer: its id, and the outputs, raw or not.
+        return self.intake.request(arrays, asked, self.reply, (message.id, outputs), received_s)
 
     def _outputs(self, message: messages.InferMessage, raw: bool) -> list[tuple[Tensor, bool]]:
         wanted: dict[str, tuple[Tensor, bool]] = {}
@@ -196,17 +184,134 @@ class Infer:
             wanted[output.name] = tensor, as_raw
         return list(wanted.values())
 
+    def reply(self, request: InferRequest) -> None:
+        """Send what came of a request; RefusalError when the protocol cannot hold the answer."""
+        exchange: Exchange = request.raw
+        site, headers = self.site, self.headers
+        exchange.request = exchange.withdraw = None
+        extra = b""
+        if request.passed is not None:  # another node's answer, its body as it came
+            answer = request.passed
+            extra = answer.lines
+            if headers is not None:
+                extra = headers.passed(answer, exchange.path, site.now() - request.received_s)
+            exchange.respond(answer.status, answer.body, answer.kind, extra)
+            return
+        if request.outcome is not Outcome.ANSWERED:
+            assert request.outcome is not None
+            busy = request.outcome in (Outcome.REJECTED, Outcome.UNAVAILABLE)
+            if busy:
+                wait_s = min(LONGEST_RETRY_S, request.retry_after_s)
+                extra = b"Retry-After: %d\r\n" % max(1, math.ceil(wait_s))
+            if headers is not None:
+                # What has begun to run may have been run, unless whoever ran it said otherwise.
+                unserved = busy and (request.unserved or not request.started_s) and not request.lost
+                took_s = site.now() - request.received_s
+                extra += headers.own(exchange.path, took_s, request.variant, unserved)
+            exchange.refuse(request.status or STATUS[request.outcome], request.reason, extra)
+            return
+        if headers is not None:
+            extra = headers.own(exchange.path, request.latency_s, request.variant, False)
+        packed = ACCEPT_ENCODING in exchange.headers
+        if _is_long(request, packed=packed):
+            # The request has ended, and its place is free; only its answer is still being written.
+            beside = exchange.connection.listener.beside
+            exchange.request = beside.begin(self._reply_later(request, extra))
+            exchange.withdraw = asyncio.Task.cancel
+            return
+        if packed:
+            lines, kind, parts = codec.finished(self._packed(request, {}))
+        else:  # most of them
+            lines, kind, parts = self._encoded(request, {})
+        exchange.respond(200, parts[0], kind, extra + lines, parts[1:])
+
+    async def _reply_later(self, request: InferRequest, extra: bytes) -> None:
+        exchange: Exchange = request.raw
+        listener = exchange.connection.listener
+        try:
+            lines, kind, parts = await listener.beside.result(self._written(request))
+        except Exception as error:
+            exchange.request = exchange.withdraw = None
+            listener.broken(error)
+            exchange.refuse(500, "the answer could not be sent", extra)
+        else:
+            exchange.request = exchange.withdraw = None
+            exchange.respond(200, b"", kind, extra + lines, parts)
+
+    def _written(
+        self, request: InferRequest
+    ) -> Generator[int, None, tuple[bytes, bytes, list[bytes]]]:
+        """Write a long answer step by step, as `_packed` does."""
+        lists, outputs = {}, request.outputs or {}
+        for tensor, raw in request.context[1]:
+            if not raw:
+                lists[tensor.name] = yield from codec.long_to_json(outputs[tensor.name])
+        return (yield from self._packed(request, lists))
+
+    def _packed(
+        self, request: InferRequest, lists: Mapping[str, Any]
+    ) -> Generator[int, None, tuple[bytes, bytes, list[bytes]]]:
+        """Encode an answer, and pack it where the client can take that and it is worth it."""
+        lines, kind, parts = self._encoded(request, lists)
+        wish = request.raw.headers.get(ACCEPT_ENCODING, b"")
+        encoding = accepted(wish) if sum(map(len, parts)) >= SMALLEST else None
+        if encoding is not None:
+            yield 0
+            parts = yield from packing(parts, encoding)
+            lines += b"Content-Encoding: %s\r\n" % encoding
+        return lines, kind, parts
+
+    def _encoded(
+        self, request: InferRequest, lists: Mapping[str, Any]
+    ) -> tuple[bytes, bytes, list[bytes]]:
+        """Encode an answer: header lines, type, and its JSON with the raw outputs after it.
+
+        `lists` has the JSON of outputs that has been written before.
+        """
+        outputs, exchange = request.outputs or {}, request.raw
+        identity, wanted = request.context
+        described = []
+        parts = [b""]
+        for tensor, raw in wanted:
+            name, datatype = tensor.name, tensor.datatype
+            array, size, data = outputs[name], None, None
+            if raw:
+                parts.append(codec.to_bytes(datatype, array))
+                size = messages.BinarySize(len(parts[-1]))
+            else:
+                data = lists[name] if lists else codec.to_json(name, datatype, array)
+            described.append(messages.OutputMessage(name, datatype, array.shape, size, data))
+        parameters = answer_parameters(request)
+        if exchange.connection.listener.hops:
+            parameters.accuracy_balance = None
+        message = messages.AnswerMessage(
+            self.site.task, request.variant, parameters, described, identity
+        )
+        parts[0] = messages.encode(message)
+        lines = _VARY if ACCEPT_ENCODING in exchange.headers else b""
+        if len(parts) == 1:
+            return lines, JSON, parts
+        return lines + b"Inference-Header-Content-Length: %d\r\n" % len(parts[0]), OCTETS, parts
+
+
+def _is_long(request: InferRequest, *, packed: bool) -> bool:
+    """Tell an answer that would hold up the event loop: much JSON, or much to pack."""
+    outputs, elements, size = request.outputs or {}, 0, 0
+    for tensor, raw in request.context[1]:
+        array = outputs[tensor.name]
+        if tensor.datatype == "BYTES":
+            return False  # what cannot be written is to be said before the request has ended
+        elements += 0 if raw else array.size
+        size += array.nbytes
+    return elements > LONG or (packed and size > LONG_PACKED)
+
 
 def prepare(exchange: Exchange, limits: Limits, received_s: float, *, numbers: bool) -> bool:
-    """Unpack a body that was whole at a time and read its JSON, where these are much work.
+    """Unpack a body that was whole at a time, and read its JSON where that is long, step by step.
 
-    The exchange gets `prepared` where its body is packed, or its JSON long; long lists of numbers
-    are read too where that is asked. Returns False where the exchange's handler will be found again
-    when that is done.
+    The exchange gets `prepared`; long lists of `numbers` are read too where that is asked. Returns
+    False where the exchange's handler will be found again when that is done.
     """
-    packed = ENCODING in exchange.headers
-    if not packed and _json_end(exchange, exchange.body) <= codec.LARGE:
-        return True
     connection = exchange.connection
     listener = connection.listener
     work = _work(exchange, limits, received_s, numbers)
@@ -229,15 +334,14 @@ def prepare(exchange: Exchange, limits: Limits, received_s: float, *, numbers: b
         except Exception as error:
             if not isinstance(error, RefusalError):
                 listener.broken(error)
-                error = RefusalError(500, FAILED)
+                error = RefusalError(500, "the server failed on this request")
             exchange.prepared = Prepared(received_s, error)
         exchange.request = exchange.withdraw = None
         connection.handle(exchange)
 
     try:
         try:
-            if packed:  # most bodies end with the first step
-                count(next(work))
+            count(next(work))  # most bodies end with the first step
         except StopIteration as end:
             keep(end.value)
             return True
@@ -278,21 +382,16 @@ def _work(
 
 
 def _json_end(exchange: Exchange, body: bytes | bytearray) -> int:
-    value = exchange.headers.get(HEADER_LENGTH)
+    """Find where the JSON of a body ends; RefusalError where its header is wrong about it."""
+    value, size = exchange.headers.get(HEADER_LENGTH), len(body)
     if value is None:
-        return len(body)
-    # What is wrong with it is said where the body is taken apart.
-    return min(int(value), len(body)) if value.isdigit() and len(value) <= 18 else 0
-
-
-def _header_length(value: bytes, limit: int) -> int:
+        return size
     if not value.isdigit() or len(value) > 18:
         shown = value[:32].decode("latin-1")
         raise RefusalError(400, f"Inference-Header-Content-Length is {shown!r}, expected a number")
-    length = int(value)
-    if length > limit:
+    if (length := int(value)) > size:
         raise RefusalError(
-            400, f"Inference-Header-Content-Length is {length}, the body has {limit} bytes"
+            400, f"Inference-Header-Content-Length is {length}, the body has {size} bytes"
         )
     return length
 
@@ -350,125 +449,3 @@ def unknown_in(names: Iterable[str], kind: type[msgspec.Struct]) -> set[str]:
                     400, f"unknown parameter {name[:_LONGEST_SHOWN]!r}; did you mean {near!r}?"
                 )
     return unknown
-
-
-def reply(request: InferRequest) -> None:
-    """Send what came of a request; RefusalError when the protocol cannot hold the answer."""
-    wanted: Wanted = request.context
-    exchange, site, headers = wanted.exchange, wanted.infer.site, wanted.infer.headers
-    exchange.request = exchange.withdraw = None
-    extra = b""
-    if request.passed is not None:  # another node's answer, its body as it came
-        answer = request.passed
-        extra = answer.lines
-        if headers is not None:
-            extra = headers.passed(answer, exchange.path, site.now() - request.received_s)
-        exchange.respond(answer.status, answer.body, answer.kind, extra)
-        return
-    if request.outcome is not Outcome.ANSWERED:
-        assert request.outcome is not None
-        busy = request.outcome in (Outcome.REJECTED, Outcome.UNAVAILABLE)
-        if busy:
-            wait_s = min(LONGEST_RETRY_S, request.retry_after_s)
-            extra = b"Retry-After: %d\r\n" % max(1, math.ceil(wait_s))
-        if headers is not None:
-            # What has begun to run may have been run, unless whoever ran it said otherwise.
-            unserved = busy and (request.unserved or not request.started_s) and not request.lost
-            took_s = site.now() - request.received_s
-            extra += headers.own(exchange.path, took_s, request.variant, unserved)
-        exchange.refuse(request.status or STATUS[request.outcome], request.reason, extra)
-        return
-    if headers is not None:
-        extra = headers.own(exchange.path, request.latency_s, request.variant, False)
-    encoding = exchange.headers.get(ACCEPT_ENCODING)
-    if _is_long(request, wanted.outputs, packed=encoding is not None):
-        # The request has ended, and its place is free; only its answer is still being written.
-        beside = exchange.connection.listener.beside
-        exchange.request = beside.begin(_reply_later(request, wanted, extra))
-        exchange.withdraw = asyncio.Task.cancel
-        return
-    lines, kind, parts = _encoded(request, wanted, {})
-    if encoding is not None and sum(map(len, parts)) >= SMALLEST:
-        encoding = accepted(encoding)
-        if encoding is not None:
-            parts = codec.finished(packing(parts, encoding))
-            lines += b"Content-Encoding: %s\r\n" % encoding
-    exchange.respond(200, parts[0], kind, extra + lines, parts[1:])
-
-
-def _is_long(request: InferRequest, wanted: list[tuple[Tensor, bool]], *, packed: bool) -> bool:
-    """Tell an answer that would hold up the event loop: much JSON, or much to pack."""
-    outputs, elements, size = request.outputs, 0, 0
-    assert outputs is not None
-    for tensor, raw in wanted:
-        array = outputs[tensor.name]
-        if tensor.datatype == "BYTES":
-            return False  # what cannot be written is to be said before the request has ended
-        elements += 0 if raw else array.size
-        size += array.nbytes
-    return elements > LONG or (packed and size > LONG_PACKED)
-
-
-async def _reply_later(request: InferRequest, wanted: Wanted, extra: bytes) -> None:
-    exchange = wanted.exchange
-    listener = exchange.connection.listener
-    try:
-        lines, kind, parts = await listener.beside.result(_written(request, wanted))
-    except Exception as error:
-        exchange.request = exchange.withdraw = None
-        listener.broken(error)
-        exchange.refuse(500, "the answer could not be sent", extra)
-    else:
-        exchange.request = exchange.withdraw = None
-        exchange.respond(200, b"", kind, extra + lines, parts)
-
-
-def _written(
-    request: InferRequest, wanted: Wanted
-) -> Generator[int, None, tuple[bytes, bytes, list[bytes]]]:
-    """Write a long answer step by step: header lines, type, and the body in pieces."""
-    outputs = request.outputs
-    assert outputs is not None
-    lists = {}
-    for tensor, raw in wanted.outputs:
-        if not raw:
-            lists[tensor.name] = yield from codec.long_to_json(outputs[tensor.name])
-    lines, kind, parts = _encoded(request, wanted, lists)
-    encoding = accepted(wanted.exchange.headers.get(ACCEPT_ENCODING, b""))
-    if encoding is not None:
-        yield 0
-        parts = yield from packing(parts, encoding)
-        lines += b"Content-Encoding: %s\r\n" % encoding
-    return lines, kind, parts
-
-
-def _encoded(
-    request: InferRequest, wanted: Wanted, lists: Mapping[str, Any]
-) -> tuple[bytes, bytes, list[bytes]]:
-    """Encode an answer: header lines, type, and its JSON with the raw outputs after it.
-
-    `lists` has the JSON of outputs that has been written before.
-    """
-    outputs, exchange = request.outputs, wanted.exchange
-    assert outputs is not None
-    listed = []
-    parts = [b""]
-    for tensor, raw in wanted.outputs:
-        name, datatype = tensor.name, tensor.datatype
-        array, size, data = outputs[name], None, None
-        if raw:
-            parts.append(codec.to_bytes(datatype, array))
-            size = messages.BinarySize(len(parts[-1]))
-        else:
-            data = lists[name] if lists else codec.to_json(name, datatype, array)
-        listed.append(messages.OutputMessage(name, datatype, array.shape, size, data))
-    parameters = answer_parameters(request)
-    if exchange.connection.listener.hops:
-        parameters.accuracy_balance = None
-    task = wanted.infer.site.task
-    message = messages.AnswerMessage(task, request.variant, parameters, listed, wanted.id)
-    parts[0] = messages.encode(message)
-    lines = _VARY if ACCEPT_ENCODING in exchange.headers else b""
-    if len(parts) == 1:
-        return lines, JSON, parts
-    return lines + b"Inference-Header-Content-Length: %d\r\n" % len(parts[0]), OCTETS, parts

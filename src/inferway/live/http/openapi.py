@@ -10,15 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from inferway.protocol.messages import (
-    AnswerMessage,
-    IndexEntry,
-    IndexMessage,
-    InferMessage,
-    InputMessage,
-    ServerMetadata,
-    TaskMetadata,
-)
+from inferway.protocol import messages
 from inferway.version import __version__
 
 _REF: Final = "#/components/schemas/{name}"
@@ -59,10 +51,11 @@ def document() -> dict[str, Any]:
     """Make the document."""
     # Data that is decoded later has no schema of its own.
     many: Any = list
-    given = _with(InputMessage, data=list[Any])
-    asked = _with(InferMessage, inputs=many[given])
+    given = _with(messages.InputMessage, data=list[Any])
+    asked = _with(messages.InferMessage, inputs=many[given])
     kinds = (
-        asked, AnswerMessage, ServerMetadata, TaskMetadata, IndexMessage, list[IndexEntry],
+        asked, messages.AnswerMessage, messages.ServerMetadata, messages.TaskMetadata,
+        messages.IndexMessage, list[messages.IndexEntry],
     )  # fmt: skip
     schemas, components = msgspec.json.schema_components(kinds, ref_template=_REF)
     infer, answer, server, task, wanted, listed = schemas

@@ -13,15 +13,9 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from cryptography import x509
+from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-    load_pem_private_key,
-)
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from inferway.files import write_whole
@@ -35,6 +29,7 @@ BACKDATED = timedelta(hours=1)
 LONGEST_NAME = 64  # of a common name, in characters (RFC 5280, ub-common-name)
 # Certificates are renewed in the last third of their time.
 RENEWED_IN_LAST = 1 / 3
+_PEM = serialization.Encoding.PEM
 _BOTH_SIDES = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
 
 
@@ -113,7 +108,7 @@ def issue(
 
 def _authority(
     folder: Path, at: datetime, longest: timedelta
-) -> tuple[Issued, EllipticCurvePrivateKey, x509.Certificate]:
+) -> tuple[Issued, ec.EllipticCurvePrivateKey, x509.Certificate]:
     """Read the folder's authority, or make one."""
     path, key_path = folder / f"{AUTHORITY}.pem", folder / f"{AUTHORITY}.key"
     state: State = "new"
@@ -121,13 +116,13 @@ def _authority(
     if path.exists() or key_path.exists():
         try:
             certificate = x509.load_pem_x509_certificate(path.read_bytes())
-            key = load_pem_private_key(key_path.read_bytes(), password=None)
+            key = serialization.load_pem_private_key(key_path.read_bytes(), password=None)
         except (OSError, ValueError, TypeError) as error:
             raise CertificateError(
                 f"{path} and {key_path} are no authority with its key ({error}); move them away to "
                 "have a new one made, which replaces every node's certificate"
             ) from None
-        if not isinstance(key, EllipticCurvePrivateKey) or (
+        if not isinstance(key, ec.EllipticCurvePrivateKey) or (
             certificate.public_key() != key.public_key()
         ):
             raise CertificateError(f"{key_path} is not the key of {path}, or not one of this tool")
@@ -161,9 +156,9 @@ def _made(
     path: Path,
     common: str,
     begins_and_holds: tuple[datetime, timedelta],
-    signer: EllipticCurvePrivateKey | None = None,
+    signer: ec.EllipticCurvePrivateKey | None = None,
     issuer: x509.Certificate | None = None,
-) -> tuple[EllipticCurvePrivateKey, x509.Certificate]:
+) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
     """Make a key and its certificate, and save both: a node's or, without an issuer, its own."""
     at, holds = begins_and_holds
     key, authority = ec.generate_private_key(ec.SECP256R1()), issuer is None
@@ -198,8 +193,11 @@ def _made(
     for extension in extensions:
         builder = builder.add_extension(extension, critical=False)
     certificate = builder.sign(signer or key, SHA256())
-    _save(key_path, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-    _save(path, certificate.public_bytes(Encoding.PEM))
+    _save(
+        key_path,
+        key.private_bytes(_PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()),
+    )
+    _save(path, certificate.public_bytes(_PEM))
     return key, certificate
 
 

@@ -10,8 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from inferway.live.http.exchange import NAMES, Exchange
-from inferway.live.http.trace_context import TraceContext
+from inferway.live.http.exchange import NAMES, Exchange, TraceContext
 from inferway.live.request import InferRequest, NodeCondition, Outcome, outcome_of
 from inferway.live.tracing import Attempt, RequestSpan, Tracer, attempts_of
 from inferway.live.upstream.connections import UpstreamCall

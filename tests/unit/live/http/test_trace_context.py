@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from inferway.live.http.trace_context import MOST_BYTES, TraceContext, carried, members_of
+from inferway.live.http.exchange import MOST_BYTES, TraceContext, carried, members_of
 
 PARENT = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 MANY = b",".join(b"k%d=%d" % (i, i) for i in range(32))

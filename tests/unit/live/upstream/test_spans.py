@@ -10,7 +10,7 @@ import pytest
 import uvloop
 from chain import line
 
-from inferway.live.http.trace_context import TraceContext
+from inferway.live.http.exchange import TraceContext
 from inferway.live.request import NodeCondition
 from inferway.live.upstream.spans import Spans
 
