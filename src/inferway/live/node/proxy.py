@@ -26,7 +26,6 @@ from inferway.live.request import NodeCondition
 from inferway.live.security.keys import ANYBODY
 from inferway.live.site import TaskSite
 from inferway.live.upstream.breaker import time_limit_s
-from inferway.live.upstream.connections import UpstreamCall
 from inferway.live.upstream.headers import (
     BAD_GATEWAY,
     ConnectError,
@@ -42,7 +41,7 @@ from inferway.live.upstream.headers import (
     target_of,
 )
 from inferway.live.upstream.spans import Relayed, Spans
-from inferway.live.upstream.upstream import Upstream
+from inferway.live.upstream.upstream import Upstream, UpstreamCall
 from inferway.protocol import RefusalError
 
 _BEFORE: Final = b"/v2/models/"

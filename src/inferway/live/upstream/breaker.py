@@ -1,16 +1,21 @@
-"""When a neighbor is asked less, or nothing: pure rules, to which times come in.
+"""When a neighbor is asked less, or nothing: pure rules, and the question whether it lives.
 
 A circuit breaker opens after failures and closes again after a probe. A neighbor that hangs as a
-whole is found out by questions on a connection of their own (`Suspicion`). One whose health is well
-and whose answers do not come, or never end, has its requests taken back (`time_limit_s`).
+whole is found out by questions on a connection of their own (`Suspicion`, `why_dead`). One whose
+health is well and whose answers do not come, or never end, has its requests taken back
+(`time_limit_s`).
 """
 
 from __future__ import annotations
 
+import asyncio
 import math
-import time
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Awaitable, Callable
+from time import monotonic
+from typing import Any, Final, TypeVar
+
+from inferway.live.upstream.headers import Response
+from inferway.protocol.http1 import ClientConnection, ConnectionPool, connect_failure
 
 # Failures in a row that open a breaker.
 FAILURES: Final = 3
@@ -46,6 +51,16 @@ LEAST_SHARE: Final = 0.4
 # Share of it for the one request that shows whether a neighbor works: until then it did not.
 TRIAL: Final = 0.25
 
+# For the connection of a question, and then for its answer beside the round trips that the
+# connection showed.
+ALIVE_S: Final = 0.5
+# A limit that this process itself kept by so much too late goes on for as long as that.
+SLACK_S: Final = 0.05
+# Round trips between the connection and the answer, with TLS, and one to spare.
+_TRIPS: Final = {False: 2.0, True: 3.0}
+
+T = TypeVar("T")
+
 
 class CircuitBreaker:
     """Closed while a neighbor answers, open after failures, half open for one probe at a time.
@@ -56,7 +71,7 @@ class CircuitBreaker:
     closed, and `due_s` when the next probe may, inf while closed.
     """
 
-    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, now: Callable[[], float] = monotonic) -> None:
         self.now = now
         self._strikes, self._wait_s = 0, FIRST_WAIT_S
         self.closed, self.trial, self.due_s = True, False, math.inf
@@ -142,3 +157,79 @@ def time_limit_s(predicted_s: float, size: int, nodes: int = 0) -> float:
         return math.inf
     share = max(SHARE**nodes, LEAST_SHARE)
     return share * max(LIMIT_FACTOR * predicted_s, LIMIT_LEAST_S) + BYTE_S * size
+
+
+async def why_dead(
+    pool: ConnectionPool, name: str, question: bytes, rtt_s: float
+) -> tuple[str, bool]:
+    """Ask a pool's server, on a connection of its own, why it does not live; empty where it does.
+
+    The connections that there are may be what is wrong, or carry what is being waited for. A slow
+    link is no fault of the server: the connection, which the kernel at the other end makes, shows
+    how slow it is; `rtt_s` is what is known of it before, else 0. Where it is of use afterwards,
+    the pool keeps the connection. The second value says whether the server has refused it, which
+    says nothing of others that it has.
+    """
+    loop, begun_s = asyncio.get_running_loop(), monotonic()
+    ended: asyncio.Future[tuple[Any, bool]] = loop.create_future()
+
+    def end(_: ClientConnection, answer: Response | str, keep: bool = False) -> None:
+        if not ended.done():
+            ended.set_result((answer, keep))
+
+    def lost(connection: ClientConnection, wrong: str) -> None:
+        end(connection, f"is not understood: {wrong}" if wrong else "closed the connection")
+
+    connection = ClientConnection(Response, end, lost)
+
+    async def exchange() -> tuple[Any, bool]:
+        if pool.tls is not None:
+            transport = await loop.start_tls(
+                connection.transport, connection, pool.tls, server_hostname=pool.server_name
+            )
+            if transport is None:
+                raise ConnectionResetError("the connection ended")
+            connection.connection_made(transport)
+        connection.call = question
+        connection.send(question)
+        return await ended
+
+    reason, refused, kept = "", False, False
+    try:
+        connecting = loop.create_connection(lambda: connection, pool.host, pool.port)
+        await within(ALIVE_S + rtt_s, connecting)
+        trips_s = _TRIPS[pool.tls is not None] * (monotonic() - begun_s)
+        answer, keep = await within(ALIVE_S + trips_s, exchange())
+        if isinstance(answer, str) or answer.status != 200:
+            said = answer if isinstance(answer, str) else f"answered {answer.status}"
+            reason = f"{said} when it was asked whether it lives"
+        elif keep:
+            connection.call, kept = None, True
+            pool.adopt(connection)
+    except TimeoutError:
+        reason = f"did not say within {1e3 * ALIVE_S:g} ms that it lives"
+    except OSError as error:
+        refused = isinstance(error, ConnectionRefusedError)
+        reason = f"cannot be reached: {connect_failure(error)}"
+    except Exception as error:  # whoever waits for this is to hear of it whatever happens
+        reason = f"could not be asked whether it lives: {error}"
+    finally:
+        if connection.transport is not None and not kept:
+            connection.abort()
+    return reason and f"node {name} {reason}", refused
+
+
+async def within(limit_s: float, work: Awaitable[T]) -> T:
+    """Wait for something so long, as far as this process has had the time; else TimeoutError."""
+    task = asyncio.ensure_future(work)
+    try:
+        while True:
+            due_s = monotonic() + limit_s
+            await asyncio.wait((task,), timeout=limit_s)
+            if task.done():
+                return task.result()
+            limit_s = monotonic() - due_s
+            if limit_s < SLACK_S:
+                raise TimeoutError
+    finally:
+        task.cancel()

@@ -18,7 +18,6 @@ from inferway.live.local import CutShortError, ModelInstance
 from inferway.live.request import EXPIRED, InferRequest, Job, Outcome, RequestBatch, outcome_of
 from inferway.live.threads import run_detached
 from inferway.live.upstream.breaker import time_limit_s
-from inferway.live.upstream.connections import UpstreamCall
 from inferway.live.upstream.headers import (
     BAD_GATEWAY,
     ConnectError,
@@ -31,7 +30,7 @@ from inferway.live.upstream.headers import (
 )
 from inferway.live.upstream.rtt import differ
 from inferway.live.upstream.spans import Spans
-from inferway.live.upstream.upstream import Upstream
+from inferway.live.upstream.upstream import Upstream, UpstreamCall
 from inferway.protocol.inference import AnswerError, content_lines, decode, encode
 from inferway.runtime import Arrays, RemoteError, RemoteRuntime
 

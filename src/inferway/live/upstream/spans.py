@@ -13,8 +13,8 @@ from typing import Any, Final
 from inferway.live.http.exchange import NAMES, Exchange, TraceContext
 from inferway.live.request import InferRequest, NodeCondition, Outcome, outcome_of
 from inferway.live.tracing import Attempt, RequestSpan, Tracer, attempts_of
-from inferway.live.upstream.connections import UpstreamCall
 from inferway.live.upstream.headers import ConnectError, ForwardHeaders, Response, decoded
+from inferway.live.upstream.upstream import UpstreamCall
 
 _OUTCOME: Final = "inferway.outcome"
 # Of a forward: the other node, or the way to it, is at fault.

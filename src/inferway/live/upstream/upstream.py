@@ -17,8 +17,8 @@ from inferway.live.upstream.breaker import (
     CircuitBreaker,
     Suspicion,
     suspect_after_s,
+    why_dead,
 )
-from inferway.live.upstream.connections import UpstreamCall, why_dead
 from inferway.live.upstream.headers import ConnectError, Response, encoded, live_head
 from inferway.live.upstream.rtt import SEGMENTS_BYTES, OnChange, RoundTrips
 from inferway.protocol.address import joined
@@ -45,6 +45,50 @@ ERRORS: Final = 5
 
 # Told whether the neighbor takes requests from now on, and why not.
 Watcher = Callable[[bool, str], None]
+
+
+class UpstreamCall:
+    """One request on its way to a neighbor and back.
+
+    `done` is called once with the answer or the failure, unless it is canceled; never before the
+    call that made it has returned. The answer to one that `asks` for health says nothing of how
+    requests fare.
+    """
+
+    connection: ClientConnection | None = None
+    # What goes on with it, where it waits for an emulated latency.
+    timer: asyncio.TimerHandle | None = None
+    ended = False
+    late = False  # Whether its answer is to be late by half of an emulated latency, as it was
+    since_s = 0.0  # Since when it waits for a connection, on the monotonic clock, where it had to
+
+    def __init__(
+        self,
+        pool: ConnectionPool,
+        head: bytes,
+        body: bytes | Sequence[bytes],
+        done: Callable[[Response | ConnectError], None],
+        predicted_s: float = 0.0,
+        limit_s: float = inf,
+        *,
+        asks: bool = False,
+    ) -> None:
+        self._pool, self.head, self.body, self.done = pool, head, body, done
+        self.predicted_s, self.limit_s, self.asks = predicted_s, limit_s, asks
+
+    def cancel(self) -> None:
+        """Nobody waits for the answer: the connection that carries the request is closed."""
+        if not self.ended:
+            self.ended = True
+            if self.timer is not None:
+                self.timer.cancel()
+            self._pool.withdraw(self)
+
+    def hand_on(self, result: Response | ConnectError) -> None:
+        """Tell whoever waits for it what came of it."""
+        if not self.ended:
+            self.ended, self.timer = True, None
+            self.done(result)
 
 
 class Upstream(ConnectionPool):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from neighbor import LIMIT_S, OK, Neighbor, Visit, until
 
-from inferway.live.upstream import connections, upstream
+from inferway.live.upstream import breaker, upstream
 from inferway.live.upstream.headers import ConnectError, Response
 from inferway.live.upstream.upstream import Upstream
 
@@ -244,7 +244,7 @@ def test_a_refused_connection_opens_the_breaker_until_a_probe_is_answered(run: A
 def test_one_that_is_said_to_be_back_is_asked_at_once(
     run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "ALIVE_S", 60.0)
+    monkeypatch.setattr(breaker, "ALIVE_S", 60.0)
 
     async def main() -> None:
         neighbor = await Neighbor().start()
@@ -286,7 +286,7 @@ def test_a_neighbor_known_to_be_gone_fails_what_waits_for_it(run: Any) -> None:
 def test_a_probe_that_is_not_answered_is_given_up(
     run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "ALIVE_S", 0.05)
+    monkeypatch.setattr(breaker, "ALIVE_S", 0.05)
 
     async def main() -> None:
         neighbor = await Neighbor().start()
