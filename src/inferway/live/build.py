@@ -275,6 +275,6 @@ def models_of(task: Task, variants: Sequence[str]) -> tuple[Signature, Mapping[s
             raise LoadError(f"{silent}, and nothing else says what the task takes and gives")
         for runtime in loaded.values():
             if isinstance(runtime, RemoteRuntime):
-                runtime.expect(signature)
+                runtime.known_signature = runtime.known_signature or signature
         undo.pop_all()
     return signature, loaded

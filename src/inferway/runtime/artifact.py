@@ -103,7 +103,16 @@ def read(
             f"{path}: the model file is larger than the limit of {max_bytes:,} bytes"
         )
     if digest is not None:
-        _check_digest(path, content, digest)
+        try:
+            expected = canonical(digest)
+        except ValueError as error:
+            raise ArtifactError(f"{path}: {error}") from None
+        actual = digest_of(content)
+        if actual != expected:
+            raise ArtifactError(
+                f"{path}: the model file's digest is {actual}, expected {expected}; "
+                "the file is damaged or another one"
+            )
     model, checked = _parse(path, content)
     for entry in model.opset_import:
         if entry.domain in ("", "ai.onnx") and not OLDEST_OPSET <= entry.version <= newest_opset():
@@ -153,19 +162,6 @@ def newest_opset() -> int:
     return OLDEST_OPSET
 
 
-def _check_digest(path: Path, content: bytes, digest: str) -> None:
-    try:
-        expected = canonical(digest)
-    except ValueError as error:
-        raise ArtifactError(f"{path}: {error}") from None
-    actual = digest_of(content)
-    if actual != expected:
-        raise ArtifactError(
-            f"{path}: the model file's digest is {actual}, expected {expected}; "
-            "the file is damaged or another one"
-        )
-
-
 def _parse(path: Path, content: bytes) -> tuple[onnx.ModelProto, bytes]:
     import onnx
 
@@ -175,11 +171,9 @@ def _parse(path: Path, content: bytes) -> tuple[onnx.ModelProto, bytes]:
     try:
         model = onnx.load_model_from_string(content)
     except Exception as error:  # protobuf's error type is not a dependency of ours
-        _refuse_foreign(path)
-        raise ArtifactError(f"{refusal}: the file is damaged or of another format") from error
+        raise _not_onnx(path, "the file is damaged or of another format") from error
     if not model.graph.output:
-        _refuse_foreign(path)
-        raise ArtifactError(f"{refusal}: it holds no graph with an output")
+        raise _not_onnx(path, "it holds no graph with an output")
     # Before anything else looks at the model: the checker, too, opens files that it names.
     _check_alone(path, model)
     model.DiscardUnknownFields()
@@ -200,15 +194,15 @@ def _parse(path: Path, content: bytes) -> tuple[onnx.ModelProto, bytes]:
     return model, checked
 
 
-def _refuse_foreign(path: Path) -> None:
+def _not_onnx(path: Path, reason: str) -> ArtifactError:
     """Say how what is no ONNX becomes some, where the name of the file tells what it is."""
-    known = _FOREIGN.get(path.suffix.lower())
-    if known is not None:
-        kind, export = known
-        raise ArtifactError(
-            f"{path}: {kind}, and only ONNX can be run: export it {export}, with a dynamic batch "
-            "as the first axis"
-        )
+    kind, export = _FOREIGN.get(path.suffix.lower(), ("", ""))
+    if not kind:
+        return ArtifactError(f"{path}: not a whole ONNX model: {reason}")
+    return ArtifactError(
+        f"{path}: {kind}, and only ONNX can be run: export it {export}, with a dynamic batch as "
+        "the first axis"
+    )
 
 
 def _check_alone(path: Path, model: onnx.ModelProto) -> None:

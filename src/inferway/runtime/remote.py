@@ -106,11 +106,6 @@ class RemoteRuntime:
         """Calls made again because the first connection ended before they were out."""
         return sum(one.retried for one in self._made)
 
-    def expect(self, signature: Signature) -> None:
-        """Say what the model must have, where its server has not said what it has."""
-        if self.known_signature is None:
-            self.known_signature = signature
-
     def learn(self) -> None:
         """Ask the server, in this thread, for the model's signature and for what it can take.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
@@ -150,12 +151,11 @@ def settings(
 
 def _each(address: str) -> list[str]:
     """Write out a name's addresses, of which Zenoh would listen at the first alone."""
-    try:
+    with suppress(OSError, ValueError):
         host, port = split(address)
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except (OSError, ValueError):
-        return [address]  # what is wrong with it Zenoh says
-    return list(dict.fromkeys(joined(str(one[4][0]), port or 0) for one in found))
+        return list(dict.fromkeys(joined(str(one[4][0]), port or 0) for one in found))
+    return [address]  # what is wrong with it Zenoh says
 
 
 def _rules(

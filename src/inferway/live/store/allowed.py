@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from pathlib import Path
@@ -123,12 +124,10 @@ class Allowed:
 
     def redirected(self, source: ModelSource, location: str) -> ModelSource:
         """Check where a server says that a model is: ForbiddenSourceError, for any file too."""
+        with suppress(ValueError):
+            location = urljoin(source.uri, location)
         try:
-            uri = urljoin(source.uri, location)
-        except ValueError:
-            uri = location
-        try:
-            there = self.source(uri)
+            there = self.source(location)
         except ForbiddenSourceError as error:
             raise ForbiddenSourceError(f"{shown(source.uri)} redirects: {error}") from None
         if there.is_file:
@@ -207,10 +206,6 @@ def _matches(allowed: str, host: str, port: int) -> bool:
 
 
 def _is_host(name: str) -> bool:
-    if _HOST.fullmatch(name):
-        return True
-    try:
-        ip_address(name)
-    except ValueError:
-        return False
-    return True
+    with suppress(ValueError):
+        return bool(_HOST.fullmatch(name) or ip_address(name))
+    return False

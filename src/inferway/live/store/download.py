@@ -81,12 +81,11 @@ class Partial:
 
     def validator(self, uri: str) -> str | None:
         """Tell the entity tag under which a server gave the bytes that are there, if it did."""
-        try:
+        with suppress(OSError, *UNREADABLE, KeyError, TypeError):
             origin = json.loads(self._origin.read_bytes())
             # The URI may hold keys, so that only its hash is kept.
             return str(origin["etag"]) if origin["uri"] == _hash_of(uri) else None
-        except (OSError, *UNREADABLE, KeyError, TypeError):
-            return None
+        return None
 
     def restart(self, uri: str = "", etag: str | None = None) -> None:
         """Forget what is there: all bytes come anew, from a server that gives them this tag."""

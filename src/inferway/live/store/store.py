@@ -322,8 +322,6 @@ class ModelStore:
 
 
 def _hash(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
-    except OSError:
-        return ""
+    with suppress(OSError), path.open("rb") as file:
+        return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
+    return ""

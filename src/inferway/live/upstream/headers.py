@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import lru_cache
 from http import HTTPStatus
 from typing import Final, NamedTuple
@@ -245,10 +246,9 @@ class Response:
     @property
     def said(self) -> str:
         """Error that it states; empty where it says nothing."""
-        try:
+        with suppress(*UNREADABLE):
             return msgspec.json.decode(self.body, type=ErrorMessage).error
-        except UNREADABLE:
-            return ""
+        return ""
 
     @property
     def is_strange_failure(self) -> bool:
