@@ -24,9 +24,8 @@ from inferway.version import __version__
 if TYPE_CHECKING:
     from inferway.deployment import Deployment, DeploymentError, load, schema
     from inferway.dispatch.replay import replay
-    from inferway.experiments.bounded import bound
     from inferway.experiments.driven import drive
-    from inferway.experiments.findings import check
+    from inferway.experiments.findings import bound, check
     from inferway.experiments.networks import place
     from inferway.experiments.planned import plan
     from inferway.experiments.simulation import simulate
@@ -38,9 +37,8 @@ if TYPE_CHECKING:
 _FROM = {
     "inferway.deployment": ("Deployment", "DeploymentError", "load", "schema"),
     "inferway.dispatch.replay": ("replay",),
-    "inferway.experiments.bounded": ("bound",),
     "inferway.experiments.driven": ("drive",),
-    "inferway.experiments.findings": ("check",),
+    "inferway.experiments.findings": ("bound", "check"),
     "inferway.experiments.networks": ("place",),
     "inferway.experiments.planned": ("plan",),
     "inferway.experiments.simulation": ("simulate",),

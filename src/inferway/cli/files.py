@@ -104,7 +104,7 @@ def bound(file: options.File, node: options.Node = None, json: terminal.Json = F
     That is the greatest rate at which the target can be kept, and the least response time.
     """
     from inferway.dispatch.bounds import UnreachableError
-    from inferway.experiments.bounded import tables
+    from inferway.experiments.findings import tables
 
     deployment = options.opened(file)
     try:

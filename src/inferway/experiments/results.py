@@ -127,6 +127,7 @@ EXPLAINED: Final = (
 _DRAWS: Final = 100
 _NORMAL: Final = 1.959964
 _RESAMPLES: Final = 4000
+_BLOCK: Final = 1_000_000  # numbers of one block of resamples, which bounds the memory
 
 Again = Callable[[Results], Sequence[Claim]]
 Floats = NDArray[np.float64]
@@ -220,7 +221,7 @@ def cluster_bootstrap(values: ArrayLike, cluster: ArrayLike, *, seed: int) -> tu
     count = np.bincount(index).astype(np.float64)
     rng = np.random.default_rng(seed)
     share = np.full(len(count), 1 / len(count))
-    block = max(1, 1_000_000 // len(count))  # bounds the memory
+    block = max(1, _BLOCK // len(count))
     means = []
     for start in range(0, _RESAMPLES, block):
         rows = min(block, _RESAMPLES - start)

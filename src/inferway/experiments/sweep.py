@@ -420,43 +420,28 @@ def draw(axes: Sequence[Axis], frame: pd.DataFrame, title: str = "") -> Drawing 
     if across is None or _MEAN not in frame:
         return None
     others = [one for one in axes if one is not across]
-    frame = frame[frame[_MEAN].notna()]
-    name = f"{across.key}, {across.unit}" if across.unit.strip() else across.key
+    unit = f", {across.unit}" if across.unit.strip() else ""
     texts = {"rate": "arrival rate, 1/s", "accuracy_target": "accuracy target"}
-    name = texts.get(across.key, name)
-    x = sorted(value.number for value in across.values if value.number is not None)
-    scale: Any = "linear"
-    if min(x) > 0 and len(x) > 2 and max(x) > _WIDE * min(x):
-        steps = np.diff(np.log(x))
-        scale = "log" if math.isclose(steps.max(), steps.min(), rel_tol=0.2) else "linear"
-    tasks = dict.fromkeys(frame["task"])
-    shown = []
-    for task in tasks:
-        rows = frame[frame["task"] == task]
-        head = f"task {task}" if len(tasks) > 1 else ""
-        shown += [
-            Panel(
-                head,
-                name,
-                up,
-                curves,
-                scale_across=scale,
-                scale_up=scale_up,
-                limits_up=ends,
-            )
-            for up, curves, scale_up, ends in (
-                _times(rows, across, others),
-                _accuracies(rows, across, others),
-            )
-        ]
+    x = np.array(sorted(value.number for value in across.values if value.number is not None))
+    wide = len(x) > 2 and x[0] > 0 and x[-1] > _WIDE * x[0]
+    steps = np.diff(np.log(x)) if wide else np.array([0.0, 1.0])
+    even = math.isclose(steps.max(), steps.min(), rel_tol=0.2)
+    shared = {
+        "across": texts.get(across.key, f"{across.key}{unit}"),
+        "scale_across": "log" if even else "linear",
+    }
+    several = frame["task"].nunique() > 1
+    shown = [
+        panel(rows, across, others, shared | {"title": f"task {task}" if several else ""})
+        for task, rows in frame[frame[_MEAN].notna()].groupby("task", sort=False)
+        for panel in (_times, _accuracies)
+    ]
     return panels(shown, columns=2, title=title) if shown else None
 
 
-Drawn = tuple[str, list[Curve], Any, tuple[float, float]]
-
-
-def _times(rows: pd.DataFrame, across: Axis, others: Sequence[Axis]) -> Drawn:
-    """Label, curves, scale and ends of the panel of response times."""
+def _times(
+    rows: pd.DataFrame, across: Axis, others: Sequence[Axis], shared: Mapping[str, Any]
+) -> Panel:
     steady = rows[settled(rows)]
     means_s = (steady if len(steady) else rows)[_MEAN].astype(float)
     least_s = rows[_BOUND].dropna().astype(float)
@@ -475,26 +460,33 @@ def _times(rows: pd.DataFrame, across: Axis, others: Sequence[Axis]) -> Drawn:
     curves += _lines(rows, across, others, "response_time_s", size)
     wide, space = high > _WIDE * low, 0.08 * max(high - low, 0.1 * high)
     ends = (low / 1.3, high * 1.3) if wide else (max(0.0, low - space), high + space)
-    up = f"mean response time, {unit}"
-    return up, curves, "log" if wide else "linear", (size * ends[0], size * ends[1])
+    return Panel(
+        up=f"mean response time, {unit}",
+        curves=curves,
+        scale_up="log" if wide else "linear",
+        limits_up=(size * ends[0], size * ends[1]),
+        **shared,
+    )
 
 
-def _accuracies(rows: pd.DataFrame, across: Axis, others: Sequence[Axis]) -> Drawn:
-    """Label, curves, scale and ends of the panel of accuracies."""
+def _accuracies(
+    rows: pd.DataFrame, across: Axis, others: Sequence[Axis], shared: Mapping[str, Any]
+) -> Panel:
     given = rows.get("accuracy_target", pd.Series(dtype=float)).dropna().astype(float)
     targets = sorted(given.unique().tolist())
     x = [value.number for value in across.values if value.number is not None]
-    curves: list[Curve] = []
+    curves = _lines(rows, across, others, "accuracy", 1.0)
     if across.key == "accuracy_target":
-        curves = [Curve("target", targets, targets, dash=":")]
+        curves.insert(0, Curve("target", targets, targets, dash=":"))
     elif len(targets) <= 4:
-        curves = [Curve("target", [min(x), max(x)], [one, one], dash=":") for one in targets]
-    curves += _lines(rows, across, others, "accuracy", 1.0)
+        ends = [min(x), max(x)]
+        curves[:0] = [Curve("target", ends, [one, one], dash=":") for one in targets]
     every = [*rows["accuracy.mean"].dropna().astype(float), *targets]
     # Differences of a thousandth are noise to the eye of whoever promised an accuracy.
     middle, half = (min(every) + max(every)) / 2, (max(every) - min(every)) / 2
     half = max(1.1 * half, 0.005)
-    return "mean accuracy of the answers", curves, "linear", (middle - half, middle + half)
+    limits = (middle - half, middle + half)
+    return Panel(up="mean accuracy of the answers", curves=curves, limits_up=limits, **shared)
 
 
 def _lines(

@@ -11,8 +11,15 @@ from itertools import pairwise, product
 
 from inferway.experiments.curves import Drawing, Panel, panels
 from inferway.experiments.results import largest, most, smallest
-from inferway.studies import Claim, Results, Study, claims, scales
-from inferway.studies.placement.trial import CODE, POLICIES, TUNED, Settings, every, pairs
+from inferway.studies import Claim, Results, claims, scales
+from inferway.studies.placement.trial import (
+    POLICIES,
+    TUNED,
+    Settings,
+    every,
+    pairs,
+    placement_study,
+)
 from inferway.studies.sentences import percents
 
 _RIVALS = ("static-greedy", "olag")
@@ -390,7 +397,7 @@ def _edge_rate_claims(settings: Settings, results: Results) -> list[Claim]:
     """)
 
 
-ALPHA = Study(
+ALPHA = placement_study(
     name="placement-alpha",
     source="[SiSalem23], Fig. 6",
     shows="The trade-off that alpha sets: latency rises as inaccuracy falls.",
@@ -407,9 +414,8 @@ ALPHA = Study(
     figure=_alpha_figure,
     claims=_alpha_claims,
     departures=(TUNED,),
-    code=CODE,
 )
-EDGE_ALPHA = Study(
+EDGE_ALPHA = placement_study(
     name="edge-alpha",
     source="[SiSalem21], Fig. 3",
     shows="The trade-off that alpha sets where memory is scarce.",
@@ -431,9 +437,8 @@ EDGE_ALPHA = Study(
         "Nodes are smaller by up to 5 times, says the paper: here all budgets are a fifth.",
         "Budgets and single round-trip times are ours, as in edge-tiers.",
     ),
-    code=CODE,
 )
-GAIN = Study(
+GAIN = placement_study(
     name="placement-gain",
     source="[SiSalem23], Fig. 7",
     shows="The gain over the cloud alone, of INFIDA and its rivals.",
@@ -458,9 +463,8 @@ GAIN = Study(
         TUNED,
         "Policies in hindsight know the mean requests of every slot, not their counts.",
     ),
-    code=CODE,
 )
-PLANE = Study(
+PLANE = placement_study(
     name="latency-inaccuracy",
     source="[SiSalem23], Fig. 10",
     shows="Which pairs of latency and inaccuracy each policy reaches.",
@@ -478,9 +482,8 @@ PLANE = Study(
     figure=_plane_figure,
     claims=_plane_claims,
     departures=(TUNED,),
-    code=CODE,
 )
-RATE = Study(
+RATE = placement_study(
     name="request-rate",
     source="[SiSalem23], Fig. 9",
     shows="How the gain holds as requests become more.",
@@ -502,9 +505,8 @@ RATE = Study(
         "OLAG's counters and static greedy's end can be read in several ways: all are run.",
         TUNED,
     ),
-    code=CODE,
 )
-EDGE_RATE = Study(
+EDGE_RATE = placement_study(
     name="edge-rate",
     source="[SiSalem21], Fig. 4",
     shows="How the gain holds as requests become more, in a network of 86 nodes.",
@@ -524,5 +526,4 @@ EDGE_RATE = Study(
     figure=_rate_figure,
     claims=_edge_rate_claims,
     departures=("Budgets and single round-trip times are ours, as in edge-tiers.",),
-    code=CODE,
 )

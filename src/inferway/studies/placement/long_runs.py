@@ -13,9 +13,8 @@ import numpy as np
 from inferway.experiments.curves import Drawing, Look, Panel, panels
 from inferway.experiments.results import least, most
 from inferway.placement import best_static, minimal, relaxation, serve
-from inferway.studies import Claim, Point, Results, Study, claims, grid, scales
+from inferway.studies import Claim, Point, Results, claims, grid, scales
 from inferway.studies.placement.trial import (
-    CODE,
     POLICIES,
     STATIC_SLOTS,
     Settings,
@@ -23,6 +22,7 @@ from inferway.studies.placement.trial import (
     long_run,
     mean_of,
     mean_series,
+    placement_study,
     scenario,
     windows,
 )
@@ -426,7 +426,7 @@ def _theorem(of: _Gaps) -> str:
           {_said(growth, "+.2f")}"""
 
 
-RATE = Study(
+RATE = placement_study(
     name="learning-rate",
     source="ours",
     shows="The learning rate that tunes itself, beside hand-set ones.",
@@ -438,9 +438,8 @@ RATE = Study(
     points=_rate_points,
     figure=_rate_figure,
     claims=_rate_claims,
-    code=CODE,
 )
-GAP = Study(
+GAP = placement_study(
     name="milp-gap",
     source="ours",
     shows="The policies beside the proven best static allocation, over thousands of slots.",
@@ -459,5 +458,4 @@ GAP = Study(
         f"Policies in hindsight run for {STATIC_SLOTS} slots: under fixed popularity every slot "
         "has the same mean requests, and a static allocation the same mean gain.",
     ),
-    code=CODE,
 )

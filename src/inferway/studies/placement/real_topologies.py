@@ -18,14 +18,14 @@ from inferway.experiments.curves import Drawing, Panel, panels
 from inferway.experiments.results import least
 from inferway.network import Topology, load_gml
 from inferway.network.gml import great_circle_m, rtt_of
-from inferway.studies import Claim, Point, Results, Study, claims, grid, scales
+from inferway.studies import Claim, Point, Results, claims, grid, scales
 from inferway.studies.placement.trial import (
-    CODE,
     GIB,
     POLICIES,
     Settings,
     curves,
     demanded,
+    placement_study,
     run,
     summary,
 )
@@ -219,7 +219,7 @@ def _claims(settings: BackboneSettings, results: Results) -> list[Claim]:
     )
 
 
-STUDY = Study(
+STUDY = placement_study(
     name="real-topologies",
     source="ours",
     shows="INFIDA and its rivals on real backbones.",
@@ -237,5 +237,4 @@ STUDY = Study(
         "The node with the least total round-trip time to all others is the cloud; all others have "
         "2 GiB on a GTX 980, and each task is requested at a fifth of them.",
     ),
-    code=CODE,
 )

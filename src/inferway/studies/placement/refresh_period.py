@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 
 from inferway.experiments.curves import Curve, Drawing, Look, Panel, panels, series
-from inferway.studies import Claim, Point, Results, Study, claims, grid, scales
+from inferway.studies import Claim, Point, Results, claims, grid, scales
 from inferway.studies.placement.trial import (
-    CODE,
     POLICIES,
     TUNED,
     Settings,
     mean_series,
     pairs,
+    placement_study,
     simulated,
 )
 
@@ -210,7 +210,7 @@ def _moved_claims(settings: MovedSettings, results: Results) -> list[Claim]:
     return made
 
 
-STUDY = Study(
+STUDY = placement_study(
     name="refresh-period",
     source="[SiSalem23], Fig. 8",
     shows="What it costs in gain to move models less often.",
@@ -221,9 +221,8 @@ STUDY = Study(
     figure=_figure,
     claims=_claims,
     departures=(TUNED,),
-    code=CODE,
 )
-MOVED = Study(
+MOVED = placement_study(
     name="moved-bytes",
     source="ours",
     shows="Models need not move for gain: coupled rounding beside every refresh period.",
@@ -235,5 +234,4 @@ MOVED = Study(
     points=_moved_points,
     figure=_moved_figure,
     claims=_moved_claims,
-    code=CODE,
 )

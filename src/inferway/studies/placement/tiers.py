@@ -9,15 +9,15 @@ from numpy.typing import NDArray
 
 from inferway.catalog.published import Entry
 from inferway.experiments.curves import Drawing
-from inferway.studies import Claim, Point, Results, Study, claims, grid, scales
+from inferway.studies import Claim, Point, Results, claims, grid, scales
 from inferway.studies.placement.trial import (
-    CODE,
     MODELS,
     POLICIES,
     SYSTEMS,
     TUNED,
     Settings,
     allocated,
+    placement_study,
 )
 
 _LOWER = ("tier 1", "tier 2", "tier 3")
@@ -174,7 +174,7 @@ def _cheaper_than_cloud(system: str, alpha: float, variant: str) -> str:
     )
 
 
-STUDY = Study(
+STUDY = placement_study(
     name="placement-tiers",
     source="[SiSalem23], Fig. 5",
     shows="Where INFIDA puts which models, as accuracy becomes more important.",
@@ -191,9 +191,8 @@ STUDY = Study(
         "no request type would rather use than the cloud's have their node's common share.",
         TUNED,
     ),
-    code=CODE,
 )
-EDGE = Study(
+EDGE = placement_study(
     name="edge-tiers",
     source="[SiSalem21], Fig. 2",
     shows="Where INFIDA puts which models in a network of 86 nodes.",
@@ -211,5 +210,4 @@ EDGE = Study(
         "50 ms that it states.",
         "Values are means over the nodes that requests for the most popular task pass.",
     ),
-    code=CODE,
 )

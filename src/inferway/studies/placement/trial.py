@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
@@ -38,13 +38,14 @@ from inferway.network.layout import assign
 from inferway.placement import Observation, PlacementPolicy, build_policy, gain, potential
 from inferway.placement.contract import Allocation, Float
 from inferway.placement.table import expected_batches
-from inferway.studies import Point, Results, grid
+from inferway.studies import Point, Results, Study, grid
 from inferway.twin.result import NetworkResult
 from inferway.twin.slots import run_slots
 
 # What the rows depend on.
 CODE = ("site", "network", "placement", "workload", "catalog/published.py", "twin/slots.py",
         "twin/result.py", "studies/placement/trial.py")  # fmt: skip
+placement_study = partial(Study, code=CODE)
 # A departure of most studies.
 TUNED = "The learning rate, which the paper does not give, tunes itself."
 # Where windows of long runs end, besides the last slot; the first is for learning.
