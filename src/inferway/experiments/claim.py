@@ -165,31 +165,33 @@ _MEASURE = re.compile(r"(?P<measure>.+): (?P<value>\S+) \((?P<limit>[^()]+)\)")
 
 
 def claims(*texts: str) -> list[Claim]:
-    """Read claims as they are written: paragraphs of a sentence, what is measured, and why.
+    """Read claims as they are written: a list of sentences, with what is measured, and why.
 
     ::
 
-        [Sec. 8] The gain decreases as alpha increases.
-        - largest step upwards of the gain: 0.3125 (at most 0.5 ms)
-        - from 12.1 to 3.4 ms
+        * [Sec. 8] The gain decreases as alpha increases.
+          - largest step upwards of the gain: 0.3125 (at most 0.5 ms)
+          - from 12.1 to 3.4 ms
 
     Parameters
     ----------
     texts
-        Paragraphs between empty lines. One that does not say where it stands stands where the one
+        A claim each, or a list of them. One that does not say where it stands stands where the one
         before it does; values are numbers in full, limits as of `claim`, and why may be left out.
 
     Raises
     ------
     ValueError
-        For a paragraph of another form.
+        For a claim of another form.
     """
     made, where = [], ""
-    for paragraph in re.split(r"\n\s*\n", "\n\n".join(texts).strip()):
-        said, number, *why = (" ".join(part.split()) for part in [*_PART.split(paragraph), ""])
+    whole = "\n* ".join(text.strip().removeprefix("* ") for text in texts)
+    for written in re.split(r"\n\s*\* ", whole):
+        parts = [*_PART.split(written.strip()), ""]
+        said, number, *why = (" ".join(part.split()) for part in parts)
         sentence, measured = _SAYS.fullmatch(said), _MEASURE.fullmatch(number)
         if sentence is None or measured is None or len(why) > 2:
-            raise ValueError(f"a claim is a sentence, a measure and why, not {paragraph!r}")
+            raise ValueError(f"a claim is a sentence, a measure and why, not {written!r}")
         where = sentence["where"] or where
         value = float(measured["value"])
         made.append(

@@ -177,7 +177,6 @@ def _judged(one: Summary, deployment: Deployment, name: str) -> Summary:
 
 
 def _network_tables(whole: NetworkSummary) -> list[Laid]:
-    """A network's answers: percentiles by task and entry, and who answered."""
     gain = whole.gain
     parts = {"all": whole.whole, **whole.tasks}
     parts |= {f"from {name}": one for name, one in whole.entries.items()}

@@ -265,7 +265,6 @@ def _saved(drawn: Mapping[str, Figure], folder: Path) -> list[Path]:
 def _maps(
     network: DeliveryNetwork, presence: Float, served: Float, topology: Topology, title: str
 ) -> dict[str, Figure]:
-    """Draw which copies each tier holds and, unless there are too many nodes, who serves."""
     grid = by_tier(network, presence)
     drawn = {"allocation": heat_maps([grid], label="copies per node", title=title)}
     if len(topology.nodes) <= MOST_NODES:

@@ -336,7 +336,6 @@ def _place(deployment: Deployment, node: str | None) -> Node:
 
 
 def _tasks(deployment: Deployment, rate_per_s: float | None) -> list[Task]:
-    """The tasks with a rate to plan for."""
     given = deployment.tasks if rate_per_s is not None else deployment.workload
     tasks = [task for name, task in deployment.tasks.items() if name in given]
     if not tasks:
@@ -410,7 +409,6 @@ def _check_possible(need: Need) -> None:
 
 
 def _tried(deployment: Deployment, place: Node, need: Need, counts: Ints, **settings: Any) -> Trial:
-    """Simulate one task's instances under the file's policy."""
     chosen = _by_variant(need, counts)
     instances = {(need.task, variant): count for variant, count in chosen.items()}
     outages = (

@@ -222,7 +222,6 @@ def _page(text: str, tables: Mapping[str, str], scale: str, seed: int) -> tuple[
 
 
 def _replaced(text: str, blocks: Mapping[str, str]) -> str:
-    """Replace what stands between markers."""
     return _BLOCK.sub(
         lambda found: (
             f"<!-- {found[1]} -->\n\n{blocks[found[1]]}\n\n{_END}"

@@ -264,7 +264,6 @@ class ResultStore:
             write_whole(self.file, lines)
 
     def _lines(self) -> Iterator[tuple[str, dict[str, Any], str]]:
-        """Key, result and text of each whole line."""
         lines = self.file.read_text(encoding="utf-8") if self.file.exists() else ""
         for line in lines.splitlines():
             with suppress(*UNREADABLE, KeyError, TypeError):

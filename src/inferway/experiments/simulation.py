@@ -85,7 +85,6 @@ def task(name: str, result: TaskResult) -> list[Laid]:
 
 
 def _trace(name: str, found: Comparison) -> Laid:
-    """A recording: live against twin."""
     live, twin, profiled = found.live, found.twin, found.profiled
     error, other = found.error, found.profiled_error
     rows = [

@@ -73,17 +73,14 @@ def _alpha_claims(settings: Settings, results: Results) -> list[Claim]:
     top = max(range(len(steps)), key=lambda k: steps[k])
     at_base = f"{100 * edges[0]:.1f} % of the requests are served at base stations"
     return claims(f"""
-        [Sec. VI-A, Fig. 6] {_quick(alphas[0], latency[0], at_base)}
-
-        Inaccuracy decreases with alpha.
+      * [Sec. VI-A, Fig. 6] {_quick(alphas[0], latency[0], at_base)}
+      * Inaccuracy decreases with alpha.
         - largest step upwards: {wrong_way(inaccuracy, rising=False)} (at most 0.2 points)
         - from {inaccuracy[0]:.1f} to {inaccuracy[-1]:.1f} points
-
-        Latency increases with alpha.
+      * Latency increases with alpha.
         - largest step downwards: {wrong_way(latency, rising=True)} (at most 0.5 ms)
         - from {latency[0]:.1f} to {latency[-1]:.1f} ms
-
-        Where accuracy matters, models close to the cloud lead to a sudden, significant increase of
+      * Where accuracy matters, models close to the cloud lead to a sudden, significant increase of
         latency.
         - largest step over the mean step:
           {steps[top] * len(steps) / (latency[-1] - latency[0])} (at least 2.0)
@@ -112,16 +109,13 @@ def _edge_alpha_claims(settings: Settings, results: Results) -> list[Claim]:
     )
     cloud = percents(here.by("served by cloud", alpha=alphas), ".0f", "{:g}: {}")
     return claims(f"""
-        [Sec. VI-A, Fig. 3] {_quick(alphas[0], latency[0])}
-
-        At alpha about 4 both curves have a kink, as INFIDA starts to prefer the cloud.
+      * [Sec. VI-A, Fig. 3] {_quick(alphas[0], latency[0])}
+      * At alpha about 4 both curves have a kink, as INFIDA starts to prefer the cloud.
         - middle of the steepest rise of latency:
           {most(slopes, math.nan)[1]} (3.5 to 4.5 ms per point)
         - {cloud} served in the cloud
-
-        {_falls(ntag)}
-
-        INFIDA's gain is up to 2.5 times as high as greedy's.
+      * {_falls(ntag)}
+      * INFIDA's gain is up to 2.5 times as high as greedy's.
         - largest ratio: {literal} (2.0 to 3.0)
         - at alpha {at:g}, {mine:.2f} against {theirs:.2f} ms; {reaching:.2f} over
           {POLICIES["olag"].label}, which counts what reaches a node, at alpha {at_reaching:g}
@@ -228,7 +222,6 @@ def _plane_claims(settings: Settings, results: Results) -> list[Claim]:
 
 
 def _not_beaten(cases: Cases, policy: str) -> str:
-    """At how many points a rival has both less latency and less inaccuracy."""
     beaten = [
         f"by {POLICIES[rival].label} at alpha {alpha:g}, {rate:g}/s"
         for rate, alpha, here in cases
@@ -246,7 +239,6 @@ def _not_beaten(cases: Cases, policy: str) -> str:
 
 
 def _least_cost(cases: Cases, policy: str) -> str:
-    """Extra cost over the best rival: latency and alpha times inaccuracy."""
     excess = {}
     for rate, alpha, here in cases:
         costs = {
@@ -279,7 +271,6 @@ class _Gains:
         return self.ms("infida", rate, sliding) / self.ms(policy, rate, sliding) - 1
 
     def margins(self, *policies: str) -> dict[tuple[str, float, bool], float]:
-        """`over` at every rate under both popularities."""
         places = product(policies, self.rates, (False, True))
         return {place: self.over(*place) for place in places}
 
@@ -288,12 +279,10 @@ class _Gains:
         return self.ms(policy, self.high) / self.ms(policy, self.low) - 1
 
     def lost(self, policy: str) -> float:
-        """The largest share of a policy's gain that sliding costs."""
         return largest([1 - self.ms(policy, r, True) / self.ms(policy, r) for r in self.rates])
 
     @property
     def spread(self) -> float:
-        """The spread of INFIDA's gain over its mean."""
         own = [self.ms("infida", r, s) for r in self.rates for s in (False, True)]
         return (max(own) - min(own)) / (sum(own) / len(own))
 
@@ -330,39 +319,32 @@ def _rate_claims(settings: Settings, results: Results) -> list[Claim]:
     settled = [abs(one / of.ms("infida-offline", rate) - 1) for rate, one in late.items()]
     readings = "; ".join(f"{POLICIES[one].label}: {100 * of.lost(one):.1f} %" for one in _READ)
     return claims(f"""
-        [Sec. VI-C, Fig. 9] Under fixed popularity INFIDA converges to the gain of INFIDA-offline.
+      * [Sec. VI-C, Fig. 9] Under fixed popularity INFIDA converges to the gain of INFIDA-offline.
         - largest difference in the last quarter of the slots: {largest(settled)} (at most 1 %)
-
-        That is about 10 % better than OLAG at 7,083 requests per second.
+      * That is about 10 % better than OLAG at 7,083 requests per second.
         - INFIDA's gain over OLAG's, less 1: {of.over("olag", low)} (5 to 15 %)
         - {of.read(_READ, low)}
-
-        OLAG deteriorates as the rate grows to 10,000 requests per second.
+      * OLAG deteriorates as the rate grows to 10,000 requests per second.
         - its gain there over that at the lowest rate, less 1: {of.change("olag")} (at most -1 %)
         - {of.read(_READ, high)}
-
-        OLAG suffers visibly when popularity changes.
+      * OLAG suffers visibly when popularity changes.
         - {_COSTS}: {of.lost("olag")} (at least 2 %)
         - {readings}; INFIDA: {100 * of.lost("infida"):.1f} %
-
-        INFIDA-offline loses about 8 % under sliding popularity.
+      * INFIDA-offline loses about 8 % under sliding popularity.
         - {_COSTS}: {of.lost("infida-offline")} (4 to 12 %)
         - {of.ms("infida-offline", low, True):.2f} ms against {of.ms("infida-offline", low):.2f} ms
           at {low:g}/s: one static allocation has room for enough copies under all four popularities
-
-        Static greedy loses about 30 % under sliding popularity.
+      * Static greedy loses about 30 % under sliding popularity.
         - {_COSTS}: {of.lost("static-greedy")} (20 to 40 %)
         - it goes on while anything gains; ending once all requests are served, it loses
           {100 * of.lost("static-greedy-served"):.1f} % ({of.read(_ENDED, low, True)})
-
-        INFIDA always converges to the highest gain.
+      * INFIDA always converges to the highest gain.
         - least gain over INFIDA-offline, static greedy and OLAG, less 1:
           {smallest(list(margins.values()))} (at least 0 %)
         - least against {POLICIES[worst].label} at {at:g}/s, popularity
           {"sliding" if sliding else "fixed"}; INFIDA's mean includes the slots in which it learns,
           and its draws, anew in each slot, spread the budgets
-
-        INFIDA keeps its gain whatever the rate and the popularity.
+      * INFIDA keeps its gain whatever the rate and the popularity.
         - spread of its gain over its mean: {of.spread} (at most 5 %)
     """)
 
@@ -372,27 +354,23 @@ def _edge_rate_claims(settings: Settings, results: Results) -> list[Claim]:
     low, high = of.low, of.high
     greedy, olag = (smallest(list(of.margins(one).values())) for one in ("greedy", "olag"))
     return claims(f"""
-        [Sec. VI-B, Fig. 4] At 5,000 requests per second greedy performs like INFIDA.
+      * [Sec. VI-B, Fig. 4] At 5,000 requests per second greedy performs like INFIDA.
         - INFIDA's gain over greedy's, less 1: {of.over("greedy", low)} (-5 to 5 %)
         - a node that does not count what it serves itself drops what serves well; counting what
           reaches it: {100 * of.over("olag", low):+.1f} %
-
-        At 15,000 requests per second greedy's gain is about 33 % less.
+      * At 15,000 requests per second greedy's gain is about 33 % less.
         - share of its gain lost: {-of.change("greedy")} (23 to 43 %)
         - {of.ms("greedy", low):.1f} ms at {low:g}/s, {of.ms("greedy", high):.1f} ms at {high:g}/s:
           it drops models that serve well at any rate; counting what reaches a node,
           {-100 * of.change("olag"):.1f} % are lost
-
-        INFIDA gains more than greedy in general.
+      * INFIDA gains more than greedy in general.
         - least gain over greedy's, less 1: {greedy} (at least 0 %)
         - least over greedy that counts what reaches a node: {100 * olag:+.1f} %
-
-        Greedy is visibly perturbed when popularity changes.
+      * Greedy is visibly perturbed when popularity changes.
         - {_COSTS}: {of.lost("greedy")} (at least 2 %)
         - counting what reaches a node: {100 * of.lost("olag"):.1f} %; INFIDA:
           {100 * of.lost("infida"):.1f} %
-
-        INFIDA keeps the same gain at all rates under both popularities.
+      * INFIDA keeps the same gain at all rates under both popularities.
         - spread of its gain over its mean: {of.spread} (at most 5 %)
     """)
 

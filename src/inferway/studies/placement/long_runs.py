@@ -159,15 +159,12 @@ def _rate_claims(settings: RateSettings, results: Results) -> list[Claim]:
     said = ", ".join(f"{_rate(eta)} {a:.2f} to {b:.2f} ms" for eta, (a, b) in of.items())
     ends_ms = [after for eta, (_, after) in of.items() if eta]
     return claims(f"""
-        [ours] {_behind(settings, results, settings.early)}
-
-        {_behind(settings, results, len(settings.windows) - 1)}
-
-        A wrong hand-set rate loses a large part of the gain, however long it runs.
+      * [ours] {_behind(settings, results, settings.early)}
+      * {_behind(settings, results, len(settings.windows) - 1)}
+      * A wrong hand-set rate loses a large part of the gain, however long it runs.
         - largest loss against the best rate in {last}: {lost} (at least 20 %)
         - at {at}; rates from {rates[0]:g} to {rates[-1]:g}
-
-        Where the gain falls the most under fixed popularity, a hand-set rate ends higher.
+      * Where the gain falls the most under fixed popularity, a hand-set rate ends higher.
         - the best rate's gain in {last} over the self-tuned one's, less 1:
           {max(ends_ms) / of[0.0][1] - 1 if ends_ms else math.nan} (at least 1 %)
         - {worst}, from {early} to {last}: {said}
@@ -253,7 +250,6 @@ class _Gaps:
         return self.results.where(system=case[0], alpha=case[1])
 
     def gains(self, case: Case, policy: str = "infida", column: str = "windows_ms") -> list[float]:
-        """Window by window."""
         return self.settings.means(self.at(case), column, policy=policy)
 
     def bound(self, case: Case) -> float:
@@ -346,22 +342,19 @@ def _gap_claims(settings: GapSettings, results: Results) -> list[Claim]:
         [of.gains(fallen, column=column)[k] for k in (settings.early, -1)]
         for column in ("climbed_ms", "windows_ms")
     )
-    near = "\n\n".join(_near(of, policy, ends) for policy in _LIMITS)
+    near = "\n* ".join(_near(of, policy, ends) for policy in _LIMITS)
     solved = results.where(policy="exact").rows
     slow = max((row["seconds"] for row in solved), default=math.nan)
     return claims(f"""
-        [ours] {near}
-
-        INFIDA's gain has settled after 240 slots.
+      * [ours] {near}
+      * INFIDA's gain has settled after 240 slots.
         - largest change from {early} to {last}: {change} (at most 1 %)
         - {why}
-
-        In the end INFIDA gains as much as static greedy.
+      * In the end INFIDA gains as much as static greedy.
         - its least gain over static greedy's in the last window, less 1:
           {least(margins, _NONE)[0]} (at least -1 %)
         - {_said(margins, "+.1f")}
-
-        What mirror ascent climbs goes on rising where the gain of its roundings falls the most.
+      * What mirror ascent climbs goes on rising where the gain of its roundings falls the most.
         - eq. 16 at the fractional allocation in {last}, less that in {early}:
           {climbed[1] - climbed[0]} (at least 0.0 ms)
         - Topology {fallen[0]}, alpha {fallen[1]:g}: eq. 16 from {climbed[0]:.2f} to
@@ -369,10 +362,8 @@ def _gap_claims(settings: GapSettings, results: Results) -> list[Claim]:
           gains more than {of.bound(fallen):.2f} ms. The potential available capacities of eq. 7
           count an instance for every type that could use it, so that the fractional allocation is
           worth more than any rounding of it
-
-        {_theorem(of)}
-
-        The MILP is solved to within 0.1 %.
+      * {_theorem(of)}
+      * The MILP is solved to within 0.1 %.
         - largest proven gap:
           {max((1 - row["ntag_ms"] / row["bound_ms"] for row in solved), default=math.nan)}
           (at most 0.1 %)
@@ -396,7 +387,6 @@ def _near(of: _Gaps, policy: str, ends: str) -> str:
 
 
 def _theorem(of: _Gaps) -> str:
-    """Theorem V.1 against the optimum as served, over T; and without its factor."""
     first, growth, far, slots = {}, {}, {}, of.settings.slots
     for case in of.settings.cases:
         here = of.at(case)
@@ -418,8 +408,7 @@ def _theorem(of: _Gaps) -> str:
           {most(first, _NONE)[0]} (at most 30)
         - against what the MILP's allocation gains as served; at T = {slots} at least
           {100 * least(far, _NONE)[0]:.1f} % of it
-
-        [ours] Without the factor 1 - 1/e, too, the mean regret falls as T grows.
+      * [ours] Without the factor 1 - 1/e, too, the mean regret falls as T grows.
         - largest mean regret at T = {slots} less that at T = {min(STATIC_SLOTS, slots)}, of the
           best gain: {most(growth, _NONE)[0]} (at most 0 %)
         - the theorem promises it with the factor only; by topology and alpha:

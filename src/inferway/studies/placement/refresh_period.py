@@ -141,35 +141,29 @@ def _claims(settings: PeriodSettings, results: Results) -> list[Claim]:
     hour = slice(0, min(60, settings.slots))
 
     def over(run: str, rival: str, column: str, part: slice) -> float:
-        """The mean of a part of one run over another's."""
         ends = (mean_series(results, column, run=name)[part].mean() for name in (run, rival))
         one, other = map(float, ends)
         return one / other
 
     return claims(f"""
-        [Sec. VI-B, Fig. 8] The longer the refresh period, the fewer bytes are fetched.
+      * [Sec. VI-B, Fig. 8] The longer the refresh period, the fewer bytes are fetched.
         - largest ratio of a period's bytes to the next shorter one's:
           {max(mu[b] / mu[a] for a, b in pairwise(fixed))} (at most 1.0)
         - MiB per slot: {", ".join(f"{label}: {value:,.0f}" for label, value in mu.items())}
-
-        Even with a long period INFIDA eventually exceeds OLAG.
+      * Even with a long period INFIDA eventually exceeds OLAG.
         - gain with {slowest} over OLAG's in the last quarter, less 1:
           {over(slowest, "OLAG", "gain", late) - 1} (at least 0 %)
         - NTAG in ms: {", ".join(f"{label}: {value:.2f}" for label, value in ntag.items())}
-
-        OLAG rarely updates its allocation.
+      * OLAG rarely updates its allocation.
         - its bytes per slot over INFIDA's with B = 1: {mu["OLAG"] / mu[fastest]} (at most 0.1)
         - with counters of what is forwarded: {mu["greedy (forwarded)"]:,.0f} MiB per slot
-
-        A dynamic period converges faster than the one that it ends at.
+      * A dynamic period converges faster than the one that it ends at.
         - its gain in the first hour over that with B = 32, less 1:
           {over(_DYNAMIC, slowest, "gain", hour) - 1} (at least 0 %)
-
-        The update cost of the dynamic period becomes that of the one that it ends at.
+      * The update cost of the dynamic period becomes that of the one that it ends at.
         - its bytes in the last quarter over those with B = 32:
           {over(_DYNAMIC, slowest, "moved", late)} (0.7 to 1.3)
-
-        [ours] Coupled rounding fetches less than any of the refresh periods.
+      * [ours] Coupled rounding fetches less than any of the refresh periods.
         - its bytes over those with B = 32: {mu[_COUPLED] / mu[slowest]} (at most 1.0)
         - gain {ntag[_COUPLED]:.2f} ms against {ntag[slowest]:.2f} ms, and {ntag["B = 1"]:.2f} ms
           with B = 1
@@ -192,18 +186,16 @@ def _moved_claims(settings: MovedSettings, results: Results) -> list[Claim]:
         ]
         fewer, least = ("20.0", "-0.5") if alpha <= 1 else ("5.0", "-4")
         made += claims(f"""
-            [ours, alpha {alpha:g}]
+          * [ours, alpha {alpha:g}]
             Coupled rounding moves far fewer bytes than drawing anew in each slot.
             - bytes moved by DepRound over those by coupled rounding:
               {fresh_mib / own_mib} (at least {fewer})
             - {fresh_mib:,.0f} and {own_mib:,.0f} MiB per slot
-
-            It costs little gain.
+          * It costs little gain.
             - its gain over DepRound's, less 1: {own_ms / fresh_ms - 1} (at least {least} %)
             - {own_ms:.2f} against {fresh_ms:.2f} ms; DepRound's elastic budgets are exceeded by up
               to a model per node, coupled rounding keeps them
-
-            No refresh period of DepRound has both fewer bytes and more gain.
+          * No refresh period of DepRound has both fewer bytes and more gain.
             - refresh periods that have: {own_ms if math.isnan(own_ms) else len(beaten)} (at most 0)
             - {", ".join(beaten) or "none"}
         """)

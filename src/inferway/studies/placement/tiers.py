@@ -65,11 +65,9 @@ class _Held:
         self.y = np.sum(known, axis=0) if known else np.full(len(MODELS), math.nan)
         self.copies = float(self.y.sum())
         accuracy = np.repeat([100 * one.accuracy for one in MODELS], len(self.y) // len(MODELS))
-        self.accuracy = float(self.y @ accuracy) / self.copies
-        """Their mean accuracy, in points."""
+        self.accuracy = float(self.y @ accuracy) / self.copies  # the mean, in points
 
     def small(self, below: int) -> float:
-        """Share of those whose model id is below a number."""
         return float(self.y[:below].sum()) / self.copies
 
 
@@ -92,34 +90,28 @@ def _claims(settings: Settings, results: Results) -> list[Claim]:
         for tier in _tiers(results)
     )
     return claims(f"""
-        [Sec. VI-A, Fig. 5]
+      * [Sec. VI-A, Fig. 5]
         The repository runs the second most accurate model, as it costs least there.
         - alphas at which it does: {second_best} (at least {len(alphas)})
         - {", ".join(f"alpha {alpha:g}: {variant}" for alpha, variant in variants.items())}
-
-        At alpha = 3 INFIDA allocates a considerable amount of small models near the edge.
+      * At alpha = 3 INFIDA allocates a considerable amount of small models near the edge.
         - share of models 0-18 among the copies on tiers 1-3: {shares[0]} (at least 50 %)
-
-        At alpha = 4 it rarely allocates small models.
+      * At alpha = 4 it rarely allocates small models.
         - share of models 0-18 among the copies on tiers 1-3, over that at alpha = 3:
           {shares[1] / shares[0]} (at most 0.5)
         - {100 * shares[0]:.0f} % at alpha 3, {100 * shares[1]:.0f} % at 4
-
-        At alpha = 4 more accurate models are deployed.
+      * At alpha = 4 more accurate models are deployed.
         - mean accuracy of the copies on tiers 1-3, less that at alpha = 3:
           {second.accuracy - first.accuracy} (at least 1.0 points)
-
-        At alpha = 5 fewer models are deployed on lower tiers.
+      * At alpha = 5 fewer models are deployed on lower tiers.
         - copies on a node of each of tiers 1-3, over those at alpha = 4:
           {third.copies / second.copies} (at most 0.95)
         - {second.copies:.1f} at alpha 4, {third.copies:.1f} at 5
-
-        At alpha = 5 no small models are allocated in practice.
+      * At alpha = 5 no small models are allocated in practice.
         - share of models 0-20 among the copies on tiers 1-3:
           {third.small(7 * copies)} (at most 5 %)
         - {_cheaper_than_cloud(settings.system, alphas[-1], "3.99pruned")}
-
-        At alpha = 5 a significant number of requests is served in the cloud.
+      * At alpha = 5 a significant number of requests is served in the cloud.
         - share of the requests: {cloud[2]} (at least 10 %)
         - {100 * cloud[0]:.1f} % at alpha 3, {100 * cloud[1]:.1f} % at 4; at 5 {by_tier}
     """)
@@ -132,26 +124,22 @@ def _edge_claims(settings: Settings, results: Results) -> list[Claim]:
     cloud, base = (results.values(f"served by {one}", alpha=alphas) for one in ("cloud", "base"))
     served = zip(alphas, base, strict=True)
     return claims(f"""
-        [Sec. VI-A, Fig. 2]
+      * [Sec. VI-A, Fig. 2]
         At alpha = 1 INFIDA allocates a considerable amount of small models near the edge.
         - share of small models among the copies on tiers 2-4:
           {held[0].small(6 * settings.copies)} (at least 50 %)
-
-        At alpha = 3 it tends to avoid serving requests at the very edge.
+      * At alpha = 3 it tends to avoid serving requests at the very edge.
         - requests served at base stations, over those at alpha = 1:
           {base[1] / base[0]} (at most 0.8)
         - {", ".join(f"alpha {alpha:g}: {100 * share:.1f} %" for alpha, share in served)}
-
-        At alpha = 3 more accurate models are deployed.
+      * At alpha = 3 more accurate models are deployed.
         - mean accuracy of the copies on tiers 2-4, less that at alpha = 1:
           {held[1].accuracy - held[0].accuracy} (at least 1.0 points)
-
-        At alpha = 4 far fewer models are deployed on tiers 1-3.
+      * At alpha = 4 far fewer models are deployed on tiers 1-3.
         - copies on a node of each of them, over those at alpha = 3:
           {kept[2] / kept[1]} (at most 0.7)
         - {kept[0]:.1f} at alpha 1, {kept[1]:.1f} at 3, {kept[2]:.1f} at 4
-
-        At alpha = 4 a significant amount of requests is served in the cloud.
+      * At alpha = 4 a significant amount of requests is served in the cloud.
         - share of the requests: {cloud[2]} (at least 10 %)
         - {100 * cloud[0]:.1f} % at alpha 1, {100 * cloud[1]:.1f} % at 3;
           {_cheaper_than_cloud(settings.system, alphas[-1], "3.99pruned")}

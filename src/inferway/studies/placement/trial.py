@@ -208,6 +208,9 @@ class PaperPolicy(NamedTuple):
         )
 
 
+# By name. ``static-greedy`` ends where nothing gains, ``static-greedy-served`` once no request
+# reaches the cloud. ``olag`` is the strong reading; in ``olag-literal`` replicas of what is chosen
+# keep their counters, to the letter, and ``greedy`` counts what a node forwards.
 POLICIES: Mapping[str, PaperPolicy] = {
     "infida": PaperPolicy(Look("INFIDA", 0, "-"), "infida", {"rounding": "fresh"}),
     "infida-coupled": PaperPolicy(Look("INFIDA, coupled (ours)", 6, "--"), "infida"),
@@ -224,9 +227,6 @@ POLICIES: Mapping[str, PaperPolicy] = {
     "greedy": PaperPolicy(Look("greedy (forwarded)", 5, ":"), "greedy"),
     "exact": PaperPolicy(Look("MILP", -1, "-"), "exact", {"time_limit_s": 60.0}, seconds=10.0),
 }
-"""By name. ``static-greedy`` ends where nothing gains, ``static-greedy-served`` once no request
-reaches the cloud. ``olag`` is the strong reading; in ``olag-literal`` replicas of the chosen model
-keep their counters, as the text's letter says, and ``greedy`` counts what a node forwards."""
 
 
 @dataclass(frozen=True)
@@ -446,8 +446,6 @@ def long_run(
 
 
 class _Watched:
-    """A policy that is measured before each step."""
-
     def __init__(self, network: DeliveryNetwork, policy: PlacementPolicy) -> None:
         self._network, self._policy = network, policy
         self._climbed: list[float] = []

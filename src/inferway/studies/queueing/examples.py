@@ -148,19 +148,16 @@ def _trade_off_claims(settings: Settings, results: Results) -> list[Claim]:
     slowest_s = slowest.mean if slowest.stable else math.inf
     quick, careful, kept = (one.value("accuracy") for one in (fast, accurate, own))
     return claims(f"""
-        [Sec. 1, Fig. 1] Prioritizing faster servers does not reach the desired accuracy.
+      * [Sec. 1, Fig. 1] Prioritizing faster servers does not reach the desired accuracy.
         - shortfall of its mean accuracy: {target - quick} (at least 0.1 %)
         - accuracy {quick:.4f}
-
-        Prioritizing more accurate servers results in large latency.
+      * Prioritizing more accurate servers results in large latency.
         - its response time over TAD-OP's: {slowest_s / own_s} (at least 1.5)
         - {slowest_s:.3g} s at accuracy {careful:.4f}
-
-        The proposed policy keeps the desired accuracy.
+      * The proposed policy keeps the desired accuracy.
         - shortfall of its mean accuracy: {target - kept} (at most 0.02 %)
         - accuracy {kept:.5f}
-
-        The proposed policy has a reasonable latency.
+      * The proposed policy has a reasonable latency.
         - its response time over the bound: {own_s / bound_s} (at most 1.25)
         - {own_s:.4f} s, bound {bound_s:.4f} s
     """)
@@ -226,18 +223,16 @@ def _told_claims(settings: Settings, results: Results) -> list[Claim]:
     )
     wild, still = (math.nan if not one.trials else int(not one.stable) for one in (pure, mixed))
     return claims(f"""
-        [Sec. 3.4, Example 1]
+      * [Sec. 3.4, Example 1]
         Told 0.79 of lambda-max at 0.8, class 3 gets 0.0843 per server and second.
         - lambda p3*(0.79 lambda-max):
           {_class_loads(settings, told)[-1] * capacity} (0.0842 to 0.0844)
         - its capacity is {capacity:.4f}
-
-        That makes the system unstable.
+      * That makes the system unstable.
         - 1 if unstable in simulation, 0 if stable: {wild} (at least 1)
         - mean response time so far {pure.mean:.3g} s, bound
           {results.measure("bound_s").mean:.3g} s
-
-        [ours] R-JIQ itself is stable there: the mixture of eq. 4 leaves room for the error.
+      * [ours] R-JIQ itself is stable there: the mixture of eq. 4 leaves room for the error.
         - 1 if unstable in simulation, 0 if stable: {still} (at most 0)
         - eq. 4 moves part of the traffic to the routing of lambda-max; mean response time
           {mixed.mean:.4g} s
@@ -268,16 +263,14 @@ def _wrong_claims(settings: Settings, results: Results) -> list[Claim]:
     tad_s, best_s = (here.value("response_s", policy=name) for name in ("tad", "tad-op"))
     shares = here.one("shares", policy="tad") or [math.nan] * 3
     return claims(f"""
-        [Sec. 4, Example 2] At low load TAD's response time is 1.5.
+      * [Sec. 4, Example 2] At low load TAD's response time is 1.5.
         - its mean response time at load {low:g}: {tad_s} (1.495 to 1.505 s)
         - shares of the classes {", ".join(f"{one:.4f}" for one in shares)}
-
-        Eleven of twelve requests to class 1, one to class 3: accuracy 45, response time 1.25.
+      * Eleven of twelve requests to class 1, one to class 3: accuracy 45, response time 1.25.
         - mean response time of TAD-OP at load {low:g}, which does so: {best_s} (1.245 to 1.255 s)
         - accuracy {here.value("accuracy", policy="tad-op"):.5f}, bound
           {here.value("bound_s", policy="tad-op"):.4f} s
-
-        That is 16.67 % better than TAD.
+      * That is 16.67 % better than TAD.
         - 1 less the ratio of the two: {1 - best_s / tad_s} (16.17 to 17.17 %)
     """)
 
@@ -330,29 +323,24 @@ def _pair_claims(settings: Settings, results: Results) -> list[Claim]:
     )
     part = float(best.routing[0]) if best.classes == (0, 2) else 0.0
     return claims(f"""
-        [Sec. 6, Example 3] The optimal pair is {{1, 3}} with routing (0.8, 0, 0.2).
+      * [Sec. 6, Example 3] The optimal pair is {{1, 3}} with routing (0.8, 0, 0.2).
         - part of class 1 in the cheapest proper tuple: {part} (0.799 to 0.801)
         - classes {[k + 1 for k in best.classes]}
-
-        With that pair the greatest rate is 0.0625.
+      * With that pair the greatest rate is 0.0625.
         - least capacity over routing entry of its classes, per server:
           {narrow} (0.0624 to 0.0626)
         - alpha mu / q: {fills[0]}
-
-        The pair {{2, 3}} allows 0.25.
+      * The pair {{2, 3}} allows 0.25.
         - least capacity over routing entry of its classes, per server: {wide} (0.2495 to 0.2505)
         - alpha mu / q: {fills[1]}
-
-        Choosing {{2, 3}} allows a larger rate than {{1, 3}}.
+      * Choosing {{2, 3}} allows a larger rate than {{1, 3}}.
         - ratio of the two: {wide / narrow} (at least 1.01)
-
-        Class 3 is full, and class 1 becomes empty in the end: as if never used.
+      * Class 3 is full, and class 1 becomes empty in the end: as if never used.
         - share of class 1 that waterfilling gives at 0.999 of the greatest rate:
           {float(last.shares[0])} (at most 0.002)
         - shares {", ".join(f"{one:.4f}" for one in last.shares)}; greatest rate {highest:.5f} per
           server
-
-        [ours] In the queueing system, too, the shuffle is needed.
+      * [ours] In the queueing system, too, the shuffle is needed.
         - largest response time of TAD-OP without it over with it: {ratio} (at least 1.02)
         - at load {load:g}; where no tuple is routable TAD-OP takes the idle class of the highest
           number, and while class 3 is busy that is class 2, as the shuffle would have it

@@ -183,7 +183,6 @@ class _Site:
         )
 
     def keep_target(self) -> str:
-        """Every policy of the paper meets the benchmark accuracy at every load."""
         texts = []
         for policy in PAPERS:
             here = self.rows.where(policy=policy)
@@ -196,10 +195,9 @@ class _Site:
             why = "no point is known" if math.isnan(worst) else known
             says = f"{LOOKS[policy].label} meets the benchmark accuracy at all loads."
             texts.append(keeps_target(says, short, why))
-        return "\n\n".join(texts)
+        return "\n* ".join(texts)
 
     def most_efficient(self) -> str:
-        """TAD-OP has the least response time of the paper's three policies."""
         ratios = self.over("tad-op", {"r-jiq": "r-jiq", "tad": "tad"})
         worst, (_, said) = most(ratios, (_NOWHERE, "no point is known"))
         compared = [ratio for ratio in ratios.values() if not math.isnan(ratio)]
@@ -210,7 +208,6 @@ class _Site:
               {len(compared)} comparisons""".strip()
 
     def unstable(self) -> str:
-        """TAD becomes unstable at some load, R-JIQ at none."""
         tad, r_jiq = (
             sorted({(row["target"], row["load"]) for row in rows})
             for rows in (
@@ -222,13 +219,11 @@ class _Site:
             TAD becomes unstable in some setting with high load.
             - unstable points of TAD: {len(tad) if known else math.nan} (at least 1)
             - {"; ".join(map(_at, tad)) or "none"}
-
-            R-JIQ has no instability.
+          * R-JIQ has no instability.
             - unstable points of R-JIQ: {len(r_jiq) if known else math.nan} (at most 0)
             - {"; ".join(map(_at, r_jiq)) or "none"}""".strip()
 
     def priced_against(self) -> str:
-        """Our own policy beside TAD-OP: as fast, and as accurate."""
         here, theirs = self.rows.where(policy="priced"), self.stable("tad-op")
         ratios, short = {}, {}
         for (target, load), (tad_op_s, _) in theirs.items():
@@ -245,8 +240,7 @@ class _Site:
             - largest response time over TAD-OP's, less 1: {worst} (at most 0.5 %)
             - worst at {_at(place)}: {(1 + worst) * at_s:.4f} s against {at_s:.4f} s, where
               {slowest}; at best {100 * min(ratios.values(), default=math.nan):.1f} %
-
-            {keeps_target("The priced idle queue keeps the target.", short)}"""
+          * {keeps_target("The priced idle queue keeps the target.", short)}"""
 
 
 def _deviation(settings: LoadSettings, results: Results) -> str:
@@ -271,7 +265,7 @@ def _deviation(settings: LoadSettings, results: Results) -> str:
               {max(spread, default=math.nan)} (at most 5e-5 {unit})
             - the smallest of all points is {smallest} {unit}; independent queries give no less than
               their own deviation over the root of 50 n x 100,000""")
-    return "\n\n".join(texts)
+    return "\n* ".join(texts)
 
 
 def _small_claims(settings: LoadSettings, results: Results) -> list[Claim]:
@@ -293,24 +287,18 @@ def _small_claims(settings: LoadSettings, results: Results) -> list[Claim]:
     }
     worst, said = most(ratios, "no point is known")
     return claims(f"""
-        [Sec. 7.1, Fig. 6] {site.keep_target()}
-
-        {site.most_efficient()}
-
-        At this size no policy reaches the optimal response time at high load.
+      * [Sec. 7.1, Fig. 6] {site.keep_target()}
+      * {site.most_efficient()}
+      * At this size no policy reaches the optimal response time at high load.
         - least response time over the bound at load {top:g}, less 1: {near} (at least 1 %)
         - {policy} at target {goal:g}
-
-        TAD outperforms R-JIQ at low load where it does not choose a suboptimal pair.
+      * TAD outperforms R-JIQ at low load where it does not choose a suboptimal pair.
         - largest response time over R-JIQ's at loads up to 0.5 and target {target:g}, less 1:
           {worst} (at most 0 %)
         - {said}
-
-        {site.unstable()}
-
-        {_deviation(settings, results)}
-
-        {site.priced_against()}
+      * {site.unstable()}
+      * {_deviation(settings, results)}
+      * {site.priced_against()}
     """)
 
 
@@ -332,26 +320,20 @@ def _large_claims(settings: LoadSettings, results: Results) -> list[Claim]:
     better = sum(here[place] < there[place] for place in both)
     means = [100 * sum(gap[place] for place in both) / max(len(both), 1) for gap in (here, there)]
     return claims(f"""
-        [Sec. 7.1, Fig. 7] {site.keep_target()}
-
-        TAD-OP always matches the lower bound.
+      * [Sec. 7.1, Fig. 7] {site.keep_target()}
+      * TAD-OP always matches the lower bound.
         - largest response time over the bound, less 1: {worst} (at most 0.2 %)
         - {said}
-
-        [Sec. 8] TAD-OP is near-optimal in large systems.
+      * [Sec. 8] TAD-OP is near-optimal in large systems.
         - largest response time over the bound, less 1: {worst} (at most 3 %)
         - {said}
-
-        [Sec. 7.1, Fig. 7] {site.most_efficient()}
-
-        R-JIQ is noticeably better than in the small system.
+      * [Sec. 7.1, Fig. 7] {site.most_efficient()}
+      * R-JIQ is noticeably better than in the small system.
         - part of the points where its gap to the bound is smaller:
           {better / len(both) if both else math.nan} (at least 100 %)
         - mean gap {means[0]:.1f} % at n = {settings.servers}, {means[1]:.1f} % at n = {smaller}
-
-        {site.unstable()}
-
-        {site.priced_against()}
+      * {site.unstable()}
+      * {site.priced_against()}
     """)
 
 

@@ -115,7 +115,7 @@ def _optimum_claims(settings: OptimumSettings, results: Results) -> list[Claim]:
         if not here.value("accuracy") < target - 0.0002:
             over[load] = here.value("response_s") / optimum_s[load] - 1
     worst, at_worst = most(over, math.nan)
-    kept = "\n\n".join(
+    kept = "\n* ".join(
         keeps_target(
             f"{LOOKS[policy].label} keeps the target on a very small site.",
             {
@@ -127,14 +127,12 @@ def _optimum_claims(settings: OptimumSettings, results: Results) -> list[Claim]:
         for policy in ("tad-op", "priced")
     )
     return claims(f"""
-        [ours] On a very small site the LP is out of every policy's reach.
+      * [ours] On a very small site the LP is out of every policy's reach.
         - largest optimum over the LP's response time, less 1: {far} (at least 5 %)
         - at load {at:g}; at load {min(loads):g} {100 * loose[min(loads)]:.2f} %; the optimum is
           known to {open_s:.2g} s
-
-        {kept}
-
-        {LOOKS["priced"].label} is near the optimum where it keeps the target.
+      * {kept}
+      * {LOOKS["priced"].label} is near the optimum where it keeps the target.
         - largest response time over the optimum's, less 1: {worst} (at most 10 %)
         - at load {at_worst:g}; within 5 % at {sum(one <= 0.05 for one in over.values())} of
           {len(over)} loads; {len(loads) - len(over)} loads at which the target is missed are left
@@ -198,7 +196,7 @@ def _slower(settings: LimitsSettings, results: Results, servers: int, load: floa
     known = {f"{at:g}": one for at, one in over.items() if not math.isnan(one)}
     from_load = next((at for at in settings.loads if over[at] > 0), math.nan)
     return f"""
-        [ours] The priced idle queue is as fast as TAD-OP on {servers} servers at target {target:g}
+      * [ours] The priced idle queue is as fast as TAD-OP on {servers} servers at target {target:g}
         and load {load:g}.
         - its response time over TAD-OP's, less 1: {over[load]} (at most 0.5 %)
         - by load: {percents(known, "+.1f") or "none known"}; slower from load {from_load:g} on. It
@@ -298,17 +296,14 @@ def _energy_claims(settings: EnergySettings, results: Results) -> list[Claim]:
     # Where the LP without the constraint would spend more.
     binding = [b for b in budgets if bound_energy[b] >= b * (1 - 1e-6)]
     return claims(f"""
-        [ours] With two constraints, two prices keep the energy budget.
+      * [ours] With two constraints, two prices keep the energy budget.
         - largest mean energy over the budget, less 1: {over} (at most 0.2 %)
         - at a budget of {at_over:g} J
-
-        {keeps_target("They keep the accuracy target at the same time.", short, at_budget)}
-
-        On a large site that comes near the LP with both constraints.
+      * {keeps_target("They keep the accuracy target at the same time.", short, at_budget)}
+      * On a large site that comes near the LP with both constraints.
         - largest response time over the bound, less 1, n = {settings.servers}: {gap} (at most 2 %)
         - at a budget of {at_gap:g} J
-
-        TAD-OP, which knows no budget, overspends every one that binds.
+      * TAD-OP, which knows no budget, overspends every one that binds.
         - its mean energy over the largest budget that the LP uses up, less 1:
           {free_energy / max(binding, default=math.nan) - 1} (at least 0 %)
         - {free_energy:.3f} J; budgets that bind: {", ".join(f"{one:g} J" for one in binding)}

@@ -142,34 +142,28 @@ def _limit_claims(settings: LimitSettings, results: Results) -> list[Claim]:
     deviation, at_deviation = most(spread, "")
     lemma = "nearest to falling short: {}"
     return claims(f"""
-        [Sec. 3.3, Fig. 4] The latency of R-JIQ converges to the optimal latency.
+      * [Sec. 3.3, Fig. 4] The latency of R-JIQ converges to the optimal latency.
         - largest gap to the bound at n = {largest}: {far} (at most 1 %)
         - {law}, target {target:g}; without any waiting eq. 4 itself costs
           {100 * (free(target, largest) - 1):.1f} % there, since its weight n^-gamma is still
           {weight:.2f}
-
-        The gap to the optimum shrinks as the system grows.
+      * The gap to the optimum shrinks as the system grows.
         - largest rise of the gap from one size to the next: {rise} (at most 0.2 %)
         - {at_rise}
-
-        For a higher target the latency has converged as early as n = {size}.
+      * For a higher target the latency has converged as early as n = {size}.
         - gap to the bound at n = {size}, target {high:g}, exponential: {at_high} (at most 2 %)
         - without any waiting eq. 4 costs {100 * (free(high, size) - 1):.1f} % there
-
-        Convergence is slower for lower targets.
+      * Convergence is slower for lower targets.
         - gap at target {low:g} less gap at target {high:g}, n = {size}, exponential:
           {at_low - at_high} (at least 0 %)
         - gaps {100 * at_low:.1f} % and {100 * at_high:.1f} %; of these, waiting makes
           {100 * waits(low):.1f} % and {100 * waits(high):.1f} %, eq. 4's routing the rest
-
-        Convergence is faster with deterministic than with exponential service.
+      * Convergence is faster with deterministic than with exponential service.
         - largest gap with deterministic less gap with exponential service: {more} (at most 0 %)
         - nearest at {at_more}; on large sites hardly anything waits, and both gaps are eq. 4's
-
-        [Sec. 3.2, Lemma 2 (2)]
+      * [Sec. 3.2, Lemma 2 (2)]
         {keeps_target("R-JIQ meets the benchmark accuracy whatever n.", short, lemma, _NO_POINTS)}
-
-        [Fig. 4, caption] The standard deviation for the plots is of the order 1e-3.
+      * [Fig. 4, caption] The standard deviation for the plots is of the order 1e-3.
         - largest standard deviation of a mean of 50 runs of n x 100,000 queries:
           {deviation} (at most 5e-3 s)
         - {at_deviation}
@@ -254,31 +248,27 @@ def _blocking_claims(settings: BlockingSettings, results: Results) -> list[Claim
     blocked = results.value("rejected", buffer=few, servers=small)
     rise, at_rise, slope, at_slope = _order(settings, results, buffers)
     return claims(f"""
-        [Lemma 2 (1), eq. 5]
+      * [Lemma 2 (1), eq. 5]
         E[T] exceeds (1 - n^-gamma) T_LP-LB by O(min(n^-gamma, 1 / (root n ln n))) only.
         - that excess times root n ln n, at n = {large} over at n = {small}:
           {scaled[large] / scaled[small]} (at most 2.0)
         - eq. 46 drops the middle term of eq. 45, n^-gamma p*(lambda-max) / mu =
           {dropped_s[large]:.4f} s at n = {large}, where the whole excess is {excess_s[large]:.4f}
           s; eq. 5 as it stands would in the end lie below the bound of Lemma 1
-
-        [App. A, eq. 45] With that term put back, E[T] tends to it: waiting vanishes.
+      * [App. A, eq. 45] With that term put back, E[T] tends to it: waiting vanishes.
         - response time over it at n = {large}, less 1: {over[large]} (at most 1 %)
         - {100 * over[small]:.1f} % at n = {small}
-
-        [Lemma 2 (2), eq. 6] The accuracy is at least a*.
+      * [Lemma 2 (2), eq. 6] The accuracy is at least a*.
         - largest shortfall at n = {large}, of what is answered:
           {max(short[large, buffer] for buffer in buffers)} (at most 0.02 %)
         - at n = {small} with {few} places it falls short by {100 * short[small, few]:.3f} points
           with {100 * blocked:.2f} % blocked: R-JIQ draws the class before it looks for room, so
           classes that block more answer less than their part
-
-        [Lemma 2 (3), eq. 7] The blocking probability is O(ln n / root n).
+      * [Lemma 2 (3), eq. 7] The blocking probability is O(ln n / root n).
         - largest ratio of blocking over ln n / root n from one size to the next:
           {rise} (at most 1.0)
         - {at_rise}; of sizes at which {_FEW} requests or more are blocked
-
-        [ours] Blocking falls faster than eq. 7 says: by more than the root of n.
+      * [ours] Blocking falls faster than eq. 7 says: by more than the root of n.
         - power of n with which it falls, over the sizes at which anything is blocked:
           {slope} (at most -0.5)
         - {at_slope}
@@ -306,7 +296,6 @@ def _order(
 
 
 def _blocked(results: Results, servers: int) -> float:
-    """Number of requests turned away in all trials."""
     return float(sum(r["rejected"] * r["queries"] for r in results.where(servers=servers).rows))
 
 

@@ -187,29 +187,25 @@ def _wrong_claims(settings: WrongSettings, results: Results) -> list[Claim]:
         for row in rows
     )
     return claims(f"""
-        [Sec. 3.4, Fig. 5]
+      * [Sec. 3.4, Fig. 5]
         On a small site an error of 5 % leads out of the sub-Halfin-Whitt regime from a load of
         about 0.55.
         - that load at n = {small}, target {low:g}:
           {crossing("no_waiting_error", small, low)} (0.50 to 0.60)
         - target {high:g}: {crossing("no_waiting_error", small, high):.3f}
-
-        On a large site an error of 5 % makes the system unstable from a load close to 0.88.
+      * On a large site an error of 5 % makes the system unstable from a load close to 0.88.
         - that load at n = {large}, target {low:g}:
           {crossing("stable_error", large, low)} (0.85 to 0.91)
         - target {high:g}: {crossing("stable_error", large, high):.3f}
-
-        The tolerated error falls as the load rises.
+      * The tolerated error falls as the load rises.
         - largest rise from one load to the next: {rise} (at most 0.05 %)
         - at {at}
-
-        The tolerated error falls as the target rises.
+      * The tolerated error falls as the target rises.
         - largest rise from target {low:g} to {high:g}, stable, n = {large}:
           {worst} (at most 0.05 %)
         - at load {load:g}; it rises at {sum(one > 0.0005 for one in rising)} of {len(rising)}
           loads: lambda-max falls with the target, so the same load is a lower rate
-
-        [ours]
+      * [ours]
         Simulated with a rate told 5 % too low, R-JIQ is stable below the threshold and unstable
         above it.
         - simulations that end otherwise: {len(wrong) if rows else math.nan} (at most 0)
@@ -301,22 +297,19 @@ def _window_claims(settings: WindowSettings, results: Results) -> list[Claim]:
     least_s = moving.get(best, math.nan)
     low, high = settings.loads
     return claims(f"""
-        [Sec. 3.4] A short window is noisy, and detrimental to stability and latency.
+      * [Sec. 3.4] A short window is noisy, and detrimental to stability and latency.
         - response time with a window of {short:g} s over that with the rate known, less 1:
           {short_s / known_s - 1} (at least 5 %)
         - {short_s:.4g} s against {known_s:.4g} s at load {settings.load:g}
-
-        A long window gives a good estimate of a steady rate.
+      * A long window gives a good estimate of a steady rate.
         - response time with a window of {long:g} s over that with the rate known, less 1:
           {long_s / known_s - 1} (at most 2 %)
         - {long_s:.4g} s against {known_s:.4g} s
-
-        A long window does not follow a rate that changes.
+      * A long window does not follow a rate that changes.
         - response time with a window of {long:g} s over the best window's, less 1:
           {moving.get(_window(long), math.nan) / least_s - 1} (at least 10 %)
         - best {best} s: {least_s:.4g} s; loads {low:g} and {high:g}, {settings.phase_s:g} s each
-
-        [ours] No window makes R-JIQ as fast as TAD-OP, which needs no rate.
+      * [ours] No window makes R-JIQ as fast as TAD-OP, which needs no rate.
         - the best window's response time over TAD-OP's where the rate changes, less 1:
           {least_s / oblivious_s - 1} (at least 0 %)
         - TAD-OP {oblivious_s:.4g} s

@@ -26,6 +26,8 @@ from inferway.twin.simulation import run
 # What the results of calls that simulate a `scenario` of this file depend on.
 CODE = ("site", "dispatch", "twin", "workload", "studies/queueing/system.py")
 
+# Of each policy, the same in all figures. As in [Anonymous], Sec. 7: solid lines are bounds,
+# dash-dot lines are policies that are told the arrival rate, dashed lines are those that are not.
 LOOKS = {
     "tad-op": Look("TAD-OP", 0, "--"),
     "tad": Look("TAD", 1, "--"),
@@ -34,8 +36,6 @@ LOOKS = {
     "jiq-fast": Look("JIQ, fastest first", 4, "--"),
     "jiq-accurate": Look("JIQ, most accurate first", 5, "--"),
 }
-"""Of each policy, the same in all figures. As in [Anonymous], Sec. 7: solid lines are bounds,
-dash-dot lines are policies that are told the arrival rate, dashed lines are those that are not."""
 BOUND = Look("bound (LP)")  # what no policy can get below
 
 

@@ -81,11 +81,11 @@ class _Course:
         # A run begins with an empty site, no change to adapt to.
         early = (into <= _EARLY) & (self.time_s > settings.phase_s)
         self.phase = (looked_back_s // settings.phase_s).astype(np.int64) % 2
+        # By phase: the samples after it has settled, those at its beginning, and the bound's number
+        # in the system.
         self.settled = [(self.phase == i) & (into > 0.25) for i in range(2)]
-        """By phase, the samples after it has settled."""
         self.early = [(self.phase == i) & early for i in range(2)]
         self.bounds: list[float] = results.one("bound_in_system") or [math.nan, math.nan]
-        """By phase, the bound's number in the system."""
 
     def of(self, policy: str, column: str) -> NDArray[np.float64]:
         """Mean over the trials, sample by sample."""
@@ -99,7 +99,6 @@ class _Course:
         return [float(values[at].mean()) if at.any() else math.nan for at in self.settled]
 
     def number(self, says: str, policy: str, limit: str) -> str:
-        """Claim how far the number in the system is from the bound's."""
         settled = zip(self.settles(policy, "in_system"), self.bounds, strict=True)
         over = [mean / bound - 1 for mean, bound in settled]
         phases = zip(over, self.settings.loads, self.settings.targets, strict=True)
@@ -112,7 +111,6 @@ class _Course:
             - {said}"""
 
     def keeps(self, policy: str) -> str:
-        """Claim that a policy keeps the target in each phase."""
         kept = self.settles(policy, "sampled_accuracy")
         phases = list(zip(self.settings.targets, kept, strict=True))
         return f"""
@@ -123,7 +121,6 @@ class _Course:
             """.strip()
 
     def adapts(self, policy: str) -> str:
-        """Claim how far a phase's first part, its transient included, is from where it settles."""
         in_system, accuracy = (self.of(policy, name) for name in ("in_system", "sampled_accuracy"))
         away: dict[float, float] = {}
         missed: dict[float, float] = {}
@@ -141,8 +138,7 @@ class _Course:
             - departure of the mean number in {within}, from where it settles:
               {most(away, 0)[0]} (at most 2 %)
             - {said}
-
-            {excellent}: the accuracy.
+          * {excellent}: the accuracy.
             - departure of the mean accuracy in {within}, from the target:
               {most(missed, 0)[0]} (at most 0.1 %)
             - {said}""".strip()
@@ -180,24 +176,16 @@ def _claims(settings: VaryingSettings, results: Results, number: int) -> list[Cl
     falls = f"""Though the load is fixed, the arrival rate changes with the target.
         - rate at the higher target over that at the lower: {rates[1] / rates[0]} (at most 0.99)
         - {rates[0]:.4g}/s and {rates[1]:.4g}/s: the greatest feasible rate falls
-
-        """
+      * """
     return claims(f"""
-        [Sec. 7.2, Fig. {number}] {falls if number == 10 else ""}{of.keeps("tad")}
-
-        {of.keeps("tad-op")}
-
-        {of.number(near, "tad-op", "at most 1 %")}
-
-        {of.number(far, "tad", "at least 2 %")}
-
-        {of.adapts("tad")}
-
-        {of.adapts("tad-op")}
-
-        [ours] {of.number(own, "priced", "at most 1 %")}
-
-        {of.keeps("priced")}
+      * [Sec. 7.2, Fig. {number}] {falls if number == 10 else ""}{of.keeps("tad")}
+      * {of.keeps("tad-op")}
+      * {of.number(near, "tad-op", "at most 1 %")}
+      * {of.number(far, "tad", "at least 2 %")}
+      * {of.adapts("tad")}
+      * {of.adapts("tad-op")}
+      * [ours] {of.number(own, "priced", "at most 1 %")}
+      * {of.keeps("priced")}
     """)
 
 
