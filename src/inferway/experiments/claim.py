@@ -176,8 +176,9 @@ def claims(*texts: str) -> list[Claim]:
     Parameters
     ----------
     texts
-        A claim each, or a list of them. One that does not say where it stands stands where the one
-        before it does; values are numbers in full, limits as of `claim`, and why may be left out.
+        A claim each, or several: a list, or with empty lines between. One that does not say where
+        it stands stands where the one before it does; values are numbers in full, limits as of
+        `claim`, and why may be left out.
 
     Raises
     ------
@@ -186,16 +187,16 @@ def claims(*texts: str) -> list[Claim]:
     """
     made, where = [], ""
     whole = "\n* ".join(text.strip().removeprefix("* ") for text in texts)
-    for written in re.split(r"\n\s*\* ", whole):
-        parts = [*_PART.split(written.strip()), ""]
-        said, number, *why = (" ".join(part.split()) for part in parts)
+    for written in re.split(r"\n\s*(?:\n|\* )", whole):
+        parts = [*_PART.split(written.strip(), maxsplit=2), "", ""][:3]
+        said, number, why = (" ".join(part.split()) for part in parts)
         sentence, measured = _SAYS.fullmatch(said), _MEASURE.fullmatch(number)
-        if sentence is None or measured is None or len(why) > 2:
+        if sentence is None or measured is None:
             raise ValueError(f"a claim is a sentence, a measure and why, not {written!r}")
         where = sentence["where"] or where
         value = float(measured["value"])
         made.append(
-            claim(where, sentence["says"], measured["measure"], value, measured["limit"], *why[:1])
+            claim(where, sentence["says"], measured["measure"], value, measured["limit"], why)
         )
     return made
 

@@ -32,6 +32,38 @@ class Look(NamedTuple):
         """Make a curve of it."""
         return Curve(self.label, x, y, color=self.color, dash=self.dash, **more)
 
+    def series(self, x: Sequence[float], y: Any) -> Curve:
+        """Draw a dense curve, without markers."""
+        return self.curve(x, list(y), markers=False)
+
+    def flat(self, x: Sequence[float], level: float) -> Curve:
+        """Draw the same level everywhere, without markers."""
+        return self.series(x, [level] * len(x))
+
+    def line(
+        self,
+        results: Results,
+        column: str,
+        *,
+        scale: float = 1.0,
+        stretch: float = 1.0,
+        errors: bool = True,
+        **axis: Sequence[Any],
+    ) -> Curve:
+        """Draw a column's means over the trials against one axis, with twice their standard errors.
+
+        The column is multiplied by `scale`, the axis by `stretch`. Theory, and a curve without
+        errors, has no points that are only marked.
+        """
+        ((across, values),) = axis.items()
+        measured = [results.measure(column, **{across: value}) for value in values]
+        x = values if stretch == 1.0 else [stretch * value for value in values]
+        y = [scale * one.mean for one in measured]
+        if self.color < 0 or not errors:
+            return self.curve(x, y)
+        unstable = [not one.stable for one in measured]
+        return self.curve(x, y, error=[2 * scale * one.stderr for one in measured], hollow=unstable)
+
 
 @dataclass(frozen=True)
 class Curve:
@@ -67,31 +99,6 @@ class Panel:
     ticks_across: Sequence[float] = ()  # where to write numbers; empty for matplotlib's choice
 
 
-def line(
-    results: Results,
-    column: str,
-    look: Look,
-    *,
-    scale: float = 1.0,
-    stretch: float = 1.0,
-    errors: bool = True,
-    **axis: Sequence[Any],
-) -> Curve:
-    """Draw a column's means over the trials against one axis, with twice their standard errors.
-
-    The column is multiplied by `scale`, the axis by `stretch`. Theory, and a curve without errors,
-    has no points that are only marked.
-    """
-    ((across, values),) = axis.items()
-    measured = [results.measure(column, **{across: value}) for value in values]
-    x = values if stretch == 1.0 else [stretch * value for value in values]
-    y = [scale * one.mean for one in measured]
-    if look.color < 0 or not errors:
-        return look.curve(x, y)
-    unstable = [not one.stable for one in measured]
-    return look.curve(x, y, error=[2 * scale * one.stderr for one in measured], hollow=unstable)
-
-
 def lines(
     results: Results,
     column: str,
@@ -99,20 +106,10 @@ def lines(
     by: str = "policy",
     **drawn: Any,
 ) -> list[Curve]:
-    """Draw a `line` for each value of the label `by` that has a look."""
+    """Draw a `Look.line` for each value of the label `by` that has a look."""
     return [
-        line(results.where(**{by: value}), column, look, **drawn) for value, look in looks.items()
+        look.line(results.where(**{by: value}), column, **drawn) for value, look in looks.items()
     ]
-
-
-def series(look: Look, x: Sequence[float], y: Any) -> Curve:
-    """Draw a dense curve, without markers."""
-    return look.curve(x, list(y), markers=False)
-
-
-def flat(look: Look, x: Sequence[float], level: float) -> Curve:
-    """Draw the same level everywhere, without markers."""
-    return series(look, x, [level] * len(x))
 
 
 def steady_values(curves: Sequence[Curve]) -> list[float]:

@@ -109,7 +109,7 @@ class PlacementResult(Placement, Shown):
         return _saved(_maps(self.network, presence, self.served, topology, title), folder)
 
 
-place = shown_as(lambda placed: PlacementResult(**vars(placed)))(offline.place)
+place = shown_as(PlacementResult, offline.place)
 
 
 def tables(result: NetworkResult) -> list[Laid]:

@@ -20,32 +20,6 @@ from inferway.experiments.results import EXPLAINED, Results
 from inferway.experiments.study import OUT, Study, claims_of, options
 from inferway.version import __version__
 
-_STYLE = """
-:root { color-scheme: light dark; --ink: #1c1e21; --quiet: #5b6167; --line: #d8dce0;
-  --paper: #ffffff; --card: #f6f7f9; --good: #0a7a55; --bad: #b3400a; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e6e8ea; --quiet: #9aa2aa; --line: #3a4047;
-  --paper: #15181c; --card: #1e2227; --good: #4cc79a; --bad: #f0975a; } }
-* { box-sizing: border-box; }
-body { margin: 0 auto; padding: 2rem 1.25rem 4rem; max-width: 72rem; background: var(--paper);
-  color: var(--ink); font: 16px/1.5 system-ui, sans-serif; }
-h1 { font-size: 1.7rem; margin: 0 0 .3rem; }
-h2 { font-size: 1.25rem; margin: 3rem 0 .2rem; padding-top: 1rem;
-  border-top: 1px solid var(--line); }
-p { margin: .3rem 0; } .quiet { color: var(--quiet); font-size: .92rem; }
-a { color: inherit; } code { font-family: ui-monospace, monospace; font-size: .9em; }
-pre { background: var(--card); padding: .7rem .9rem; overflow-x: auto; border-radius: 6px; }
-img { display: block; max-width: 100%; margin: 1rem 0; background: #ffffff; padding: .6rem;
-  border-radius: 6px; }
-.wide { overflow-x: auto; }
-table { border-collapse: collapse; width: 100%; margin: .8rem 0; font-size: .88rem; }
-th, td { text-align: left; vertical-align: top; padding: .35rem .6rem;
-  border-bottom: 1px solid var(--line); }
-th { color: var(--quiet); font-weight: 600; } td.number { white-space: nowrap; }
-.yes { color: var(--good); font-weight: 600; } .no { color: var(--bad); font-weight: 600; }
-.open { color: var(--quiet); font-weight: 600; }
-ul { margin: .3rem 0; padding-left: 1.2rem; }
-"""
-
 
 def report(
     studies: Sequence[Study[Any]], scale: str = "quick", *, out: Path = OUT, seed: int = 1
@@ -71,10 +45,11 @@ def report(
     )
     paragraphs = "".join(f'<p class="quiet">{escape(one)}</p>' for one in lead)
     command = f"inferway study run --all {options(scale, seed)}"
+    style = Path(__file__).with_suffix(".css").read_text(encoding="utf-8")
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>Inferway: studies</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n"
+        f"<title>Inferway: studies</title>\n<style>\n{style}</style>\n</head>\n<body>\n"
         f"<h1>Inferway: studies</h1>\n{paragraphs}\n<pre>{escape(command)}</pre>\n"
         f"<ul>{links}</ul>\n{''.join(_section(scale, *one) for one in shown)}</body>\n</html>\n"
     )

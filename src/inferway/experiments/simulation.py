@@ -71,7 +71,7 @@ class SimulationResult(TwinResult, Shown):
         return "\n\n".join(text(*task(name, one)) for name, one in self.tasks.items())
 
 
-simulate = shown_as(lambda result: SimulationResult(**vars(result)))(twin.simulate)
+simulate = shown_as(SimulationResult, twin.simulate)
 
 
 def task(name: str, result: TaskResult) -> list[Laid]:

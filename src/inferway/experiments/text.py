@@ -163,19 +163,14 @@ def text(*what: Laid) -> str:
     return "\n".join(line.rstrip() for line in console.export_text().splitlines()).rstrip()
 
 
-def shown_as(
-    kind: Callable[[_Found], _Shown],
-) -> Callable[[Callable[_P, _Found]], Callable[_P, _Shown]]:
+def shown_as(kind: Callable[..., _Shown], run: Callable[_P, _Found]) -> Callable[_P, _Shown]:
     """Let a function of a lower layer, which knows numbers only, give what can be shown."""
 
-    def of(run: Callable[_P, _Found]) -> Callable[_P, _Shown]:
-        @functools.wraps(run)
-        def ran(*positional: _P.args, **named: _P.kwargs) -> _Shown:
-            return kind(run(*positional, **named))
+    @functools.wraps(run)
+    def ran(*positional: _P.args, **named: _P.kwargs) -> _Shown:
+        return kind(**vars(run(*positional, **named)))
 
-        return ran
-
-    return of
+    return ran
 
 
 def register() -> None:

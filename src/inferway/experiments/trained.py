@@ -34,7 +34,7 @@ class TrainingResult(Trained, Shown):
         return lines(self.policy.parent.name, self)
 
 
-train = shown_as(lambda run: TrainingResult(**vars(run)))(deployed.train)
+train = shown_as(TrainingResult, deployed.train)
 
 
 def lines(policy: str, trained: Trained) -> list[Text]:

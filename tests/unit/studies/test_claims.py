@@ -29,15 +29,13 @@ def test_claims_are_read_as_they_are_written():
 
 
 def test_a_claim_stands_where_the_one_before_it_does():
-    first, second = claims("* [A] One.\n- x: 1 (at most 1)\n* Two.\n- x: nan (0.5 to 1 %)")
+    first, second = claims("* [A] One.\n- x: 1 (at most 1)\n\nTwo.\n- x: nan (0.5 to 1 %)")
     assert (first.where, second.where) == ("A", "A")
     assert math.isnan(second.value)
     assert (second.at_least, second.at_most, second.unit) == (0.005, 0.01, "%")
 
 
-@pytest.mark.parametrize(
-    "text", ["", "It holds.", "It holds.\n- x: 1", "A.\n- x: 1 (at most 1)\n- why\n- more"]
-)
+@pytest.mark.parametrize("text", ["", "It holds.", "It holds.\n- x: 1"])
 def test_other_text_is_refused(text):
     with pytest.raises(ValueError, match="a claim is a sentence, a measure"):
         claims(text)

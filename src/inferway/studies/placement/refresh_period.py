@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from inferway.experiments.curves import Curve, Drawing, Look, Panel, panels, series
+from inferway.experiments.curves import Curve, Drawing, Look, Panel, panels
 from inferway.studies import Claim, Point, Results, claims, grid, scales
 from inferway.studies.placement.trial import (
     POLICIES,
@@ -102,7 +102,7 @@ def _figure(settings: PeriodSettings, results: Results) -> Drawing:
             until = np.cumsum(values) / slots
             until[until <= 0] = math.nan
             look = Look(label, k % 7, "-" if label.startswith("B") else "--")
-            drawn.append(series(look, slots.tolist(), until.tolist()))
+            drawn.append(look.series(slots.tolist(), until.tolist()))
         return drawn
 
     fetched, up = averages("moved"), "MU until then, MiB per slot"

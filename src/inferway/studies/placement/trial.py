@@ -22,7 +22,7 @@ from inferway.catalog.published import table
 from inferway.deployment import ServiceTime, Task, Variant
 from inferway.deployment.policies import HINDSIGHT
 from inferway.deployment.workloads import Popularity, constant
-from inferway.experiments.curves import Curve, Look, Panel, line, series
+from inferway.experiments.curves import Curve, Look, Panel
 from inferway.network import (
     DeliveryNetwork,
     Demand,
@@ -283,7 +283,7 @@ def every(*axes: str, given: Sequence[str] = ()) -> Callable[[Settings], list[Po
 def curves(results: Results, policies: Sequence[str], column: str, **axis: Any) -> list[Curve]:
     """One curve per policy: means over trials, and twice their errors where there are several."""
     drawn = [
-        line(results.where(policy=policy), column, POLICIES[policy].look, **axis)
+        POLICIES[policy].look.line(results.where(policy=policy), column, **axis)
         for policy in policies
     ]
     return [one if any(map(math.isfinite, one.error)) else replace(one, error=()) for one in drawn]
@@ -296,7 +296,7 @@ def pairs(look: Look, results: Results, across: str, up: str, **axis: Any) -> Cu
 
 def course(look: Look, y: NDArray[np.float64], slots: int) -> Curve:
     """A dense curve of equal parts of a run, against the middle of each."""
-    return series(look, ((np.arange(len(y)) + 0.5) * slots / len(y)).tolist(), y.tolist())
+    return look.series(((np.arange(len(y)) + 0.5) * slots / len(y)).tolist(), y.tolist())
 
 
 def mean_series(results: Results, column: str, **label: Any) -> NDArray[np.float64]:

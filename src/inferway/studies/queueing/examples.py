@@ -9,17 +9,7 @@ from itertools import product
 from typing import Any
 
 from inferway.dispatch import max_rate, routing_tuples, solve, waterfill
-from inferway.experiments.curves import (
-    Curve,
-    Drawing,
-    Look,
-    Panel,
-    flat,
-    lines,
-    panels,
-    series,
-    steady_values,
-)
+from inferway.experiments.curves import Curve, Drawing, Look, Panel, lines, panels, steady_values
 from inferway.experiments.results import most
 from inferway.studies import Claim, Point, Results, Study, claims, grid, scales
 from inferway.studies.queueing.ablated import NAME
@@ -191,7 +181,7 @@ def _told_figure(settings: Settings, results: Results) -> Drawing:
     errors = [100 * (told / settings.load - 1) for told in settings.loads]
     carried = [_class_loads(settings, told)[-1] for told in settings.loads]
     curves = lines(results, "response_s", _ROUTINGS, by="routing", told=settings.loads)
-    bound = flat(BOUND, errors, results.measure("bound_s").mean)
+    bound = BOUND.flat(errors, results.measure("bound_s").mean)
     across = "error of the rate, %"
     return panels(
         [
@@ -247,7 +237,7 @@ def _wrong_figure(settings: Settings, results: Results) -> Drawing:
         return [math.nan if shares is None else 100 * shares[k] for shares in every]
 
     parts = [
-        series(Look(f"class {k + 1}, {policy}", k, dash), loads, part(k, policy))
+        Look(f"class {k + 1}, {policy}", k, dash).series(loads, part(k, policy))
         for policy, dash in (("tad", "--"), ("tad-op", "-"))
         for k in range(len(settings.system.rate))
     ]
@@ -281,8 +271,7 @@ def _pair_figure(settings: Settings, results: Results) -> Drawing:
     rates = [highest * (step + 1) / 81 for step in range(80)]
     shares = [waterfill(fleet, target, rate * servers).shares for rate in rates]
     traffic = [
-        series(
-            Look(f"class {k + 1}", k),
+        Look(f"class {k + 1}", k).series(
             rates,
             [
                 100 * rate * float(share[k]) / system.share[k] / system.rate[k]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from inferway.experiments.curves import Drawing, Panel, line, lines, panels
+from inferway.experiments.curves import Drawing, Panel, lines, panels
 from inferway.experiments.results import most
 from inferway.studies import Claim, Point, Results, Study, claims, grid, scales
 from inferway.studies.queueing.system import (
@@ -116,7 +116,7 @@ def _figure(settings: LoadSettings, results: Results, number: int) -> Drawing:
                 f"target {100 * target:g} %",
                 "load",
                 "accuracy, %",
-                [line(here, "bound_accuracy", BOUND, scale=100, load=loads), *curves],
+                [BOUND.line(here, "bound_accuracy", scale=100, load=loads), *curves],
                 levels=[("target", 100 * target)],
                 limits_up=around(100 * target, [value for curve in curves for value in curve.y]),
             )

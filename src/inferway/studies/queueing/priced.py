@@ -16,17 +16,7 @@ import numpy as np
 from inferway.deployment.workloads import poisson
 from inferway.dispatch import solve
 from inferway.dispatch.mdp import mdp_bound
-from inferway.experiments.curves import (
-    Drawing,
-    Look,
-    Panel,
-    flat,
-    frame,
-    line,
-    lines,
-    panels,
-    series,
-)
+from inferway.experiments.curves import Drawing, Look, Panel, frame, lines, panels
 from inferway.experiments.results import most
 from inferway.studies import Claim, Point, Results, Study, claims, grid, scales
 from inferway.studies.queueing.system import (
@@ -82,9 +72,9 @@ def optimum(
 def _optimum_figure(settings: OptimumSettings, results: Results) -> Drawing:
     loads, looks, goal = settings.loads, settings.looks, 100 * settings.target
     best, here = results.where(kind="optimum"), results.where(kind="policy")
-    least = line(best, "optimum_s", Look("optimum (MDP)", dash=":"), load=loads)
+    least = Look("optimum (MDP)", dash=":").line(best, "optimum_s", load=loads)
     response = [
-        line(best, "bound_s", BOUND, load=loads),
+        BOUND.line(best, "bound_s", load=loads),
         least,
         *lines(here, "response_s", looks, load=loads),
     ]
@@ -262,14 +252,14 @@ def _energy_figure(settings: EnergySettings, results: Results) -> Drawing:
     bound, without = Look("bound (LP, both constraints)"), Look("TAD-OP, no budget", 0, ":")
     response, energy = (
         [
-            line(here, least, bound, budget=budgets),
-            line(here, column, look, budget=budgets),
-            flat(without, budgets, free.measure(column).mean),
+            bound.line(here, least, budget=budgets),
+            look.line(here, column, budget=budgets),
+            without.flat(budgets, free.measure(column).mean),
         ]
         for column, least in (("response_s", "bound_s"), ("energy", "bound_energy"))
     )
-    energy.append(series(Look("budget", 6, ":"), budgets, budgets))
-    accuracy = [line(here, "accuracy", look, scale=100, budget=budgets)]
+    energy.append(Look("budget", 6, ":").series(budgets, budgets))
+    accuracy = [look.line(here, "accuracy", scale=100, budget=budgets)]
     across, limits = "energy budget, J", (goal - 0.5, goal + 0.5)
     return panels(
         [

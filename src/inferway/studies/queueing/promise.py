@@ -11,7 +11,7 @@ import numpy as np
 
 from inferway.deployment.workloads import phased, poisson
 from inferway.dispatch import max_rate, solve
-from inferway.experiments.curves import Curve, Drawing, Look, Panel, panels, series
+from inferway.experiments.curves import Curve, Drawing, Look, Panel, panels
 from inferway.experiments.results import least, most
 from inferway.site import Fleet
 from inferway.studies import Claim, Point, Results, Study, grid, scales
@@ -242,7 +242,7 @@ def _figure(settings: PromiseSettings, results: Results) -> Drawing:
             "answers",
             "accuracy balance",
             [
-                series(look, row["sent"], row["course"])
+                look.series(row["sent"], row["course"])
                 for policy, look in looks.items()
                 for row in results.where(kind="course", trouble=trouble, policy=policy).rows
             ],

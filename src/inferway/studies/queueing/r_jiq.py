@@ -9,7 +9,7 @@ from itertools import pairwise, product
 from typing import Any
 
 from inferway.dispatch.routing import routing
-from inferway.experiments.curves import Curve, Drawing, Look, Panel, flat, line, lines, panels
+from inferway.experiments.curves import Curve, Drawing, Look, Panel, lines, panels
 from inferway.experiments.results import most
 from inferway.studies import Claim, Point, Results, Study, claims, grid, scales
 from inferway.studies.queueing.system import (
@@ -87,7 +87,7 @@ def _limit_figure(settings: LimitSettings, results: Results) -> Drawing:
                 "servers",
                 "mean response time, s",
                 [
-                    flat(BOUND, sizes, settings.bound_s(target)),
+                    BOUND.flat(sizes, settings.bound_s(target)),
                     Curve("R-JIQ without waiting (eq. 4)", sizes, free, dash=":"),
                     *lines(here, "response_s", looks, by="distribution", servers=sizes),
                 ],
@@ -212,7 +212,7 @@ def _blocking_figure(settings: BlockingSettings, results: Results) -> Drawing:
         look = Look(f"{buffer} place{'s' if buffer > 1 else ''}", color)
         rejected = [x if x > 0 else math.nan for x in here.means("rejected", servers=sizes)]
         blocked.append(Curve(look.label, sizes, [100 * x for x in rejected], color=color))
-        response.append(replace(line(here, "response_s", look, servers=sizes), hollow=()))
+        response.append(replace(look.line(here, "response_s", servers=sizes), hollow=()))
     order = [100 * math.log(n) / math.sqrt(n) for n in sizes]
     blocked.append(Curve("ln n / root n (eq. 7, constant 1)", sizes, order, dash=":"))
     response.append(Curve(BOUND.label, sizes, [settings.bound_s(n) for n in sizes]))

@@ -12,16 +12,7 @@ from typing import Any
 import numpy as np
 
 from inferway.dispatch.routing import routing
-from inferway.experiments.curves import (
-    Drawing,
-    Look,
-    Panel,
-    flat,
-    line,
-    panels,
-    series,
-    steady_values,
-)
+from inferway.experiments.curves import Drawing, Look, Panel, panels, steady_values
 from inferway.experiments.results import most
 from inferway.studies import Claim, Point, Results, Study, claims, grid, scales
 from inferway.studies.queueing.system import (
@@ -132,7 +123,7 @@ def _wrong_figure(settings: WrongSettings, results: Results) -> Drawing:
             here = results.where(kind="tolerance", servers=servers, target=target)
             for name, column, dash in kinds:
                 look = Look(f"{name}, n = {servers}", color, dash)
-                curves.append(series(look, loads, 100 * np.array(here.means(column, load=loads))))
+                curves.append(look.series(loads, 100 * np.array(here.means(column, load=loads))))
         shown.append(
             Panel(
                 f"target {100 * target:g} %",
@@ -267,16 +258,16 @@ def _window_figure(settings: WindowSettings, results: Results) -> Drawing:
         level_s = 1.0 if math.isnan(bound_s) else bound_s
         look = Look("R-JIQ, rate estimated over the window", 2, "-.")
         names = [_window(one) for one in windows_s]
-        estimated = replace(line(here, "response_s", look, name=names), x=windows_s)
+        estimated = replace(look.line(here, "response_s", name=names), x=windows_s)
         shown.append(
             Panel(
                 title,
                 "window, s",
                 "mean response time, s",
                 [
-                    flat(BOUND, windows_s, bound_s),
-                    flat(Look("TAD-OP", 0), windows_s, own_s),
-                    flat(Look("R-JIQ, mean rate known", 2, ":"), windows_s, known_s),
+                    BOUND.flat(windows_s, bound_s),
+                    Look("TAD-OP", 0).flat(windows_s, own_s),
+                    Look("R-JIQ, mean rate known", 2, ":").flat(windows_s, known_s),
                     estimated,
                 ],
                 scale_across="log",

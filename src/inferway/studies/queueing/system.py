@@ -15,7 +15,7 @@ from inferway.deployment.workloads import Arrivals, poisson
 from inferway.deployment.workloads import phased as phased_arrivals
 from inferway.dispatch import max_rate, solve
 from inferway.dispatch.bounds import Optimum
-from inferway.experiments.curves import Look, Panel, frame, line, lines
+from inferway.experiments.curves import Look, Panel, frame, lines
 from inferway.experiments.results import most
 from inferway.site import Fleet
 from inferway.studies import Point, Results, grid
@@ -302,7 +302,7 @@ def response_panel(
     by: str = "policy",
 ) -> Panel:
     """Response time over the bound's, against load; the frame ends at `top` bounds."""
-    bound = line(results, "bound_s", BOUND, load=loads)
+    bound = BOUND.line(results, "bound_s", load=loads)
     curves = [bound, *lines(results, "response_s", looks, by=by, load=loads)]
     limits = frame(0.9, top, bound.y) if top else None
     return Panel(title, "load", "mean response time, s", curves, limits_up=limits)

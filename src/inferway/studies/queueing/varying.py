@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from inferway.experiments.curves import Curve, Drawing, Panel, panels, series
+from inferway.experiments.curves import Curve, Drawing, Panel, panels
 from inferway.experiments.results import most
 from inferway.studies import Claim, Point, Results, Study, claims, grid, scales
 from inferway.studies.queueing.load_curve import around
@@ -151,9 +151,9 @@ def _figure(settings: VaryingSettings, results: Results, varies: str, number: in
     in_system = [Curve(BOUND.label, time_s, [course.bounds[i] for i in course.phase])]
     accuracy = [Curve("target", time_s, goal, dash=":")]
     for policy, look in settings.looks.items():
-        in_system.append(series(look, time_s, course.of(policy, "in_system").tolist()))
+        in_system.append(look.series(time_s, course.of(policy, "in_system").tolist()))
         sampled = 100.0 * course.of(policy, "sampled_accuracy")
-        accuracy.append(series(look, time_s, sampled.tolist()))
+        accuracy.append(look.series(time_s, sampled.tolist()))
     limits = around(max(goal, default=0.0), [value for curve in accuracy for value in curve.y])
     up, (low, high) = "accuracy since the last sample, %", getattr(settings, f"{varies}s")
     return panels(

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from scipy.special import chdtri
 
-from inferway.experiments.curves import Curve, Drawing, Look, Panel, panels, series
+from inferway.experiments.curves import Curve, Drawing, Look, Panel, panels
 from inferway.studies import Claim, Point, Results, Study, claim, scales
 from inferway.studies.scheduling import other_learners
 from inferway.studies.scheduling.burst import BURSTY, NORMAL, PHASES
@@ -102,9 +102,8 @@ def _states(results: Results, name: str, column: str) -> list[Curve]:
     label = name.removeprefix("periodic-").upper().replace("RECURRENT", "recurrent")
     color = 1 if "fo" in name else {"ddpg": 2, "recurrent": 3}.get(name, 0)
     return [
-        series(
-            Look(f"{label}, {state}", color, "-" if phase == BURSTY else ":"),
-            *_curve(results, name, f"{column}_{phase}"),
+        Look(f"{label}, {state}", color, "-" if phase == BURSTY else ":").series(
+            *_curve(results, name, f"{column}_{phase}")
         )
         for state, phase in PHASES.items()
     ]
