@@ -17,16 +17,17 @@ task has earned over its target, in answers that exceed it by the whole span of 
 
 and never more than the accuracy balance says. The base of the price moves by factors, since the
 right price spans decades: against each answer's gain by a gate that anneals from a fifth to a
-150th, and up by a push as long as the bank is short of 20. The shortage also multiplies the price
-at once, up to 150 times. So the running mean is pressed to its target from above, and not around
-it.
+150th, anew with another target, and up by a push as long as the bank is short of 20. The shortage
+also multiplies the price at once, up to 150 times. So the running mean is pressed to its target
+from above, and not around it.
 
 It is argued, not proven, that this keeps the target wherever the bound allows it: a short bank
 raises the price without end, and at a price high enough each request goes to the most accurate
 class with a place, waiting there if need be. Where the target is out of reach of the rate, the
 same pressure lets queues grow up to their buffers. The constants were tuned in simulation on four
 classes of servers; `span` is taken over the classes that the LP mixes, since a class that is never
-worth a request says nothing of what an answer can win back.
+worth a request says nothing of what an answer can win back; over all classes while the target is
+another than the policy was built for.
 
 Where the task has an energy budget, a joule has a price too, learned by dual ascent: [Anonymous]'s
 Sec. 8.1 asks how several constraints might be kept at once, and prices simply add up.
@@ -56,17 +57,20 @@ _NONE = 1e-9  # Shares below are rounding
 # Of the energy price's scale, for an answer that exceeds the budget by the whole span of energies.
 ENERGY_STEP = 0.5
 
-_BASE, _BANK, _ANSWERS = 0, 1, 2  # Places in `Priced.memory`
+_BASE, _BANK, _ANSWERS, _TARGET = range(4)  # Places in `Priced.memory`
 
 
 class Priced(NamedTuple):
     """To the server with the least expected response time less the price of its accuracy."""
 
     price: Floats  # (2,) s per unit of accuracy and s per J, at least 0
-    # (3,) base of the price, s per unit of accuracy; bank, spans; answers so far.
+    # (4,) base of the price, s per unit of accuracy; bank, spans; answers so far, and their target.
     memory: Floats
     least: float  # Least base, s per unit of accuracy
-    span: float  # Range of the accuracies that the LP mixes, 1 where there is but one
+    # Range of the accuracies that the LP mixes for this target; of all for another.
+    span: float
+    target: float
+    whole: float
     step: float  # How fast the price moves, of what is set for it
     wait: float
     classes: int
@@ -120,9 +124,11 @@ class Priced(NamedTuple):
             energy_step = ENERGY_STEP * step * scale / _span(energy)
         return cls(
             start,
-            np.array([start[0], 0.0, 0.0]),
+            np.array([start[0], 0.0, 0.0, target]),
             least,
             float(np.ptp(fleet.accuracy[mixed])) or _span(fleet.accuracy),
+            target,
+            _span(fleet.accuracy),
             step,
             wait,
             len(fleet.rate),
@@ -166,9 +172,12 @@ class Priced(NamedTuple):
             return
         k = site.server_class[event.server]
         rows = -event.rows if event.kind == WITHDRAWN else event.rows
-        gain = rows * (site.accuracy[k] - site.target[0]) / self.span
+        if site.target[0] != self.memory[_TARGET]:  # the right price is far away again
+            self.memory[_ANSWERS], self.memory[_TARGET] = 0.0, site.target[0]
+        span = self.span if site.target[0] == self.target else self.whole
+        gain = rows * (site.accuracy[k] - site.target[0]) / span
         answers = max(0.0, self.memory[_ANSWERS] + rows)
-        bank = min(MOST, self.memory[_BANK] + gain, site.balance[0] / self.span)
+        bank = min(MOST, self.memory[_BANK] + gain, site.balance[0] / span)
         short = max(0.0, ENOUGH - bank) / SHORTAGE
         gate = max(1.0 / 150.0, 1.0 / (5.0 + answers / 20.0))
         push = min(np.log(1.0 + short), 1.0) / min(5000.0, 300.0 + answers / 2.0)

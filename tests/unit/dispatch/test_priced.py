@@ -91,6 +91,21 @@ def test_the_span_is_of_the_classes_that_the_bound_mixes() -> None:
     assert policy.span == pytest.approx(0.03)
 
 
+def test_another_target_has_the_price_learned_anew() -> None:
+    dispatcher = Dispatcher(FLEET, "priced", target=TARGET, rate_per_s=1.0)
+    memory, site = dispatcher.policy.memory, dispatcher.site
+    memory[2] = 50_000.0
+    dispatcher.finish(dispatcher.arrive(0.0, 1), 0.0, 0.1)
+    before = memory.copy()
+    site.target[0] = 0.9
+    k = site.server_class[dispatcher.arrive(0.1, 1)]
+    assert memory[2:].tolist() == [1.0, 0.9]
+    # The gate is a fifth again, and the gain one of all accuracies.
+    gain = (site.accuracy[k] - 0.9) / float(np.ptp(FLEET.accuracy))
+    push = 1.0 / 300.5
+    assert memory[0] == pytest.approx(before[0] * np.exp(push - gain / 5.05), rel=1e-6)
+
+
 def test_the_bank_never_holds_more_than_the_balance() -> None:
     """Whoever takes over a task that owes something owes it, too."""
     dispatcher = Dispatcher(FLEET, "priced", target=TARGET, rate_per_s=1.0)
@@ -115,7 +130,7 @@ def test_a_withdrawn_request_gives_back_what_it_earned_and_used() -> None:
     policy, before = dispatcher.policy, dispatcher.policy.price[1]
     server = dispatcher.arrive(0.0, 1, rows=3)
     assert policy.price[1] != before
-    assert policy.memory[1:].all()
+    assert policy.memory[1:3].all()
     dispatcher.withdraw(server, 0, 0.0)
     assert policy.price[1] == pytest.approx(before, rel=1e-12)
-    assert policy.memory[1:] == pytest.approx([0.0, 0.0], abs=1e-12)
+    assert policy.memory[1:3] == pytest.approx([0.0, 0.0], abs=1e-12)
