@@ -64,23 +64,19 @@ class Instance(Protocol):
         """End after what is queued now; False when the limit passed first."""
 
 
-class Events(Protocol):
-    """Events that instances tell a pool."""
+class Events(NamedTuple):
+    """What an instance tells its pool.
 
-    def done(self, job: Job) -> None:
-        """On the event loop: a job has ended, outputs or reason filled in."""
+    A job that has ended, outputs or reason filled in, is `done` on the event loop, and `posted` by
+    an instance's thread. With `soon`, on the loop, an instance keeps runs for it, the next of which
+    the function does. The first of a class has `slower`: services of the class take so much longer
+    from now on, or less below 0, and so much at least, s.
+    """
 
-    def posted(self, job: Job) -> None:
-        """Tell the same in an instance's thread."""
-
-    def soon(self, run_next: Callable[[], Job | None]) -> None:
-        """On the event loop: an instance keeps runs for it, the next of which this does."""
-
-    def leads(self, instance: Instance) -> bool:
-        """Tell whether it is the first of its class, and tells `slower` for all of them."""
-
-    def slower(self, instance: Instance, by_s: float, least_s: float) -> None:
-        """Services of its class take so much longer from now on, or less below 0; this at least."""
+    done: Callable[[Job], None]
+    posted: Callable[[Job], None]
+    soon: Callable[[Callable[[], Job | None]], None]
+    slower: Callable[[float, float], None] | None = None
 
 
 class RetryBudget:
@@ -110,25 +106,11 @@ class RetryBudget:
 
 
 class PoolTerms(NamedTuple):
-    """Terms that the instances of a pool have in common.
-
-    Attributes
-    ----------
-    task, signature
-        Of the requests.
-    node
-        This node's name; empty where it is none of a network.
-    drop_late
-        Whether a request whose deadline has passed is dropped.
-    now
-        The clock of deadlines and service times, seconds.
-    budget
-        Earns retries with each request that is sent to another node.
-    """
+    """Terms that the instances of a pool have in common."""
 
     task: str
     signature: Signature
-    node: str
-    drop_late: bool
-    now: Callable[[], float]
-    budget: RetryBudget
+    node: str  # this node's name; empty where it is none of a network
+    drop_late: bool  # whether a request whose deadline has passed is dropped
+    now: Callable[[], float]  # the clock of deadlines and service times, seconds
+    budget: RetryBudget  # earns retries with each request that is sent to another node

@@ -113,10 +113,7 @@ class _Outlet:
             left = self._sent(notice)
             if len(left) < len(notice):
                 self._lost, self._rest = 0, left
-        if self._rest or self._lost:
-            self._lost += 1
-            return
-        left = self._sent(line)
+        left = line if self._rest or self._lost else self._sent(line)
         if len(left) < len(line):
             self._rest = left
         else:

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, Final
@@ -20,7 +21,7 @@ from inferway.dispatch.promise import overloads
 from inferway.dispatch.recording import Recording
 from inferway.live.background import SchedulerLoop, keep_recording
 from inferway.live.explain import FleetFacts, RequestLog, Snapshot
-from inferway.live.instance import Instance, PoolTerms, RetryBudget
+from inferway.live.instance import Events, Instance, PoolTerms, RetryBudget
 from inferway.live.local import LocalInstance
 from inferway.live.options import PoolOptions
 from inferway.live.request import EXPIRED, InferRequest, Job, Outcome, RequestBatch
@@ -66,20 +67,14 @@ class Pool:
     stats, log, traced
         Of the task: where its requests are counted and remembered, and who is told of each that
         has ended, with the task, for spans; None where nobody is.
-    columns
-        Where the statistics have each class.
+    columns, names
+        Per class, where the statistics have it, and its variant and its node.
     changed
         Called with a server, whether it takes requests from now on, and why not.
-    names
-        Per class, its variant and its node.
     versions
         Variants that a request can be pinned to.
-    places
-        At each server.
     fits, most_rows
         By class, the rows that a request may have, and those of one run.
-    facts
-        For explanations.
     own
         Classes that run here, as a bit mask.
     queues
@@ -96,7 +91,6 @@ class Pool:
     log: RequestLog
     traced: Callable[[str, InferRequest], None] | None = None
     changed: Callable[[int, bool, str], None]
-    soon: Callable[[Callable[[], Job | None]], None]
     _wakeup: Wakeup | None = None
 
     def __init__(
@@ -144,7 +138,6 @@ class Pool:
         self.columns = list(self.classes)
         self.budget = RetryBudget()
         self.instances = self._instances()
-        self._led = {self.instances[low]: (low, high) for low, high in pairwise(first)}
         self.servers = ServerQueues(
             dispatcher, self.instances, self.class_of, signature, options, self._expire
         )
@@ -196,9 +189,11 @@ class Pool:
         """
         loop = asyncio.get_running_loop()
         self._wakeup = Wakeup(loop, self.collect)
-        self.soon = InlineRunner(loop, self._done.append, self.collect).plan
-        for instance in self.instances:
-            await instance.start(self)
+        soon = InlineRunner(loop, self._done.append, self.collect).plan
+        ends = dict(pairwise(self.first))
+        for server, instance in enumerate(self.instances):
+            slower = partial(self._slower, server, ends[server]) if server in ends else None
+            await instance.start(Events(self._take, self._post, soon, slower))
         if self.scheduler is not None:
             self.scheduler.begin()
         self.health.start()
@@ -411,24 +406,16 @@ class Pool:
 
     # What instances tell: what has been run is settled.
 
-    def done(self, job: Job) -> None:
-        """As `Events.done`: another node's answer has come in."""
+    def _take(self, job: Job) -> None:
         self._done.append(job)
         self.collect()
 
-    def posted(self, job: Job) -> None:
-        """As `Events.posted`."""
+    def _post(self, job: Job) -> None:
         self._done.append(job)
         assert self._wakeup is not None
         self._wakeup.ring()
 
-    def leads(self, instance: Instance) -> bool:
-        """As `Events.leads`."""
-        return instance in self._led
-
-    def slower(self, instance: Instance, by_s: float, least_s: float) -> None:
-        """As `Events.slower`."""
-        low, high = self._led[instance]
+    def _slower(self, low: int, high: int, by_s: float, least_s: float) -> None:
         self.dispatcher.shift(low, high, by_s, least_s, self.now())
 
     def collect(self) -> None:

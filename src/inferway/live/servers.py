@@ -362,13 +362,15 @@ class Health:
 
     def retry_s(self, classes: int) -> float:
         """Time until a server of these classes that rests is tried again."""
-        loop = asyncio.get_running_loop()
-        due_s = (
-            due_s
-            for due_s, healthy, k in zip(self._due_s, self.healthy, self._class_of, strict=True)
-            if not healthy and classes >> k & 1
+        due_s = min(
+            (
+                due_s
+                for due_s, healthy, k in zip(self._due_s, self.healthy, self._class_of, strict=True)
+                if not healthy and classes >> k & 1
+            ),
+            default=math.inf,
         )
-        return max(0.0, min(due_s, default=math.inf) - loop.time())
+        return max(0.0, due_s - asyncio.get_running_loop().time())
 
     def behind(self, server: int) -> int:
         """Classes whose servers fail together with a server's, as a bit mask; 0 where none does."""

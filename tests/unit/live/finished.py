@@ -24,12 +24,7 @@ class Finished(queue.Queue[Any]):
     def soon(self, _: object) -> None:
         pytest.fail("no run here is brief")
 
-    def leads(self, _: object) -> bool:
-        """Nobody is asked to tell."""
-        return False
-
-    def slower(self, *_: object) -> None:
-        pytest.fail("nothing here is elsewhere")
+    slower = None  # nothing here is elsewhere
 
 
 def start(instance: LocalInstance, finished: Finished) -> None:

@@ -143,10 +143,10 @@ class NodeInstance(RemoteInstance):
         have to serve a slow request first, and none would see that it is over.
         """
         self._finished = events.done
-        if not events.leads(self):
+        self._slower = slower = events.slower
+        if slower is None:
             return
         path, counted_s = self.forwarding.path, self.forwarding.rtt_s
-        self._slower = slower = partial(events.slower, self)
         rtt_s = self.group.trips.round_trip_s(path)
         if rtt_s is not None and counted_s is not None and differ(rtt_s, counted_s):
             slower(rtt_s - counted_s, rtt_s)
