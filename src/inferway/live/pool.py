@@ -28,7 +28,7 @@ from inferway.live.request import EXPIRED, InferRequest, Job, Outcome, RequestBa
 from inferway.live.servers import HALF_WORD, Health, ServerQueues
 from inferway.live.stats import Stats
 from inferway.live.threads import InlineRunner, Wakeup
-from inferway.live.upstream.remote import Forwarding, ServerInstance
+from inferway.live.upstream.remote import Forwarding, NodeInstance, ServerInstance
 from inferway.protocol import RefusalError, Signature
 from inferway.runtime import RemoteRuntime, Served
 from inferway.site import HOLD, REJECT
@@ -171,7 +171,7 @@ class Pool:
                 "demand": self.demands[k],
             }
             if isinstance(one, Forwarding):
-                made.append(one.instance(name, terms))
+                made.append(NodeInstance(name, one, terms))
             elif isinstance(one, RemoteRuntime):
                 made.append(ServerInstance(name, one, terms, **bounds))
             else:

@@ -185,7 +185,7 @@ class Cache:
         return 0
 
 
-class ModelStore:
+class ModelStore(Cache):
     """A node's models on its disk, for one event loop; what takes time runs in threads beside it.
 
     The folder is made if it is missing, and no other process may have it open; StoreError where it
@@ -210,15 +210,13 @@ class ModelStore:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             # Two processes would evict each other's files.
             self._closing.callback(os.close, lock(folder))
-            self._cache = Cache(folder, limit_bytes, now)
+            super().__init__(folder, limit_bytes, now)
         except BlockingIOError:
             raise StoreError(
                 f"another process keeps its models in {folder}: give each node a folder of its own"
             ) from None
         except OSError as error:
             raise StoreError(f"models cannot be kept in {folder}: {error.strerror}") from None
-        # All models that are there, the one that was used longest ago first.
-        self.contents = self._cache.contents
         # Files that have been hashed since this process began.
         self._checked: set[str] = set()
         self._one_at_a_time = asyncio.Lock()
@@ -234,15 +232,15 @@ class ModelStore:
         """
         digest = canonical(digest)
         source = self._allowed.source(uri)
-        path = self._cache.path(digest)
+        path = self.path(digest)
         async with self._one_at_a_time:
-            if digest in self._cache:
+            if digest in self:
                 if digest in self._checked or await run_in_thread(lambda: _hash(path)) == digest:
                     self._checked.add(digest)
-                    self._cache.hold(digest, 0)
+                    self.hold(digest, 0)
                     return path
-                self._cache.discard(digest)
-            self._cache.begin(digest)
+                self.discard(digest)
+            self.begin(digest)
             try:
                 while not await self._brought(source, digest, progress):
                     pass
@@ -251,7 +249,7 @@ class ModelStore:
                     f"the store's folder {path.parent} fails: {error.strerror or error}"
                 ) from None
             finally:
-                self._cache.end(digest)
+                self.end(digest)
         self._checked.add(digest)
         return path
 
@@ -259,22 +257,17 @@ class ModelStore:
     def use(self, digest: str) -> Iterator[Path]:
         """Keep a model from being evicted, whether it is there already or yet to be fetched."""
         digest = canonical(digest)
-        self._cache.hold(digest)
+        self.hold(digest)
         try:
-            yield self._cache.path(digest)
+            yield self.path(digest)
         finally:
-            self._cache.hold(digest, -1)
-
-    @property
-    def used_bytes(self) -> int:
-        """Bytes of all files, with what is claimed for those on their way."""
-        return self._cache.used_bytes
+            self.hold(digest, -1)
 
     def discard(self, digest: str) -> None:
         """Remove a model that turned out to be damaged; the next fetch brings it anew."""
         digest = canonical(digest)
         self._checked.discard(digest)
-        self._cache.discard(digest)
+        super().discard(digest)
 
     def close(self) -> None:
         """Leave the folder to others; whoever fetches has been canceled before."""
@@ -291,14 +284,14 @@ class ModelStore:
                 raise NoRoomError(
                     f"{name} is larger than the limit of {MAX_BYTES:,} bytes for a model"
                 )
-            self._cache.claim(digest, needed, partial.received)
+            self.claim(digest, needed, partial.received)
             if progress is None:
                 return
             if bytes_needed >= told + _TELL_BYTES or bytes_needed == total_bytes:
                 told = bytes_needed
                 loop.call_soon_threadsafe(progress, bytes_needed, total_bytes)
 
-        partial = Partial(self._cache.path(digest), claim)
+        partial = Partial(self.path(digest), claim)
         try:
             await run_in_thread(partial.open)
             resumed = partial.received > 0

@@ -108,10 +108,6 @@ class Forwarding:
     spans: Spans | None = None  # Made of what is sent; None makes none
     rtt_s: float | None = None  # Round trip that predicted times count on, s; None where not known
 
-    def instance(self, name: str, terms: PoolTerms) -> NodeInstance:
-        """Make one of these servers."""
-        return NodeInstance(name, self, terms)
-
     def close(self) -> None:
         """Do nothing: other classes may use the way there."""
 
