@@ -134,7 +134,7 @@ def turn(
 
 def projections(models: int = 600, rounds: int = 2000) -> dict[str, float]:
     """CPU microseconds of a projection after a mirror step, by both algorithms."""
-    from inferway.placement.projection import _project, _project_sorted
+    from inferway.placement.rounding import _project, _project_sorted
 
     rng = np.random.default_rng(1)
     size = rng.choice([112.0, 156, 187, 395, 805, 1577], models)

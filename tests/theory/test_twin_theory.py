@@ -14,7 +14,7 @@ from inferway.deployment.workloads import Arrivals, MapArrivals
 from inferway.site import Fleet
 from inferway.twin import Failures, Scenario, TaskResult, run
 from inferway.twin.engine import Kind, engine_of
-from inferway.twin.kernel.counters import quantiles
+from inferway.twin.kernel.state import quantiles
 
 QUERIES = 400_000
 # Standard errors that a mean may be away; with fixed seeds, a test that passes keeps passing.

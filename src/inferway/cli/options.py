@@ -165,7 +165,7 @@ def placement_policy(policy: str | None, *more: str) -> str | None:
 
     None stands for the file's; `more` are names that pass as well.
     """
-    from inferway.placement.table import POLICIES
+    from inferway.placement.contract import POLICIES
 
     names = [*POLICIES, *more]
     if policy is None or policy in names:

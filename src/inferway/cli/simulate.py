@@ -179,7 +179,7 @@ def _network(
     from inferway.deployment import measured
     from inferway.experiments.networks import figures, tables
     from inferway.network import demand_of, topology_of
-    from inferway.placement.table import WRITTEN
+    from inferway.placement.contract import WRITTEN
     from inferway.twin.simulation import INTERRUPTED as CUT_SHORT
 
     deployment = measured(deployment)

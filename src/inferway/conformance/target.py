@@ -117,9 +117,8 @@ class Target:
     def metadata(self) -> dict[str, Any]:
         """The model's metadata; a violation when there are none."""
         answer = self.get(self.base).good("expected the model's metadata")
-        metadata = answer.json
-        expect(isinstance(metadata, dict), f"{answer}; expected a JSON object")
-        return dict(metadata)
+        expect(isinstance(answer.json, dict), f"{answer}; expected a JSON object")
+        return dict(answer.json)
 
     @property
     def versions(self) -> list[str]:
@@ -142,10 +141,10 @@ class Target:
 
     def _tensors(self, side: str) -> tuple[Tensor, ...]:
         listed = self.metadata.get(side)
-        if not isinstance(listed, list) or not listed:
-            raise ViolationError(f"the model's metadata name no {side}, so that no request fits")
+        named = listed if isinstance(listed, list) else []
+        expect(named, f"the model's metadata name no {side}, so that no request fits")
         tensors = []
-        for one in listed:
+        for one in named:
             match one:
                 case {"name": str(name), "datatype": str(datatype), "shape": list(shape)} if all(
                     type(axis) is int and (axis > 0 or axis == -1) for axis in shape
@@ -221,10 +220,7 @@ class Target:
 def find(target: Target) -> Target:
     """Find the model under test, which without a name is the first that the index calls ready.
 
-    Raises
-    ------
-    ConformanceError
-        When the server does not answer, or no model is found.
+    ConformanceError when the server does not answer, or no model is found.
     """
     try:
         target.get("/v2/health/live")
@@ -276,12 +272,8 @@ def answered(
 ) -> Inference:
     """Send a request that is right, and read its answer.
 
-    Raises
-    ------
-    ViolationError
-        When the answer is not one that the protocol and the model's metadata allow.
-    NotOfferedError
-        When FP16 in JSON is refused: many servers have it in binary data only.
+    ViolationError when the answer is not one that the protocol and the model's metadata allow;
+    NotOfferedError when FP16 in JSON is refused: many servers have it in binary data only.
     """
     answer = target.infer(message, base, connection)
     if 400 <= answer.status < 500 and any(
@@ -302,8 +294,7 @@ def read(target: Target, answer: Answer, message: Message) -> Inference:
             f"{LENGTH} is {length!r} in an answer of {len(body)} bytes",
         )
         found, rest = document(body[: int(length)], answer.call), body[int(length) :]
-    if not isinstance(found, dict):
-        raise ViolationError(f"{answer}; expected a JSON object")
+    expect(isinstance(found, dict), f"{answer}; expected a JSON object")
     agree("model_name", found.get("model_name"), target.task)
     version, versions = found.get("model_version"), target.versions
     expect(
@@ -313,8 +304,7 @@ def read(target: Target, answer: Answer, message: Message) -> Inference:
     if (sent := message.fields.get("id")) is not None:
         expect(found.get("id") == sent, f"id is {found.get('id')!r}, the request's was {sent!r}")
     listed = found.get("outputs")
-    if not isinstance(listed, list):
-        raise ViolationError("the answer has no list of outputs")
+    expect(isinstance(listed, list), "the answer has no list of outputs")
     outputs: dict[str, Array] = {}
     raw = set()
     for one in listed:
@@ -329,18 +319,19 @@ def read(target: Target, answer: Answer, message: Message) -> Inference:
                 )
         expect(name not in outputs, f"output {name!r} comes twice")
         parameters = one.get("parameters") or {}
-        if not isinstance(parameters, dict):
-            raise ViolationError(f"output {name!r} has parameters that are no JSON object")
+        expect(
+            isinstance(parameters, dict), f"output {name!r} has parameters that are no JSON object"
+        )
         size = parameters.get("binary_data_size")
         if size is None:
             outputs[name] = from_json(tensor, tuple(shape), one.get("data"))
             continue
         if rest is None:
             raise ViolationError(f"output {name!r} is binary, the answer lacks {LENGTH}")
-        if type(size) is not int or not 0 <= size <= len(rest):
-            raise ViolationError(
-                f"output {name!r} says {size} bytes of binary data, {len(rest)} are left"
-            )
+        expect(
+            type(size) is int and 0 <= size <= len(rest),
+            f"output {name!r} says {size} bytes of binary data, {len(rest)} are left",
+        )
         outputs[name] = from_raw(tensor, tuple(shape), rest[:size])
         raw.add(name)
         rest = rest[size:]

@@ -35,20 +35,11 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """An inference request.
+    """An inference request."""
 
-    Attributes
-    ----------
-    inputs
-        In the order in which they are sent.
-    nested
-        Whether JSON data are nested as their shape, or flat.
-    fields
-        What the JSON has besides: id, parameters, outputs.
-    """
-
-    inputs: tuple[Input, ...]
-    nested: bool = False
+    inputs: tuple[Input, ...]  # In the order in which they are sent
+    nested: bool = False  # Whether JSON data are nested as their shape, or flat
+    # What the JSON has besides: id, parameters, outputs.
     fields: Mapping[str, Any] = field(default_factory=dict)
 
     def having(self, **fields: Any) -> Message:
@@ -100,15 +91,6 @@ def draw(random: np.random.Generator, datatype: str, shape: tuple[int, ...]) -> 
 
     Integers are 0 or 1, because they may be indices; floats are multiples of 1/64 in 0..1, which
     every float datatype holds exactly; BYTES are the texts `0` and `1`.
-
-    Parameters
-    ----------
-    random
-        Where from.
-    datatype
-        A key of `DTYPES`.
-    shape
-        Every axis at least 1.
     """
     if datatype.startswith("FP"):
         return (random.integers(0, 65, shape) / 64).astype(DTYPES[datatype])
@@ -171,8 +153,7 @@ def from_raw(tensor: Tensor, shape: tuple[int, ...], raw: bytes) -> Array:
         kind = f"{tensor.datatype} of shape {list(shape)}"
         expect(len(raw) == expected, f"{output} has {len(raw)} bytes, {kind} has {expected}")
         return np.frombuffer(raw, tensor.dtype.newbyteorder("<")).reshape(shape)
-    texts = []
-    at = 0
+    texts, at = [], 0
     for index in range(size):
         length = int.from_bytes(raw[at : at + 4], "little")
         texts.append(raw[at + 4 : at + 4 + length])

@@ -314,23 +314,24 @@ def summary(record: Record, accuracy: Mapping[str, float] | None = None) -> Summ
 
 
 def _warnings(record: Record, lag_s: float, p50_s: float) -> list[str]:
-    found = []
-    refused = int((record.status == 401).sum())
-    if refused:
-        found.append(
-            f"{refused} requests were refused for want of a valid key (401): give one {HOW_TO_GIVE}"
-        )
-    waited = int(record.waited.sum())
-    if waited:
-        found.append(
+    refused, waited = int((record.status == 401).sum()), int(record.waited.sum())
+    late = lag_s > max(_LATE_S, _LATE_SHARE * (p50_s if np.isfinite(p50_s) else 0.0))
+    found = (
+        (
+            refused,
+            f"{refused} requests were refused for want of a valid key (401): give one "
+            f"{HOW_TO_GIVE}",
+        ),
+        (
+            waited,
             f"{waited} requests waited for a connection: all allowed ones were in use; "
-            "their latency includes that wait (allow more connections)"
-        )
-    elif lag_s > max(_LATE_S, _LATE_SHARE * (p50_s if np.isfinite(p50_s) else 0.0)):
-        found.append(
+            "their latency includes that wait (allow more connections)",
+        ),
+        (
+            late and not waited,
             f"the generator was late: 1 request in 100 was sent {lag_s * 1e3:.1f} ms or more after "
-            "its time, so latencies are partly its own (use a lower rate or a machine of its own)"
-        )
-    if record.interrupted:
-        found.append("the run was stopped before its end")
-    return found
+            "its time, so latencies are partly its own (use a lower rate or a machine of its own)",
+        ),
+        (record.interrupted, "the run was stopped before its end"),
+    )
+    return [sentence for holds, sentence in found if holds]

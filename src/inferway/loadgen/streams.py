@@ -73,17 +73,23 @@ class Stream:
         given = np.arange(len(times)) % max(count, 1) if self.item is None else self.item
         items = np.asarray(given, np.int64)
         labels = count if self.labels is None else len(np.asarray(self.labels))
-        wrong = ""
-        if not np.all(np.isfinite(times)) or np.any(times < 0):
-            wrong = "has a time that is negative or not finite"
-        elif len(items) != len(times):
-            wrong = f"has {len(times)} times but {len(items)} items: one each, please"
-        elif len(items) and (items.min() < 0 or items.max() >= count):
-            wrong = f"names an item outside its {count} inputs"
-        elif labels != count:
-            wrong = f"has {count} inputs but {labels} labels"
-        if wrong:
-            raise DriveError(f"the stream for the task {self.task!r} {wrong}")
+        for fails, wrong in (
+            (
+                not np.all(np.isfinite(times)) or np.any(times < 0),
+                "has a time that is negative or not finite",
+            ),
+            (
+                len(items) != len(times),
+                f"has {len(times)} times but {len(items)} items: one each, please",
+            ),
+            (
+                len(items) and (items.min() < 0 or items.max() >= count),
+                f"names an item outside its {count} inputs",
+            ),
+            (labels != count, f"has {count} inputs but {labels} labels"),
+        ):
+            if fails:
+                raise DriveError(f"the stream for the task {self.task!r} {wrong}")
         return times, items
 
 
@@ -251,45 +257,28 @@ def run(
             f"{deployment.path} has no `workload`: say there how requests arrive, for example "
             "workload: {TASK: {arrivals: {process: poisson, rate: 100/s}}}"
         )
-    chosen = deployment.seed if seed is None else seed
-    access = settings.get("access", OPEN)
-    streams = [
-        stream
-        for index, name in enumerate(deployment.workload)
-        if (stream := _stream(deployment, name, url, access, duration_s, (chosen, index)))
-        is not None
-    ]
-    if not streams:
-        raise DriveError(f"no request is due within {duration_s:g} s: drive for longer")
-    records = replay(url, streams, progress=spoken(progress), **settings)
-    return {record.task: record for record in records}
-
-
-def _stream(
-    deployment: Deployment,
-    name: str,
-    url: str,
-    access: Access,
-    duration_s: float,
-    seed: tuple[int, int],
-) -> Stream | None:
     from inferway.dispatch.bounds import max_rate
     from inferway.site.fleet import fleet_of
     from inferway.workload.arrivals import times
 
-    task = deployment.tasks[name]
-    words = np.random.SeedSequence(seed).generate_state(3)
-    times_s = times(
-        deployment.workload[name].arrivals,
-        horizon_s=duration_s,
-        capacity_per_s=max_rate(fleet_of(deployment, name), task.accuracy_target),
-        seed=int(words[0]),
-    )
-    if len(times_s) == 0:
-        return None
-    inputs = inputs_of(task, signature(url, name, access=access), int(words[1]))
-    (images, labels), item = inputs.drawn(np.random.default_rng(int(words[2])), len(times_s))
-    return Stream(name, times_s, images, labels, item=item)
+    chosen = deployment.seed if seed is None else seed
+    access = settings.get("access", OPEN)
+    streams = []
+    for index, (name, workload) in enumerate(deployment.workload.items()):
+        task = deployment.tasks[name]
+        words = np.random.SeedSequence((chosen, index)).generate_state(3).tolist()
+        capacity_per_s = max_rate(fleet_of(deployment, name), task.accuracy_target)
+        times_s = times(
+            workload.arrivals, horizon_s=duration_s, capacity_per_s=capacity_per_s, seed=words[0]
+        )
+        if len(times_s):
+            inputs = inputs_of(task, signature(url, name, access=access), words[1])
+            (images, labels), item = inputs.drawn(np.random.default_rng(words[2]), len(times_s))
+            streams.append(Stream(name, times_s, images, labels, item=item))
+    if not streams:
+        raise DriveError(f"no request is due within {duration_s:g} s: drive for longer")
+    records = replay(url, streams, progress=spoken(progress), **settings)
+    return {record.task: record for record in records}
 
 
 def drive_network(

@@ -4,13 +4,17 @@ A policy is built by its name for a delivery network; it holds an allocation and
 what the slot brought (`inferway.placement.contract`).
 """
 
-from inferway.placement.contract import Observation, PlacementPolicy
+from inferway.placement.contract import (
+    POLICIES,
+    Observation,
+    PlacementPolicy,
+    build_policy,
+    policy_class,
+)
 from inferway.placement.exact import StaticOptimum, best_static, relaxation
 from inferway.placement.objective import cost, gain, minimal, potential, subgradient
-from inferway.placement.projection import project, project_sorted
-from inferway.placement.rounding import dep_round
+from inferway.placement.rounding import dep_round, project, project_sorted
 from inferway.placement.serving import instances, serve
-from inferway.placement.table import POLICIES, build_policy, policy_class
 
 __all__ = [
     "POLICIES",

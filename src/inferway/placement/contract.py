@@ -4,24 +4,36 @@ A policy is built for a network, holds a first allocation, and is then told once
 slot brought. It reads no clock and has no random generator of its own: what it draws follows from
 its seed, the slot's number and the node's, so that a node of a live network that knows these draws
 the same. `network.options` fixes the meaning of every array.
+
+Policies are found by their names, and imported when asked for.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from inferway.deployment.policies import PLACEMENT
 from inferway.network.delivery import DeliveryNetwork
+from inferway.network.demand import Demand
+from inferway.policies.registry import policy_class as find
+
+if TYPE_CHECKING:
+    from inferway.deployment import Deployment
+
+POLICIES = PLACEMENT
+WRITTEN = "written"  # What the file itself lists, among the policies of the network twin
+DEFAULT_POLICY = "infida"
 
 Float = NDArray[np.float64]
 Index = NDArray[np.int32]
 Offset = NDArray[np.int64]
 Hops = NDArray[np.int16]
 Mask = NDArray[np.bool_]
-Allocation = NDArray[np.uint8]
-"""(P,) 1 where a useful pair's model is on its node."""
+Allocation = NDArray[np.uint8]  # (P,) 1 where a useful pair's model is on its node
 
 
 def batch_of(network: DeliveryNetwork, requests: ArrayLike) -> Float:
@@ -100,11 +112,68 @@ class PlacementPolicy(Protocol):
         """Take in a slot and return the next one's allocation."""
 
 
-class NamedPolicy(PlacementPolicy, Protocol):
-    """A policy that a deployment file can name (`inferway.placement.table`)."""
+def policy_class(name: str, folder: Path | None = None) -> Any:
+    """Find the class of a placement policy; see `inferway.policies.policy_class`.
 
-    @classmethod
-    def build(
-        cls, network: DeliveryNetwork, *, seed: int = 0, batches: Float | None = None
-    ) -> PlacementPolicy:
-        """Make the policy; `batches` is (T, R), all slots' requests, for policies in hindsight."""
+    Its `build` takes the network, a seed and, for policies in hindsight, all slots' requests.
+    """
+    return find("placement", name, folder)
+
+
+def build_policy(
+    name: str,
+    network: DeliveryNetwork,
+    *,
+    seed: int = 0,
+    batches: Float | None = None,
+    folder: Path | None = None,
+    **options: Any,
+) -> PlacementPolicy:
+    """Make a policy by its name.
+
+    Parameters
+    ----------
+    name
+        One of `POLICIES`, or ``./file.py:Class``.
+    network
+        The inference delivery network.
+    seed
+        Of what the policy draws.
+    batches
+        (T, R) requests of each type in each slot, for policies in hindsight.
+    folder
+        Where a relative file name starts; the current folder by default.
+    options
+        The policy's own, as its class documents them.
+
+    Raises
+    ------
+    ValueError
+        For an unknown name or option, a wrong value, or where `batches` are needed and missing.
+    """
+    try:
+        return policy_class(name, folder).build(network, seed=seed, batches=batches, **options)
+    except TypeError as error:
+        raise ValueError(f"placement policy {name}: {error}") from error
+
+
+def policy_of(deployment: Deployment, policy: str | None = None) -> str:
+    """Name the placement policy that runs: the one asked for, the file's, or INFIDA.
+
+    A file that lists `instances` and no `placement` says what runs itself: ``written``.
+    """
+    if policy is not None:
+        return policy
+    if deployment.placement is not None:
+        return deployment.placement.policy
+    listed = any(node.instances for node in deployment.nodes.values())
+    return WRITTEN if listed else DEFAULT_POLICY
+
+
+def expected_batches(demand: Demand, slots: int) -> Float:
+    """(T, R) mean requests of each type and slot: what policies in hindsight are given.
+
+    The counts themselves differ in every slot by chance; their means repeat, and repeated slots are
+    evaluated once.
+    """
+    return np.array([demand.expected(slot) for slot in range(slots)])

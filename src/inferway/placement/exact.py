@@ -105,7 +105,8 @@ def program_of(network: DeliveryNetwork, horizon: Horizon, capacity: ArrayLike |
     type_of = np.repeat(np.arange(len(options.first) - 1), np.diff(options.first))
     # One flow per type and group: the first option stands for all copies, which cost alike.
     flow = np.unique(type_of * groups + group[options.pair], return_index=True)[1]
-    saving = options.cost[options.first[1:] - 1][type_of] - options.cost
+    last, omega = options.cost[options.first[1:] - 1], minimal(network)
+    saving = last[type_of] - options.cost
     unit = float(horizon.weight @ horizon.requests.sum(axis=1)) or 1.0
     value = [np.zeros(groups)]
     columns, base = groups, 0.0
@@ -119,10 +120,21 @@ def program_of(network: DeliveryNetwork, horizon: Horizon, capacity: ArrayLike |
         of_type = np.unique(type_of[o], return_inverse=True)[1]
         _flows(rows, column, m, of_type, limit / r, options.repository[o])
         if given is None:
-            short = ~options.repository[o]  # a repository is never short (eq. 9)
-            _shared(rows, column[short], m[short], (r / one)[short])
+            # The flows of all types through a group take at most what its copies serve together;
+            # a repository is never short (eq. 9).
+            short = ~options.repository[o]
+            shared, place = np.unique(m[short], return_inverse=True)
+            rows.add(
+                np.concatenate([place, np.arange(len(shared))]),
+                np.concatenate([column[short], shared]),
+                np.concatenate([(r / one)[short], -np.ones(len(shared))]),
+                np.zeros(len(shared)),
+            )
+            least = float(saving @ serve(network, requests, omega.astype(np.uint8)))
+        else:
+            least = float(last @ requests) - cost(network, requests, given, omega)
         columns += len(o)
-        base += weight * _least_saving(network, requests, saving, given)
+        base += weight * least
     matrix, low, high = rows.matrix(columns)
     limits = np.concatenate([upper, np.ones(columns - groups)])
     return Program(np.concatenate(value), matrix, low, high, limits, groups, group, unit, base)
@@ -181,28 +193,6 @@ def _flows(
         np.concatenate([np.ones(n), -most]),
         np.zeros(n),
     )
-
-
-def _shared(rows: _Rows, column: Offset, group: Offset, share: Float) -> None:
-    """Let the flows of all types through a group take at most what its copies serve together."""
-    groups, place = np.unique(group, return_inverse=True)
-    rows.add(
-        np.concatenate([place, np.arange(len(groups))]),
-        np.concatenate([column, groups]),
-        np.concatenate([share, -np.ones(len(groups))]),
-        np.zeros(len(groups)),
-    )
-
-
-def _least_saving(
-    network: DeliveryNetwork, requests: Float, saving: Float, capacity: Float | None
-) -> float:
-    """Saving of the minimal allocation over the last options, where instances are pinned below."""
-    omega = minimal(network)
-    if capacity is None:
-        return float(saving @ serve(network, requests, omega.astype(np.uint8)))
-    last = network.options.cost[network.options.first[1:] - 1]
-    return float(last @ requests) - cost(network, requests, capacity, omega)
 
 
 @dataclass(frozen=True)
@@ -281,9 +271,15 @@ def best_static(
     seconds = time.perf_counter() - start
     if found.x is None:
         raise RuntimeError(f"the solver found no allocation in {time_limit_s} s: {found.message}")
-    counts = np.rint(found.x[: program.groups]).astype(np.int64)
+    # The first copies of each group, as many as were counted.
+    left = np.rint(found.x[: program.groups]).astype(np.int64)
+    chosen = minimal(network).astype(np.uint8)
+    for p in np.flatnonzero(chosen == 0):
+        if left[program.group[p]] > 0:
+            chosen[p] = 1
+            left[program.group[p]] -= 1
     return StaticOptimum(
-        allocation=_allocation(network, program, counts),
+        allocation=chosen,
         gain=program.gain(-float(found.fun)),
         bound=program.gain(-float(found.mip_dual_bound)),
         proven=found.status == 0,
@@ -311,18 +307,6 @@ def relaxation(
     if found.x is None or found.fun is None:
         raise RuntimeError(f"the LP relaxation has no solution: {found.message}")
     return program.gain(-float(found.fun))
-
-
-def _allocation(
-    network: DeliveryNetwork, program: Program, counts: NDArray[np.int64]
-) -> Allocation:
-    chosen = (network.pairs.pinned > 0).astype(np.uint8)
-    left = counts.copy()
-    for p in np.flatnonzero(chosen == 0):
-        if left[program.group[p]] > 0:
-            chosen[p] = 1
-            left[program.group[p]] -= 1
-    return chosen
 
 
 class Exact(Static):

@@ -50,14 +50,13 @@ class Refresh(NamedTuple):
     target: float = 1.0
     stretch: float = 0.0
 
-    def period(self, slot: int) -> float:
-        """Slots between two changes of the integral allocation, at a slot counted from 0."""
-        done = 1.0 if self.stretch <= 0 else min(1.0, slot / self.stretch)
-        return self.start + (self.target - self.start) * done
-
     def due(self, slot: int, last: int) -> bool:
-        """Tell whether the allocation may change after `slot`, having changed last after `last`."""
-        return slot - last >= int(self.period(slot))
+        """Tell whether the allocation may change after `slot`, having changed last after `last`.
+
+        Slots are counted from 0.
+        """
+        done = 1.0 if self.stretch <= 0 else min(1.0, slot / self.stretch)
+        return slot - last >= int(self.start + (self.target - self.start) * done)
 
 
 def refresh_of(value: int | Refresh | tuple[float, float, float]) -> Refresh:
@@ -89,12 +88,19 @@ def options_of(
     residual: str,
 ) -> InfidaOptions:
     """Check the options of `Infida`; ValueError for one that is unknown or impossible."""
-    if rounding not in ("coupled", "fresh"):
-        raise ValueError(f"rounding is coupled or fresh, not {rounding!r}")
-    if residual not in ("elastic", "strict"):
-        raise ValueError(f"the residual model's budget is elastic or strict, not {residual!r}")
-    if learning_rate is not None and not learning_rate > 0:
-        raise ValueError(f"the learning rate must be positive, not {learning_rate}")
+    for holds, sentence in (
+        (rounding in ("coupled", "fresh"), f"rounding is coupled or fresh, not {rounding!r}"),
+        (
+            residual in ("elastic", "strict"),
+            f"the residual model's budget is elastic or strict, not {residual!r}",
+        ),
+        (
+            learning_rate is None or learning_rate > 0,
+            f"the learning rate must be positive, not {learning_rate}",
+        ),
+    ):
+        if not holds:
+            raise ValueError(sentence)
     rate = 0.0 if learning_rate is None else float(learning_rate)
     return InfidaOptions(seed, rate, refresh_of(refresh), rounding == "fresh", residual == "strict")
 

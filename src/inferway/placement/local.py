@@ -16,12 +16,11 @@ import numpy as np
 from inferway.deployment.policies import PLACEMENT
 from inferway.network.delivery import DeliveryNetwork
 from inferway.placement.agent import Agent, Counters, Letter, LocalPolicy
-from inferway.placement.contract import Allocation, Float
+from inferway.placement.contract import WRITTEN, Allocation, Float, build_policy, policy_class
 from inferway.placement.counters import Counting, choose, options_by_pair
 from inferway.placement.infida import Infida, InfidaState, room_at
 from inferway.placement.layout import NodeData, data_of
 from inferway.placement.static import Written
-from inferway.placement.table import WRITTEN, build_policy, policy_class
 from inferway.unreadable import UNREADABLE, fault
 
 if TYPE_CHECKING:

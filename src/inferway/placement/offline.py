@@ -17,33 +17,35 @@ import numpy as np
 from inferway.deployment.policies import HINDSIGHT
 from inferway.network.delivery import DeliveryNetwork
 from inferway.network.layout import deployed
-from inferway.placement.contract import Allocation, Float, Observation, PlacementPolicy
+from inferway.placement.contract import (
+    Allocation,
+    Float,
+    Observation,
+    PlacementPolicy,
+    build_policy,
+    expected_batches,
+)
 from inferway.placement.exact import Exact, relaxation
 from inferway.placement.serving import serve
 from inferway.placement.static import Horizon, average_gain, horizon_of, served_of
-from inferway.placement.table import build_policy
 
 if TYPE_CHECKING:
     from inferway.deployment import Deployment
 
-SLOTS = 60
-"""An hour, in slots of a minute."""
+SLOTS = 60  # An hour, in slots of a minute
 
 
 @dataclass(frozen=True)
 class Placed:
     """One tier under a placement."""
 
-    share: float
-    """Of all requests."""
-    used: float | None
-    """Mean share of the budgets in use; None where there is none."""
-    copies: dict[str, int]
-    """Copies of each variant, of all tasks and on all nodes together."""
+    share: float  # Of all requests
+    used: float | None  # Mean share of the budgets in use; None where there is none
+    copies: dict[str, int]  # Of each variant, of all tasks and on all nodes together
 
     def to_json(self) -> dict[str, Any]:
         """By name."""
-        return {"share": self.share, "used": self.used, "copies": self.copies}
+        return dict(vars(self))
 
 
 @dataclass(frozen=True, eq=False)
@@ -218,7 +220,7 @@ def place(
     name = "infida-offline" if name == "infida" else name
     if name == "exact":
         options = {"time_limit_s": time_limit_s, **options}
-    batches = np.array([demand.expected(slot) for slot in range(slots)])
+    batches = expected_batches(demand, slots)
     horizon = horizon_of(network, batches)
     start = time.perf_counter()
     chosen = build_policy(

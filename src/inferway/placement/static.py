@@ -305,23 +305,17 @@ def _greedy(network: DeliveryNetwork, horizon: Horizon, until_served: bool) -> A
     for i, view in enumerate(views):
         owner[view.pairs] = i
         measure(i)
+    # Sums of many products: a gain of their rounding error is none.
+    least = 1e-9 * max(float(view.cost.max()) for view in views) * float(horizon.requests.max())
     while True:
         fits = layout.size <= left[node]
         best = int(np.argmax(np.where(fits & (x == 0), density, -np.inf)))
-        # Sums of many products: a gain of their rounding error is none.
-        if not density[best] * layout.size[best] > 1e-9 * _scale(views, horizon):
-            return x
-        if not fits[best] or x[best]:
-            return x
-        if until_served and upstream.sum() <= 0:
+        gains = density[best] * layout.size[best] > least and fits[best] and not x[best]
+        if not gains or (until_served and upstream.sum() <= 0):
             return x
         x[best] = 1
         left[node[best]] -= layout.size[best]
         measure(int(owner[best]))
-
-
-def _scale(views: list[TaskView], horizon: Horizon) -> float:
-    return max(float(view.cost.max()) for view in views) * float(horizon.requests.max())
 
 
 @entry

@@ -26,9 +26,8 @@ from inferway.site.draw import streams
 from inferway.site.handle import Pinned, pin
 from inferway.site.view import Site
 from inferway.twin.kernel import event_list, general, markov, state
-from inferway.twin.kernel.counters import empty_tally
 from inferway.twin.kernel.service_times import laws
-from inferway.twin.kernel.state import BROKEN, DEEP, DONE, FULL, REFUSED, ROOM, Records
+from inferway.twin.kernel.state import BROKEN, DEEP, DONE, FULL, REFUSED, ROOM, Records, empty_tally
 from inferway.twin.scenario import Scenario
 from inferway.workload import PhaseCourse, phases_of, stream
 from inferway.workload.arrivals import spans

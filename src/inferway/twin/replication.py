@@ -15,8 +15,7 @@ from inferway.deployment.workloads import PhasedArrivals, TraceArrivals
 from inferway.site.fleet import Fleet
 from inferway.site.view import Floats, Ints
 from inferway.twin.engine import CrowdedError, GeneralEngine, Kind, MarkovEngine, engine_of
-from inferway.twin.kernel.counters import Tally, quantiles
-from inferway.twin.kernel.state import Records
+from inferway.twin.kernel.state import Records, Tally, quantiles
 from inferway.twin.result import ClassResult, MeanEstimate, PhaseResult, Series, TaskResult
 from inferway.twin.scenario import Scenario
 from inferway.workload import phases_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Float = NDArray[np.float64]
+PERCENTILES = "p50:p50_s p95:p95_s p99:p99_s"
+_COUNTS = "rejected dropped late goodput violation_ratio queries"
 
 
 def finite(value: float) -> float | None:
@@ -35,65 +37,62 @@ def as_json(value: Any) -> Any:
 
 
 def values(result: Any, names: str) -> dict[str, Any]:
-    """Attributes of a result, as JSON can hold them; names with blanks between."""
-    return {name: as_json(getattr(result, name)) for name in names.split()}
+    """Attributes of a result, as JSON can hold them; names with blanks between.
+
+    Where JSON has another name than the attribute, that stands before it, with a colon.
+    """
+    pairs = (name.partition(":") for name in names.split())
+    return {name: as_json(getattr(result, own or name)) for name, _, own in pairs}
+
+
+class Reported:
+    """A result whose JSON is these `values`."""
+
+    names: ClassVar[str]
+
+    def to_json(self) -> dict[str, Any]:
+        """By name."""
+        return values(self, self.names)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Percentiles:
+class Percentiles(Reported):
     """Percentiles of the response time, s."""
 
     p50_s: float
     p95_s: float
     p99_s: float
 
-    def percentiles(self) -> dict[str, float | None]:
-        """By name, as JSON has them beside the mean."""
-        return {name: finite(getattr(self, f"{name}_s")) for name in ("p50", "p95", "p99")}
+    def response(self, **mean: float) -> dict[str, Any]:
+        """The response time as JSON has it: the mean, and the percentiles."""
+        return as_json(mean) | values(self, PERCENTILES)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Served(Percentiles):
-    """Common results of a whole run and a phase of it, over the arrivals where nothing is said.
+    """Common results of a whole run and a phase of it, over the arrivals where nothing is said."""
 
-    Attributes
-    ----------
-    accuracy_target
-        Least mean accuracy that was asked for.
-    shares
-        Of the answers, by variant.
-    rejected, dropped, late, violation_ratio
-        Requests refused at once, left without an answer later, answered after the deadline, and
-        all of these.
-    goodput
-        Accuracy of the answers within the deadline, summed.
-    queries
-        Arrivals that count, in all replications.
-    dispatched
-        By variant: those dispatched to it, less those withdrawn.
-    """
-
-    accuracy_target: float | None
-    shares: dict[str, float]
+    accuracy_target: float | None  # Least mean accuracy that was asked for
+    shares: dict[str, float]  # Of the answers, by variant
+    # Requests refused at once, left without an answer later, answered after the deadline, and all
+    # of these.
     rejected: float
     dropped: float
     late: float
-    goodput: float
+    goodput: float  # Accuracy of the answers within the deadline, summed
     violation_ratio: float
-    queries: int
+    queries: int  # Arrivals that count, in all replications
+    # By variant: those dispatched to it, less those withdrawn.
     dispatched: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class MeanEstimate:
+class MeanEstimate(Reported):
     """A mean and its standard error; nan where nothing was counted."""
 
+    names = "mean stderr"
     mean: float
     stderr: float
-
-    def to_json(self) -> dict[str, float | None]:
-        """Both by name."""
-        return values(self, "mean stderr")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,13 +106,14 @@ class ClassResult(Percentiles):
     # many or more.
     queue_lengths: Floats
 
-    def to_json(self) -> dict[str, Any]:
-        """By name; queue lengths up to the last that was seen."""
+    names = f"share utilization response_time_s {PERCENTILES} queue_lengths:seen_lengths"
+
+    @property
+    def seen_lengths(self) -> list[float]:
+        """Queue lengths up to the last that was seen, rounded."""
         seen = np.flatnonzero(self.queue_lengths > 0)
         lengths = self.queue_lengths[: seen[-1] + 1] if len(seen) else self.queue_lengths[:1]
-        rounded = [float(f"{share:.6g}") for share in lengths]
-        named = values(self, "share utilization response_time_s")
-        return named | self.percentiles() | {"queue_lengths": rounded}
+        return [float(f"{share:.6g}") for share in lengths]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,12 +126,10 @@ class PhaseResult(Served):
 
     def to_json(self) -> dict[str, Any]:
         """As the whole run, without errors."""
-        mean = {"mean": finite(self.response_time_s)}
-        counts = "rejected dropped late goodput violation_ratio queries"
         return {
             **values(self, "accuracy_target rate_per_s"),
-            "response_time_s": mean | self.percentiles(),
-            **values(self, f"accuracy shares dispatched {counts}"),
+            "response_time_s": self.response(mean=self.response_time_s),
+            **values(self, f"accuracy shares dispatched {_COUNTS}"),
         }
 
 
@@ -159,15 +157,15 @@ class Numbers(Percentiles):
 
     def to_json(self) -> dict[str, Any]:
         """By name."""
-        response = {"mean": finite(self.mean_s)} | self.percentiles()
         named = values(self, "accuracy rejected dropped shares queries")
-        return {"response_time_s": response} | named
+        return {"response_time_s": self.response(mean=self.mean_s)} | named
 
 
 @dataclass(frozen=True)
-class Error:
+class Error(Reported):
     """Error of a simulation against the live server."""
 
+    names = "mean p95 accuracy"
     mean: float  # Relative: 0.1 is a mean that is a tenth too long
     p95: float  # Relative
     accuracy: float  # Difference; 0.005 is half a point
@@ -178,31 +176,16 @@ class Error:
         mean, p95 = simulated.mean_s / live.mean_s, simulated.p95_s / live.p95_s
         return cls(mean - 1.0, p95 - 1.0, simulated.accuracy - live.accuracy)
 
-    def to_json(self) -> dict[str, float | None]:
-        """By name."""
-        return values(self, "mean p95 accuracy")
-
 
 @dataclass(frozen=True)
 class Comparison:
-    """One recording of a task.
+    """One recording of a task."""
 
-    Attributes
-    ----------
-    live
-        Response times go from dispatch to answer; to read a request before that is not recorded.
-    twin
-        With service times measured in the recording.
-    profiled
-        With those of the file.
-    notes
-        What of the recording the twin cannot follow.
-    """
-
+    # Response times go from dispatch to answer; to read a request before that is not recorded.
     live: Numbers
-    twin: Numbers
-    profiled: Numbers
-    notes: tuple[str, ...] = ()
+    twin: Numbers  # With service times measured in the recording
+    profiled: Numbers  # With those of the file
+    notes: tuple[str, ...] = ()  # What of the recording the twin cannot follow
 
     @property
     def error(self) -> Error:
@@ -251,11 +234,10 @@ class TaskResult(Served):
     def to_json(self) -> dict[str, Any]:
         """As `inferway simulate FILE --json` prints it under ``tasks.NAME``."""
         shares = "accuracy accuracy_target balance shares dispatched"
-        counts = "rejected dropped late goodput violation_ratio queries queries_per_cpu_s"
         about = "in_system rate_per_s stable complete notes engine replications warmup simulated_s"
-        response = self.response_time_s.to_json() | self.percentiles()
+        response = self.response(**self.response_time_s.to_json())
         trace = {} if self.trace is None else {"trace": self.trace.to_json()}
-        named = values(self, f"{shares} {counts} phases classes {about}")
+        named = values(self, f"{shares} {_COUNTS} queries_per_cpu_s phases classes {about}")
         return {"response_time_s": response} | named | trace
 
 
@@ -277,75 +259,46 @@ class PartResult:
 
 
 @dataclass(frozen=True)
-class Regret:
+class Regret(Reported):
     """Regret of a run against the best static allocation, in cost times requests."""
 
+    names = "plain discounted bound optimality_gap:gap"
     best: Float  # (T,) gain per slot of the best static allocation that was found
     discounted: float  # (1 - 1/e) of its total gain less the run's: what Theorem V.1 bounds
     plain: float  # Its total gain less the run's
     bound: float  # A sqrt(T)
     gap: float  # Proven gap of the best static allocation, as a share
 
-    def to_json(self) -> dict[str, float | None]:
-        """By name."""
-        return values(self, "plain discounted bound") | {"optimality_gap": finite(self.gap)}
-
 
 @dataclass(frozen=True, eq=False)
 class NetworkResult:
-    """One policy on one network over some slots.
+    """One policy on one network over some slots."""
 
-    Attributes
-    ----------
-    policy
-        Its name.
-    slots, slot_s
-        How many, and their length in seconds.
-    ntag_ms
-        Time-averaged gain per request ([SiSalem23], eq. 23), in the unit of the cost.
-    mu_bytes_per_slot
-        Time-averaged model updates (eq. 24).
-    latency_s, inaccuracy
-        Means over requests: seconds, and 0..1.
-    cpu_s_per_slot
-        CPU time of the policy's step, the mean without the first, which loads compiled code.
-    tiers, tasks
-        The same by part.
-    requests, gain, moved
-        (T,) per slot: requests, gain in cost times requests, bytes fetched.
-    network
-        What ran; the arrays below follow its options and pairs.
-    served
-        (O,) requests that each option served.
-    presence
-        (P,) share of the slots in which each useful pair was allocated.
-    fractional
-        (P,) the fractional allocation at the end; None where the policy has none.
-    regret
-        Against the best static allocation, if it was asked for.
-    notes
-        What a reader should know: an early end.
-    """
-
-    policy: str
+    policy: str  # Its name
+    # How many, and their length in seconds.
     slots: int
     slot_s: float
-    ntag_ms: float
-    mu_bytes_per_slot: float
+    ntag_ms: float  # Time-averaged gain per request ([SiSalem23], eq. 23), in the unit of the cost.
+    mu_bytes_per_slot: float  # Time-averaged model updates (eq. 24).
+    # Means over requests: seconds, and 0..1.
     latency_s: float
     inaccuracy: float
+    # CPU time of the policy's step, the mean without the first, which loads compiled code.
     cpu_s_per_slot: float
+    # The same by part.
     tiers: dict[str, PartResult]
     tasks: dict[str, PartResult]
+    # (T,) per slot: requests, gain in cost times requests, bytes fetched.
     requests: Float
     gain: Float
     moved: Float
-    network: DeliveryNetwork
-    served: Float
-    presence: Float
+    network: DeliveryNetwork  # What ran; the arrays below follow its options and pairs
+    served: Float  # (O,) requests that each option served
+    presence: Float  # (P,) share of the slots in which each useful pair was allocated
+    # (P,) the fractional allocation at the end; None where the policy has none.
     fractional: Float | None
-    regret: Regret | None = None
-    notes: tuple[str, ...] = ()
+    regret: Regret | None = None  # Against the best static allocation, if it was asked for
+    notes: tuple[str, ...] = ()  # What a reader should know: an early end
 
     def to_json(self) -> dict[str, Any]:
         """By name, as `inferway simulate FILE --json` prints it."""
@@ -375,55 +328,33 @@ class EventResult(NetworkResult):
     The names that it shares with `NetworkResult` mean the same, with latencies as they happened: a
     request's gain is what it costs less than the slot twin says that repositories alone would have
     cost it, and counts to the slot in which it entered. A lost request gains nothing.
-
-    Attributes
-    ----------
-    p50_s, p95_s, p99_s
-        Percentiles of the latency, s, to 0.5 %.
-    accuracy
-        Mean over the answers.
-    answered, lost
-        Requests. Lost are those that two nodes refused and those dropped past their deadline.
-    late
-        Answers after their deadline.
-    retried
-        Requests that were decided twice, since the first node refused.
-    forwarded
-        Share of the answers that came from another node than the entry.
-    variants
-        Share of the answers, by ``TASK/VARIANT`` of the file and by the tier that served, or the
-        node where there are no tiers.
-    letters
-        Sets of offers that nodes told each other.
-    used_most
-        Greatest share of its budget that any node ever held, copies that load and leave included.
-    in_system, flow
-        Mean number of requests in the network, counted, and by Little's law from their times.
-    lost_in, latency_in
-        (T,) by the slot of entry: requests lost, mean latency in s; nan where none was answered.
-    complete
-        Whether all slots were run to their end.
-    requests_per_cpu_s
-        Requests over the CPU time of the events, without what placement takes.
     """
 
+    # Percentiles of the latency, s, to 0.5 %.
     p50_s: float
     p95_s: float
     p99_s: float
-    accuracy: float
+    accuracy: float  # Mean over the answers
+    # Requests. Lost are those that two nodes refused and those dropped past their deadline.
     answered: int
     lost: int
-    late: int
-    retried: int
-    forwarded: float
+    late: int  # Answers after their deadline
+    retried: int  # Requests that were decided twice, since the first node refused
+    forwarded: float  # Share of the answers that came from another node than the entry
+    # Share of the answers, by ``TASK/VARIANT`` of the file and by the tier that served, or the node
+    # where there are no tiers.
     variants: dict[str, dict[str, float]]
-    letters: int
+    letters: int  # Sets of offers that nodes told each other
+    # Greatest share of its budget that any node ever held, copies that load and leave included.
     used_most: float
+    # Mean number of requests in the network, counted, and by Little's law from their times.
     in_system: float
     flow: float
+    # (T,) by the slot of entry: requests lost, mean latency in s; nan where none was answered.
     lost_in: Float
     latency_in: Float
-    complete: bool
+    complete: bool  # Whether all slots were run to their end
+    # Requests over the CPU time of the events, without what placement takes.
     requests_per_cpu_s: float
 
     def to_json(self) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -81,51 +81,77 @@ class Scenario:
     measured_s: Mapping[str, Mapping[int, tuple[float, float]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if (wrong := next(self._faults(), None)) is not None:
+        names, classes = self.fleet.variants, len(self.fleet.rate)
+        count = dict(zip(names, self.fleet.count.tolist(), strict=True))
+        told, window_s = self.options.get("rate"), self.window_s
+        failing = [("failures", name) for name in self.failures]
+        faults = [
+            (
+                len(self.service) != classes,
+                f"{len(self.service)} service times for {classes} classes",
+            ),
+            *(
+                (
+                    name not in self.measured_s and not np.isclose(mean_s * rate, 1.0, rtol=1e-9),
+                    f"{name} has a mean service time of {mean_s:g} s and a rate of {rate:g}/s, "
+                    "which is not one over it",
+                )
+                for name, time, rate in zip(names, self.service, self.fleet.rate, strict=False)
+                for mean_s in [time.mean_s]
+            ),
+            (
+                self.batches and len(self.batches) != classes,
+                f"{len(self.batches)} batch rules for {classes} classes",
+            ),
+            *(
+                (1 not in times_s, f"{name} was measured at batches alone: give size 1 as well")
+                for name, times_s in self.measured_s.items()
+            ),
+            (
+                self.deadline_s is not None and not self.deadline_s > 0,
+                f"a deadline is above 0 s, not {self.deadline_s or 0:g}",
+            ),
+            (
+                window_s is not None and not window_s > 0,
+                f"a window is above 0 s, not {window_s or 0:g}",
+            ),
+            (
+                told is not None and not float(told) > 0,
+                f"the rate that a policy is told is above 0/s, not {float(told or 0):g}",
+            ),
+            *(
+                (
+                    name not in names,
+                    f"{kind} of {name}, which is none of the classes {', '.join(names)}",
+                )
+                for kind, name in failing + [("an outage", one.variant) for one in self.outages]
+            ),
+            *(
+                (
+                    not (one.every_s > 0 and one.for_s > 0),
+                    f"{name} fails every {one.every_s:g} s for {one.for_s:g} s; both are above 0 s",
+                )
+                for name, one in self.failures.items()
+            ),
+            *(
+                fault
+                for one in self.outages
+                for fault in (
+                    (
+                        not 0 < one.count <= count.get(one.variant, 0),
+                        f"an outage of {one.count} servers of {one.variant}, which has "
+                        f"{count.get(one.variant)}",
+                    ),
+                    (
+                        not (one.at_s >= 0 and one.for_s > 0),
+                        f"an outage of {one.variant} at {one.at_s:g} s for {one.for_s:g} s; it "
+                        "begins at 0 s or later and lasts for more than 0 s",
+                    ),
+                )
+            ),
+        ]
+        if (wrong := next((sentence for fails, sentence in faults if fails), None)) is not None:
             raise ValueError(wrong)
-
-    def _faults(self) -> Iterator[str]:
-        fleet, names, classes = self.fleet, self.fleet.variants, len(self.fleet.rate)
-        if len(self.service) != classes:
-            yield f"{len(self.service)} service times for {classes} classes"
-        for name, time, rate in zip(names, self.service, fleet.rate, strict=False):
-            profiled = name not in self.measured_s
-            if profiled and not np.isclose(time.mean_s * rate, 1.0, rtol=1e-9):
-                yield (
-                    f"{name} has a mean service time of {time.mean_s:g} s and a rate of "
-                    f"{rate:g}/s, which is not one over it"
-                )
-        if self.batches and len(self.batches) != classes:
-            yield f"{len(self.batches)} batch rules for {classes} classes"
-        for name, times_s in self.measured_s.items():
-            if 1 not in times_s:
-                yield f"{name} was measured at batches alone: give size 1 as well"
-        if self.deadline_s is not None and not self.deadline_s > 0:
-            yield f"a deadline is above 0 s, not {self.deadline_s:g}"
-        if self.window_s is not None and not self.window_s > 0:
-            yield f"a window is above 0 s, not {self.window_s:g}"
-        told = self.options.get("rate")
-        if told is not None and not float(told) > 0:
-            yield f"the rate that a policy is told is above 0/s, not {float(told):g}"
-        absent = [("failures", name) for name in self.failures]
-        for kind, name in absent + [("an outage", outage.variant) for outage in self.outages]:
-            if name not in names:
-                yield f"{kind} of {name}, which is none of the classes {', '.join(names)}"
-        for name, failure in self.failures.items():
-            if not (failure.every_s > 0 and failure.for_s > 0):
-                yield (
-                    f"{name} fails every {failure.every_s:g} s for {failure.for_s:g} s; both are "
-                    "above 0 s"
-                )
-        for outage in self.outages:
-            name, count = outage.variant, int(fleet.count[names.index(outage.variant)])
-            if not 0 < outage.count <= count:
-                yield f"an outage of {outage.count} servers of {name}, which has {count}"
-            if not (outage.at_s >= 0 and outage.for_s > 0):
-                yield (
-                    f"an outage of {name} at {outage.at_s:g} s for {outage.for_s:g} s; it begins "
-                    "at 0 s or later and lasts for more than 0 s"
-                )
 
     @property
     def capacity_per_s(self) -> float:

@@ -18,17 +18,10 @@ from inferway.dispatch.deployed import dispatcher_of
 from inferway.site.compiled import Compilation, watched
 from inferway.twin.engine import Kind, engine_of
 from inferway.twin.kernel.state import Records, empty_records
-from inferway.twin.replication import Replicated, replicate, summarize
+from inferway.twin.replication import replicate, summarize
 from inferway.twin.result import Comparison, TaskResult, TwinResult
 from inferway.twin.scenario import Scenario, scenario_of
-from inferway.twin.trace import (
-    calibrated,
-    departures,
-    measured,
-    replayed,
-    simulated,
-    traces,
-)
+from inferway.twin.trace import calibrated, departures, measured, replayed, simulated, traces
 
 if TYPE_CHECKING:
     from inferway.deployment import Deployment
@@ -139,7 +132,7 @@ def simulate(
     moved = None
     if deployment.network is not None:
         # Imported here: a site needs neither networks nor placement.
-        from inferway.placement.table import POLICIES, WRITTEN
+        from inferway.placement.contract import POLICIES, WRITTEN
 
         if isinstance(policy, str) and (policy in POLICIES or policy == WRITTEN):
             policy, moved = None, policy
@@ -165,7 +158,7 @@ def simulate(
                     f"`{name}` is of one site's queues; this file has a `network`, which is "
                     "simulated as a whole, slot by slot"
                 )
-        from inferway.placement.table import policy_of
+        from inferway.placement.contract import policy_of
 
         settings: dict[str, Any] = {"policy": moved, "seed": seed, "stop": stop}
         settings["progress"] = told(policy_of(deployment, moved))
@@ -173,11 +166,7 @@ def simulate(
         return _networked(deployment, slots, regret, events, moves, settings)
     if slots is not None or placement is not None or regret or events:
         raise ValueError("the file has no `network`, so there are no slots and no placement")
-    settings = {
-        "seed": deployment.seed if seed is None else seed,
-        "workers": workers,
-        "stop": stop,
-    }
+    settings = {"seed": deployment.seed if seed is None else seed, "workers": workers, "stop": stop}
     if trace is not None:
         settings["replications"] = _OF_A_TRACE if replications is None else replications
         return _traced(deployment, trace, node, tasks, records, told, **settings)
@@ -227,13 +216,7 @@ def _networked(
     pool = ThreadPoolExecutor(max_workers=1)
     try:
         running = pool.submit(run, deployment, slots=slots, **settings, **given)
-        while not running.done():
-            try:
-                wait([running], timeout=_POLL_S)
-            except KeyboardInterrupt:
-                if stop.is_set():  # the second one does not wait for a solver
-                    raise
-                stop.set()
+        _ended([running], stop)
         found = running.result()
     finally:
         pool.shutdown(wait=False)
@@ -356,7 +339,7 @@ def run(
         pending = [
             pool.submit(replicate, scenario, replication=i, **settings) for i in range(replications)
         ]
-        interrupted = not _wait(pending, stop) or (
+        interrupted = not _ended(pending, stop) or (
             stop.is_set() and not any(future.exception() for future in pending)
         )
     outcomes = [future.result() for future in pending]
@@ -418,18 +401,20 @@ class RecordFile:
         self._writer.close()
 
 
-def _wait(pending: list[Future[Replicated]], stop: threading.Event) -> bool:
-    """Wait for all; on Ctrl-C or a failure let them end early. False after Ctrl-C."""
-    left = set(pending)
-    try:
-        while left:
+def _ended(pending: list[Future[Any]], stop: threading.Event) -> bool:
+    """Wait for all; Ctrl-C or a failure lets them end early. False after Ctrl-C."""
+    left, whole = set(pending), True
+    while left:
+        try:
             done, left = wait(left, timeout=_POLL_S, return_when=FIRST_COMPLETED)
             if any(future.exception() for future in done):
                 stop.set()
-    except KeyboardInterrupt:
-        stop.set()
-        return False
-    return True
+        except KeyboardInterrupt:
+            if stop.is_set():  # the second one does not wait for a solver
+                raise
+            stop.set()
+            whole = False
+    return whole
 
 
 def compile_beforehand(deployment: Deployment) -> list[Compilation]:

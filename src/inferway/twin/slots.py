@@ -19,13 +19,21 @@ from inferway.deployment.policies import HINDSIGHT
 from inferway.network.delivery import DeliveryNetwork
 from inferway.network.demand import Demand
 from inferway.network.layout import deployed
-from inferway.placement.contract import Allocation, Float, Observation, PlacementPolicy
+from inferway.placement.contract import (
+    WRITTEN,
+    Allocation,
+    Float,
+    Observation,
+    PlacementPolicy,
+    build_policy,
+    expected_batches,
+    policy_of,
+)
 from inferway.placement.exact import best_static
 from inferway.placement.infida import PSI, regret_constant
 from inferway.placement.objective import minimal
 from inferway.placement.serving import serve, spent, tally
 from inferway.placement.static import Written
-from inferway.placement.table import WRITTEN, build_policy, expected_batches, policy_of
 from inferway.twin.result import NetworkResult, PartResult, Regret
 
 if TYPE_CHECKING:

@@ -303,24 +303,26 @@ def departures(scenario: Scenario, trace: RecordedTrace) -> list[str]:
         (withdrawn, "left without an answer, as clients who go or deadlines that pass make them"),
         (trace.begun, "were at the servers when the recording began, and are not here"),
     ]
-    notes = [f"{count} of {len(trace.arrived_s)} requests {what}" for count, what in found if count]
-    unmeasured = [variant for variant in scenario.fleet.variants if len(_runs(trace, variant)) == 0]
-    if unmeasured:
-        notes.append(f"no answer came from {', '.join(unmeasured)}: the profile stands there")
-    notes += _drift(trace)
-    if trace.marks:
-        notes.append(f"servers fell sick or returned {trace.marks} times, and stay well here")
-    if trace.policy != scenario.policy:
-        notes.append(
-            f"the recording is of policy {trace.policy}, and the file names {scenario.policy}"
-        )
+    names, total = scenario.fleet.variants, len(trace.arrived_s)
+    unmeasured = ", ".join(variant for variant in names if len(_runs(trace, variant)) == 0)
     recorded = dict(zip(trace.variants, trace.count.tolist(), strict=True))
-    fleet = dict(zip(scenario.fleet.variants, scenario.fleet.count.tolist(), strict=True))
-    if recorded != fleet:
-        notes.append(
-            f"the recording is of {_written(recorded)}, and the file has {_written(fleet)}"
-        )
-    return notes
+    fleet = dict(zip(names, scenario.fleet.count.tolist(), strict=True))
+    others = [
+        (unmeasured, f"no answer came from {unmeasured}: the profile stands there"),
+        *((True, sentence) for sentence in _drift(trace)),
+        (trace.marks, f"servers fell sick or returned {trace.marks} times, and stay well here"),
+        (
+            trace.policy != scenario.policy,
+            f"the recording is of policy {trace.policy}, and the file names {scenario.policy}",
+        ),
+        (
+            recorded != fleet,
+            f"the recording is of {_written(recorded)}, and the file has {_written(fleet)}",
+        ),
+    ]
+    return [f"{count} of {total} requests {what}" for count, what in found if count] + [
+        sentence for holds, sentence in others if holds
+    ]
 
 
 def _drift(trace: RecordedTrace) -> list[str]:

@@ -51,9 +51,9 @@ def test_an_unknown_name_or_option_is_said() -> None:
 
 def test_policies_are_imported_when_asked_for() -> None:
     code = (
-        "import sys, inferway.placement.table as t; "
+        "import sys, inferway.placement.contract as t; "
         "print([n for n in sys.modules if n.startswith('inferway.placement.') and "
-        "n.rpartition('.')[2] in ('olag', 'static_greedy', 'infida_offline')])"
+        "n.rpartition('.')[2] in ('counters', 'agent', 'local')])"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"

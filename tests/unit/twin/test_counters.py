@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inferway.twin.kernel.counters import BUCKETS, bucket, quantiles
+from inferway.twin.kernel.state import BUCKETS, bucket, quantiles
 
 count = getattr(bucket, "py_func", bucket)
 

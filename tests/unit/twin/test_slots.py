@@ -11,7 +11,7 @@ import pytest
 import inferway
 from inferway.network import deployed
 from inferway.placement import build_policy, minimal, serve
-from inferway.placement.table import expected_batches
+from inferway.placement.contract import expected_batches
 from inferway.twin.slots import run_slots, simulate_slots
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "topology-1.yaml"

@@ -102,14 +102,8 @@ def _outputs(
 ) -> Callable[[Target], str]:
     """Make a check of which outputs come as raw bytes: all of them, or none.
 
-    Parameters
-    ----------
-    raw
-        Whether the inputs are sent as raw bytes.
-    everything
-        Whether the request has `binary_data_output`.
-    each
-        What each output says as `binary_data`, if it says it.
+    The inputs are sent as raw bytes with `raw`; the request has `binary_data_output` with
+    `everything`; and each output says `each` as `binary_data`, if that is given.
     """
 
     def run(target: Target) -> str:

@@ -91,8 +91,7 @@ def _versions(target: Target) -> str:
 
 
 def _complete(target: Target, metadata: Any) -> None:
-    if not isinstance(metadata, dict):
-        raise ViolationError("the model's metadata are no JSON object")
+    expect(isinstance(metadata, dict), "the model's metadata are no JSON object")
     name, platform = metadata.get("name"), metadata.get("platform")
     expect(name == target.task, f"the metadata's name is {name!r}, not {target.task!r}")
     expect(isinstance(platform, str), f"the metadata's platform is {platform!r}, not a text")
@@ -125,8 +124,7 @@ def _index(target: Target) -> str:
     if answer.status in (404, 405, 501):
         target.needs(REPOSITORY)
     listed = answer.good().json
-    if not isinstance(listed, list):
-        raise ViolationError(f"{answer}; expected a JSON array")
+    expect(isinstance(listed, list), f"{answer}; expected a JSON array")
     for one in listed:
         match one:
             case {"name": str(name), "state": str(state)} if name == target.task:

@@ -60,10 +60,7 @@ class _StatusError(ViolationError):
 def channel(url: str) -> grpc.Channel:
     """Connect to `host:port`, or `grpc://host:port`; `grpcs://` for TLS.
 
-    Raises
-    ------
-    ConformanceError
-        When it is no address.
+    ConformanceError when it is no address.
     """
     parts = urlsplit(url if "://" in url else f"grpc://{url}")
     try:
@@ -143,11 +140,8 @@ def _infer(target: Target, message: Message, version: str = "") -> Inference:
 
 def _typed(tensor: Tensor, shape: tuple[int, ...], contents: Any) -> Array:
     field = FIELDS.get(tensor.datatype)
-    if field is None:
-        raise ViolationError(
-            f"output {tensor.name!r} is {tensor.datatype}, which needs raw contents"
-        )
-    values = list(getattr(contents, field))
+    expect(field, f"output {tensor.name!r} is {tensor.datatype}, which needs raw contents")
+    values = list(getattr(contents, field or ""))
     expect(
         len(values) == int(np.prod(shape)),
         f"output {tensor.name!r} has {len(values)} elements in {field}, its shape {list(shape)}",

@@ -49,7 +49,7 @@ from inferway.live.upstream.spans import Spans
 from inferway.live.upstream.upstream import Upstream
 from inferway.network.node import ClientRates
 from inferway.network.offers import LOOK_S
-from inferway.placement.table import policy_of
+from inferway.placement.contract import policy_of
 from inferway.protocol.address import joined
 
 if TYPE_CHECKING:

@@ -28,8 +28,8 @@ from inferway.live.request import InferRequest, Outcome
 from inferway.live.site import balances_of, take_up
 from inferway.live.threads import run_detached
 from inferway.placement.agent import Agent
+from inferway.placement.contract import expected_batches, policy_of
 from inferway.placement.local import loads_of, local_policy
-from inferway.placement.table import expected_batches, policy_of
 
 if TYPE_CHECKING:
     from inferway.deployment import Deployment

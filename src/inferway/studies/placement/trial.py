@@ -36,8 +36,7 @@ from inferway.network import (
 from inferway.network.demand import TaskStream, peaks
 from inferway.network.layout import assign
 from inferway.placement import Observation, PlacementPolicy, build_policy, gain, potential
-from inferway.placement.contract import Allocation, Float
-from inferway.placement.table import expected_batches
+from inferway.placement.contract import Allocation, Float, expected_batches
 from inferway.studies import Point, Results, Study, grid
 from inferway.twin.result import NetworkResult
 from inferway.twin.slots import run_slots

@@ -18,16 +18,7 @@ from inferway.site.draw import exponential, step, word
 from inferway.site.handle import handle
 from inferway.site.selection import predicted_service
 from inferway.site.transitions import set_health
-from inferway.site.view import (
-    ALL_CLASSES,
-    COMPLETED,
-    DISPATCHED,
-    HOLD,
-    REJECT,
-    WITHDRAWN,
-    Event,
-)
-from inferway.twin.kernel.counters import LENGTHS, bucket
+from inferway.site.view import ALL_CLASSES, COMPLETED, DISPATCHED, HOLD, REJECT, WITHDRAWN, Event
 from inferway.twin.kernel.event_list import crowded, next_s, put, take
 from inferway.twin.kernel.service_times import draw
 from inferway.twin.kernel.state import (
@@ -38,6 +29,7 @@ from inferway.twin.kernel.state import (
     DROPPED,
     FULL,
     LATE,
+    LENGTHS,
     PRESENT,
     REFUSED,
     REJECTED,
@@ -47,6 +39,7 @@ from inferway.twin.kernel.state import (
     UNCOUNTED,
     World,
     begin,
+    bucket,
     enter,
     exit_,
     foreseen,
@@ -188,7 +181,10 @@ def _join(world: World, server: int, arrived_s: float, phase: int, now_s: float)
     k = enter(world.upkeep, site, server, world.rules.places)
     if world.rules.grows and site.queue[server] > site.arrived_s.shape[1] // 2:
         world.counts[TROUBLE] = DEEP
-    _lengthen(world, server, k, now_s)
+    # Its longer queue counts from now on.
+    queue, since_s = site.queue[server], now_s - world.since_s[1]
+    world.tally.lengths[k, min(queue, LENGTHS) - 1] += since_s
+    world.tally.lengths[k, min(queue, LENGTHS - 1)] -= since_s
     site.balance[0] += site.accuracy[k] - world.targets[phase]
     if phase >= 0:
         world.tally.sent[phase, k] += 1
@@ -387,13 +383,6 @@ def _leave(
         records.server[row] = server
         records.outcome[row] = outcome
         records.phase[row] = phase
-
-
-@jit
-def _lengthen(world: World, server: int, k: int, now_s: float) -> None:
-    queue, since_s = world.bound.site.queue[server], now_s - world.since_s[1]
-    world.tally.lengths[k, min(queue, LENGTHS) - 1] += since_s
-    world.tally.lengths[k, min(queue, LENGTHS - 1)] -= since_s
 
 
 @jit

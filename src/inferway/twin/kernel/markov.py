@@ -25,8 +25,18 @@ from inferway.site.view import (
     Request,
     Site,
 )
-from inferway.twin.kernel.counters import LENGTHS, Tally, bucket
-from inferway.twin.kernel.state import BROKEN, DONE, ROOM, Serving, Waiting, pop, push
+from inferway.twin.kernel.state import (
+    BROKEN,
+    DONE,
+    LENGTHS,
+    ROOM,
+    Serving,
+    Tally,
+    Waiting,
+    bucket,
+    pop,
+    push,
+)
 
 
 class Chain(NamedTuple):

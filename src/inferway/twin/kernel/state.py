@@ -1,7 +1,13 @@
-"""State of an engine's run besides the site: who is served since when, and by which rules."""
+"""State of an engine's run besides the site: who is served since when, the rules, the counters.
+
+The counters take memory that does not grow with the run's length: P phases of the workload (a
+request belongs to the phase in which it arrived), K server classes.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -19,6 +25,13 @@ PRESENT, TROUBLE, UNCOUNTED, REROUTED = 0, 1, 2, 3  # Places in `World.counts`
 
 UNLIMITED = 2**62  # Places at a server without a buffer limit
 ANSWERED, LATE, DROPPED, REJECTED = range(4)  # What became of a request; late ones were answered
+
+LENGTHS = 256  # Queue lengths told apart; the last stands for all beyond
+_OCTAVES = 80
+_SHIFT = 45  # Bits of a response time that its bucket leaves out: 128 buckets to the octave
+# The bucket of 2^-40 s, a picosecond; all that is shorter falls into it.
+_LEAST = (1023 - 40) << (52 - _SHIFT)
+BUCKETS = _OCTAVES << (52 - _SHIFT)
 
 
 class Serving(NamedTuple):
@@ -212,17 +225,9 @@ def _enter_times(upkeep: Any, site: Site, server: int, places: int) -> int:
     return site.server_class[server]
 
 
-def _enter_lengths(upkeep: Any, site: Site, server: int, places: int) -> int:
-    return join(site, server, places)
-
-
 def _exit_times(upkeep: Any, site: Site, server: int, k: int) -> None:
     ready(site, server)
     release(site, server)
-
-
-def _exit_lengths(upkeep: Any, site: Site, server: int, k: int) -> None:
-    leave(site, server, k)
 
 
 def _begin_times(upkeep: Any, site: Site, server: int, taken: int) -> None:
@@ -235,9 +240,9 @@ def _foreseen_times(upkeep: Any, site: Site, server: int) -> tuple[float, float]
 
 
 # ``enter(upkeep, site, server, places)``: a request joins the server; its class.
-enter = either(Times, _enter_times, _enter_lengths)
+enter = either(Times, _enter_times, lambda upkeep, site, server, places: join(site, server, places))
 # ``exit_(upkeep, site, server, k)``: the first request of the server, of class k, leaves it.
-exit_ = either(Times, _exit_times, _exit_lengths)
+exit_ = either(Times, _exit_times, lambda upkeep, site, server, k: leave(site, server, k))
 # ``begin(upkeep, site, server, taken)``: the server starts a batch of so many, or waits with 0.
 begin = either(Times, _begin_times, lambda upkeep, site, server, taken: None)
 # ``foreseen(upkeep, site, server)``: predicted wait and service time of who joins now, s.
@@ -256,3 +261,65 @@ def deeper(site: Site) -> Site:
     site.head[:] = 0
     site.open[:] = site.healthy
     return site._replace(**grown)
+
+
+class Tally(NamedTuple):
+    """Counts and sums since the warm-up."""
+
+    arrived: Ints  # (P,) requests that entered
+    rejected: Ints  # (P,) refused at once
+    sent: Ints  # (P, K) dispatched to a server of the class, less those withdrawn
+    answered: Ints  # (P, K) answered, in time or late
+    late: Ints  # (P, K) answered after the deadline
+    dropped: Ints  # (P,) dropped when the deadline had passed
+    response_s: Floats  # (P, K) sum of response times, s
+    histogram: Ints  # (P, K, BUCKETS) response times by `bucket`
+    lengths: Floats  # (K, LENGTHS) server-seconds spent with so many requests at a server
+    # (2,) integral of the number in the system, request-seconds; and the same of those who left,
+    # summed one by one as they did.
+    area: Floats
+
+
+def empty_tally(phases: int, classes: int) -> Tally:
+    """All zero."""
+    shape = (phases, classes)
+    return Tally(
+        arrived=np.zeros(phases, np.int64),
+        rejected=np.zeros(phases, np.int64),
+        sent=np.zeros(shape, np.int64),
+        answered=np.zeros(shape, np.int64),
+        late=np.zeros(shape, np.int64),
+        dropped=np.zeros(phases, np.int64),
+        response_s=np.zeros(shape),
+        histogram=np.zeros((*shape, BUCKETS), np.int64),
+        lengths=np.zeros((classes, LENGTHS)),
+        area=np.zeros(2),
+    )
+
+
+@jit
+def bucket(value: float) -> int:
+    """The bucket of a number at least 0: its exponent and the first seven bits behind it."""
+    index = int(np.float64(value).view(np.int64) >> _SHIFT) - _LEAST
+    return min(max(index, 0), BUCKETS - 1)
+
+
+def quantiles(histogram: Ints, levels: Sequence[float]) -> list[float]:
+    """Quantiles of what a histogram by `bucket` holds, linear within a bucket; nan where empty."""
+    total = int(histogram.sum())
+    if total == 0:
+        return [math.nan for _ in levels]
+    below = np.cumsum(histogram)
+    found = []
+    for level in levels:
+        rank = level * total
+        place = int(np.searchsorted(below, rank, side="left"))
+        inside = (rank - (below[place] - histogram[place])) / histogram[place]
+        low, high = _edge(place), _edge(place + 1)
+        found.append(low + inside * (high - low))
+    return found
+
+
+def _edge(place: int) -> float:
+    """The lower edge of a bucket; 0 of the first, which holds all that is shorter."""
+    return float(np.int64((place + _LEAST) << _SHIFT).view(np.float64)) if place > 0 else 0.0

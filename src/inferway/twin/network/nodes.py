@@ -18,13 +18,7 @@ from inferway.dispatch.dispatcher import Dispatcher
 from inferway.dispatch.service_times import carry_over
 from inferway.network.delivery import DeliveryNetwork
 from inferway.network.layout import members_of, topology_of
-from inferway.network.node import (
-    Capability,
-    ClientRates,
-    NodeFleet,
-    TaskFleets,
-    offered,
-)
+from inferway.network.node import Capability, ClientRates, NodeFleet, TaskFleets, offered
 from inferway.network.offers import Offer
 from inferway.placement.contract import Allocation
 from inferway.site.compiled import entry
