@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 POLICIES = PLACEMENT
 WRITTEN = "written"  # What the file itself lists, among the policies of the network twin
-DEFAULT_POLICY = "infida"
 
 Float = NDArray[np.float64]
 Index = NDArray[np.int32]
@@ -167,7 +166,7 @@ def policy_of(deployment: Deployment, policy: str | None = None) -> str:
     if deployment.placement is not None:
         return deployment.placement.policy
     listed = any(node.instances for node in deployment.nodes.values())
-    return WRITTEN if listed else DEFAULT_POLICY
+    return WRITTEN if listed else "infida"
 
 
 def expected_batches(demand: Demand, slots: int) -> Float:

@@ -19,7 +19,7 @@ replaced. Counters carry over from slot to slot, or start at 0 in each (`carry`)
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,18 +35,20 @@ from inferway.placement.contract import (
     load_of,
 )
 from inferway.placement.layout import Layout, layout_of
+from inferway.placement.static import Static
 from inferway.site.compiled import entry
 
 
-class Counting:
+class Counting(Static):
     """Counters of all nodes, and the allocations that follow from them."""
 
     forwarded = False  # What is counted, see above
     carry = True  # Counters keep what a slot left in them
     equal = False  # Models that gain as much as the chosen one lose what it serves
-    fractional = None
 
-    def __init__(self, network: DeliveryNetwork) -> None:
+    def __init__(
+        self, network: DeliveryNetwork, *, seed: int = 0, batches: Float | None = None
+    ) -> None:
         self.network = network
         self._layout = layout_of(network)
         options = network.options
@@ -56,14 +58,7 @@ class Counting:
         self.gain: Float = last - options.cost
         self._type = np.repeat(np.arange(len(options.first) - 1), np.diff(options.first))
         self.count: Float = np.zeros(len(options.pair))
-        self.allocation: Allocation = (network.pairs.pinned > 0).astype(np.uint8)
-
-    @classmethod
-    def build(
-        cls, network: DeliveryNetwork, *, seed: int = 0, batches: Float | None = None
-    ) -> Self:
-        """Make the policy, which draws nothing and needs no `batches`."""
-        return cls(network)
+        self.allocation = (network.pairs.pinned > 0).astype(np.uint8)
 
     def step(self, observation: Observation) -> Allocation:
         """Count a slot's requests, and choose every node's models anew.

@@ -8,7 +8,7 @@ tried again after longer and longer waits. The live node and the event twin driv
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
@@ -185,62 +185,34 @@ class Moves(Generic[Pair, Kind]):
     def _next(
         self, running: set[Pair], leaving: set[Pair], now_s: float
     ) -> Load[Pair] | Unload[Pair] | None:
-        known = sorted({*running, *self.loading, *leaving, *self.wanted}, key=self.order)
+        """Choose the next move; None where nothing is to be done until something changes.
+
+        What fits is loaded, in the order of `wanted`. A copy that is not wanted goes when a load
+        needs its room, or when no load is left; while one is under way, or has failed, the others
+        stay, so that an old copy goes on serving where the new one does not come.
+        """
         off = {kind for kind, one in self.failures.items() if one.due_s > now_s}
-        return next_move(
-            running,
-            self.loading,
-            leaving,
-            self.wanted,
-            {copy: self.size(copy) for copy in known},
-            self.budget,
-            self.pinned,
-            {copy for copy in self.wanted if self.kind(copy) in off},
-        )
-
-
-def next_move(
-    running: Collection[Pair],
-    loading: Collection[Pair],
-    leaving: Collection[Pair],
-    wanted: Iterable[Pair],
-    size: Mapping[Pair, float],
-    budget: float,
-    pinned: Collection[Pair] = (),
-    failed: Collection[Pair] = (),
-) -> Load[Pair] | Unload[Pair] | None:
-    """Choose the next move.
-
-    What fits is loaded, in the order of `wanted`. A copy that is not wanted goes when a load needs
-    its room, or when no load is left; while one is under way, or has failed, the others stay, so
-    that an old copy goes on serving where the new one does not come.
-
-    `running`, `loading` and `leaving` are the copies that serve, begin to and end to; by the order
-    of `size`, the bytes of each copy, ties are broken; `pinned` copies never go, and `failed` ones
-    are not to be tried now. None where nothing is to be done until something changes: a copy has
-    been loaded or has gone, a failed one is to be tried again, others are wanted.
-    """
-    goal = list(wanted)
-    held = {*running, *loading, *leaving}
-    used = sum(size[pair] for pair in held)
-    missing = [pair for pair in goal if pair not in held and pair not in failed]
-    for pair in missing:
-        if used + size[pair] <= budget:
-            return Load(pair)
-    coming = {*loading, *leaving}.intersection(goal)
-    if coming:
-        return None
-    kept = {*goal, *pinned, *loading, *leaving}
-    going = [pair for pair in size if pair in running and pair not in kept]
-    soon = used - sum(size[pair] for pair in leaving)
-    for pair in missing:
-        lacking = soon + size[pair] - budget
-        if lacking <= 0:
+        failed = {copy for copy in self.wanted if self.kind(copy) in off}
+        held = {*running, *self.loading, *leaving}
+        size = {copy: self.size(copy) for copy in sorted({*held, *self.wanted}, key=self.order)}
+        used = sum(size[copy] for copy in held)
+        missing = [copy for copy in self.wanted if copy not in held and copy not in failed]
+        for copy in missing:
+            if used + size[copy] <= self.budget:
+                return Load(copy)
+        if {*self.loading, *leaving}.intersection(self.wanted):  # it comes, or comes back
             return None
-        if sum(size[other] for other in going) >= lacking:
-            # The smallest that makes the room alone, else the largest.
-            enough = [other for other in going if size[other] >= lacking]
-            return Unload((min if enough else max)(enough or going, key=size.__getitem__))
-    if not going or any(pair in failed for pair in goal if pair not in running):
-        return None
-    return Unload(going[0])
+        kept = {*self.wanted, *self.pinned, *self.loading, *leaving}
+        going = [copy for copy in size if copy in running and copy not in kept]
+        soon = used - sum(size[copy] for copy in leaving)
+        for copy in missing:
+            lacking = soon + size[copy] - self.budget
+            if lacking <= 0:
+                return None
+            if sum(size[other] for other in going) >= lacking:
+                # The smallest that makes the room alone, else the largest.
+                enough = [other for other in going if size[other] >= lacking]
+                return Unload((min if enough else max)(enough or going, key=size.__getitem__))
+        if not going or any(copy in failed for copy in self.wanted if copy not in running):
+            return None
+        return Unload(going[0])

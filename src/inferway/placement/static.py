@@ -47,7 +47,10 @@ if TYPE_CHECKING:
 
 
 class Static:
-    """A policy whose allocation never changes: whoever derives from it sets `allocation`."""
+    """A policy whose allocation never changes: whoever derives from it sets `allocation`.
+
+    Those that learn, and have no fractional state, `step` in their own way.
+    """
 
     allocation: Allocation
     fractional: Float | None = None
@@ -207,25 +210,15 @@ class InfidaOffline(Static):
         layout = layout_of(network)
         self.fractional = average = np.zeros(len(network.pairs.node))
         _climb(layout, horizon, rate, seed, iterations, average)
-        self.allocation = _best(network, layout, horizon, average, seed, draws)
-
-
-def _best(
-    network: DeliveryNetwork, layout: Layout, horizon: Horizon, y: Float, seed: int, draws: int
-) -> Allocation:
-    """Round `draws` times within the budgets, and keep what gains most."""
-    none = np.zeros_like(y)
-    best, most = np.zeros(len(y), np.uint8), -np.inf
-    for draw in range(draws):
-        x = np.zeros(len(y), np.uint8)
-        couple_all(layout, 0, y, seed + draw, x)
-        if draw == 0:  # the paper's own rounding first, kept if it fits and gains more
-            round_all(layout, 0, y, none, seed, 0, True, best)
-            most = average_gain(network, horizon, best)
-        gained = average_gain(network, horizon, x)
-        if gained > most:
-            best, most = x, gained
-    return best
+        # The paper's own rounding first, kept if it fits and gains most.
+        x = self.allocation = np.zeros(len(average), np.uint8)
+        round_all(layout, 0, average, np.zeros_like(average), seed, 0, True, x)
+        most = average_gain(network, horizon, x)
+        for draw in range(draws):
+            x = np.zeros(len(average), np.uint8)
+            couple_all(layout, 0, average, seed + draw, x)
+            if (gained := average_gain(network, horizon, x)) > most:
+                self.allocation, most = x, gained
 
 
 @entry

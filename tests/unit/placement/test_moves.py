@@ -7,9 +7,19 @@ import random
 
 import pytest
 
-from inferway.placement.moves import Load, Unload, next_move
+from inferway.placement.moves import Failed, Load, Moves, Rest, Unload
 
 SIZE = {"a": 4.0, "b": 3.0, "c": 2.0, "d": 1.0}
+
+
+def next_move(running, loading, leaving, wanted, size, budget, pinned=(), failed=()):
+    """The next move of copies that are what they are called; None for a rest."""
+    moves = Moves(size.__getitem__, lambda copy: copy, list(size).index, budget, list(pinned))
+    moves.running, moves.loading, moves.leaving = set(running), set(loading), set(leaving)
+    moves.wanted = list(wanted)
+    moves.failures = {copy: Failed("broken", 1, 1.0, 1.0) for copy in failed}
+    move = moves.next(0.0)
+    return None if isinstance(move, Rest) else move
 
 
 def test_what_fits_is_loaded_in_the_order_given() -> None:

@@ -322,13 +322,15 @@ def _alive(target: Target) -> str:
     return "live, and a right request was answered"
 
 
-_CLAUSE: Final = "inference_rest.md, Inference Response JSON Error Object"
+_REST: Final = "inference_rest.md"
+_ID: Final = f"{_REST}, Inference Request JSON Object"
+_CLAUSE: Final = f"{_REST}, Inference Response JSON Error Object"
 _STATUS: Final = (
     "The Markdown says an HTTP error status, typically 400: a client's mistake is 4xx (RFC 9110, "
     "15.5), never 5xx. The error's text is required, as the metadata's is."
 )
-_METADATA: Final = f"inference_rest.md, Model Metadata and Request Input. {_CLAUSE}"
-_OUTPUT: Final = "inference_rest.md, Request Output"
+_METADATA: Final = f"{_REST}, Model Metadata and Request Input. {_CLAUSE}"
+_OUTPUT: Final = f"{_REST}, Request Output"
 _REFUSED: Final[tuple[tuple[str, str, Sent], ...]] = (
     ("malformed JSON", _CLAUSE, _malformed),
     ("JSON that is no request", _CLAUSE, _other_json),
@@ -346,9 +348,21 @@ _REFUSED: Final[tuple[tuple[str, str, Sent], ...]] = (
     ("elements of another type", _METADATA, _with(_other_elements)),
     ("unknown output", _OUTPUT, _as(lambda message: message.having(outputs=[{"name": NOBODY}]))),
 )
+_BROKEN: Final = (
+    ("truncated data", _broken(body=lambda body: body[:-1]), ""),
+    ("surplus data", _broken(body=lambda body: body + bytes(4)), _SURPLUS),
+    ("a size unlike the shape", _wrong_size, ""),
+    ("a header beyond the body", _broken(lambda body, length: str(len(body) + 1)), ""),
+    ("a header inside the JSON", _broken(lambda body, length: str(int(length) // 2)), ""),
+    (
+        "a header that is no number",
+        _broken(lambda body, length: "all", lambda body, length: "-1"),
+        "",
+    ),
+)
 
 CHECKS: Final = (
-    Check("infer: flat data", "inference_rest.md, Request Input", _flat),
+    Check("infer: flat data", f"{_REST}, Request Input", _flat),
     Check(
         "infer: nested data",
         "open_inference_rest.yaml, tensor_data",
@@ -357,24 +371,20 @@ CHECKS: Final = (
     ),
     Check(
         "infer: without a version",
-        "inference_rest.md, Inference",
+        f"{_REST}, Inference",
         _unversioned,
         "The Markdown allows an error instead, on servers that have versions.",
     ),
     Check(
         "infer: each version",
-        "inference_rest.md, Inference; open_inference_rest.yaml, .../infer",
+        f"{_REST}, Inference; open_inference_rest.yaml, .../infer",
         _versioned,
         "model_version is the specific version used, so it is the one that was asked for.",
     ),
-    Check(
-        "infer: id comes back",
-        "inference_rest.md, Inference Request JSON Object",
-        _identifier("42"),
-    ),
+    Check("infer: id comes back", _ID, _identifier("42")),
     Check(
         "infer: any text as id",
-        "inference_rest.md, Inference Request JSON Object",
+        _ID,
         _identifier('conformance "\\" é ☃'),
         "The id is a JSON string, and those hold any characters.",
     ),
@@ -385,10 +395,10 @@ CHECKS: Final = (
         "Parameters are any names with texts, numbers or booleans: a server may ignore those that "
         "it does not know, not refuse them.",
     ),
-    Check("infer: requested outputs", "inference_rest.md, Request Output", outputs_alone),
+    Check("infer: requested outputs", _OUTPUT, outputs_alone),
     Check(
         "infer: no Content-Type",
-        "inference_rest.md, Inference; RFC 9110, 8.3",
+        f"{_REST}, Inference; RFC 9110, 8.3",
         _no_content_type,
         "No document asks for the header, and Triton's client sends none.",
     ),
@@ -403,28 +413,9 @@ CHECKS: Final = (
     ),
     Check("binary: mixed with JSON", _BINARY, _mixed),
     Check("binary: header without bytes", _BINARY, _json_only),
-    refusal("binary: truncated data is refused", _WRONG, _broken(body=lambda body: body[:-1])),
-    refusal(
-        "binary: surplus data is refused",
-        _WRONG,
-        _broken(body=lambda body: body + bytes(4)),
-        _SURPLUS,
-    ),
-    refusal("binary: a size unlike the shape is refused", _WRONG, _wrong_size),
-    refusal(
-        "binary: a header beyond the body is refused",
-        _WRONG,
-        _broken(lambda body, length: str(len(body) + 1)),
-    ),
-    refusal(
-        "binary: a header inside the JSON is refused",
-        _WRONG,
-        _broken(lambda body, length: str(int(length) // 2)),
-    ),
-    refusal(
-        "binary: a header that is no number is refused",
-        _WRONG,
-        _broken(lambda body, length: "all", lambda body, length: "-1"),
+    *(
+        refusal(f"binary: {name} is refused", _WRONG, send, reading)
+        for name, send, reading in _BROKEN
     ),
     Check("connection: gzip body", "RFC 9110, 8.4", _compressed("gzip", gzip.compress), _CODING),
     Check(
@@ -434,9 +425,9 @@ CHECKS: Final = (
     Check("connection: chunked body", "RFC 9112, 7.1", _chunked),
     Check("connection: kept", "RFC 9112, 9.3", _kept),
     Check("connection: kept after a refusal", "RFC 9112, 9.3", _kept_after_refusal),
-    Check("connection: eight clients at once", "inference_rest.md, Inference", _at_once),
+    Check("connection: eight clients at once", f"{_REST}, Inference", _at_once),
     *(refusal(f"refusal: {name}", clause, send, _STATUS) for name, clause, send in _REFUSED),
     Check("refusal: unknown path", "RFC 9110, 15.5.5", _path),
-    Check("refusal: wrong method", "inference_rest.md, table of paths; RFC 9110, 15.5.6", _methods),
+    Check("refusal: wrong method", f"{_REST}, table of paths; RFC 9110, 15.5.6", _methods),
     Check("refusal: the server goes on", _CLAUSE, _alive),
 )

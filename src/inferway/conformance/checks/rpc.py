@@ -251,6 +251,7 @@ def _truncated(target: Target, request: Any) -> None:
     request.raw_input_contents[0] = request.raw_input_contents[0][:-1]
 
 
+# Mistakes, and how a right request comes to have them.
 _REFUSED: Final[tuple[tuple[str, Callable[[Target, Any], Any]], ...]] = (
     ("an unknown model", lambda target, sent: setattr(sent, "model_name", NOBODY)),
     ("an unknown version", lambda target, sent: setattr(sent, "model_version", NOBODY)),
@@ -262,9 +263,9 @@ _REFUSED: Final[tuple[tuple[str, Callable[[Target, Any], Any]], ...]] = (
     ("surplus contents", lambda target, sent: sent.raw_input_contents.append(b"\0")),
     ("an unknown output", lambda target, sent: sent.outputs.add(name=NOBODY)),
 )
-"""Mistakes, and how a right request comes to have them."""
 
 _CLAUSE: Final = "inference_grpc.md"
+_INFER: Final = f"{_CLAUSE}, ModelInfer"
 _STATUS: Final = (
     "Errors are indicated by the status, and the protocol does not say by which. As over HTTP a "
     "client's mistake must not look like the server's: any status passes but OK, CANCELLED, "
@@ -272,37 +273,34 @@ _STATUS: Final = (
 )
 
 CHECKS: Final = (
-    Check(
-        "grpc: live",
-        f"{_CLAUSE}, ServerLive",
-        partial(_server_is, state="live", otherwise="does not live"),
-    ),
-    Check(
-        "grpc: ready",
-        f"{_CLAUSE}, ServerReady",
-        partial(_server_is, state="ready", otherwise="is not ready"),
+    *(
+        Check(f"grpc: {state}", f"{_CLAUSE}, Server{state.capitalize()}", check)
+        for state, check in (
+            ("live", partial(_server_is, state="live", otherwise="does not live")),
+            ("ready", partial(_server_is, state="ready", otherwise="is not ready")),
+        )
     ),
     Check("grpc: model ready", f"{_CLAUSE}, ModelReady", _model_ready, _STATUS),
     Check("grpc: server metadata", f"{_CLAUSE}, ServerMetadata", _server),
     Check("grpc: model metadata", f"{_CLAUSE}, ModelMetadata", _model),
-    Check("grpc: typed contents", f"{_CLAUSE}, ModelInfer", partial(_contents, raw=False)),
-    Check("grpc: raw contents", f"{_CLAUSE}, ModelInfer", partial(_contents, raw=True)),
-    Check("grpc: id comes back", f"{_CLAUSE}, ModelInfer", _identifier),
+    Check("grpc: typed contents", _INFER, partial(_contents, raw=False)),
+    Check("grpc: raw contents", _INFER, partial(_contents, raw=True)),
+    Check("grpc: id comes back", _INFER, _identifier),
     Check(
         "grpc: requested outputs",
-        f"{_CLAUSE}, ModelInfer",
+        _INFER,
         partial(outputs_alone, infer=lambda target, message: _infer(target, message.raw())),
     ),
-    Check("grpc: each version", f"{_CLAUSE}, ModelInfer", _versions),
+    Check("grpc: each version", _INFER, _versions),
     *(
         Check(
             f"grpc: {what} {'are' if what.endswith('contents') else 'is'} refused",
-            f"{_CLAUSE}, ModelInfer",
+            _INFER,
             partial(_refused, change=change),
             _STATUS,
         )
         for what, change in _REFUSED
     ),
     Check("grpc: health protocol", "grpc.health.v1, Check", _health),
-    Check("grpc: the server goes on", f"{_CLAUSE}, ModelInfer", _alive),
+    Check("grpc: the server goes on", _INFER, _alive),
 )

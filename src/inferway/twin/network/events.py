@@ -254,7 +254,8 @@ class Mover:
                         self._arrive(p)
                 case Unload(pair=p):
                     moves.unload(p)
-                    before = self._announce(p)
+                    moves.taken_up()
+                    before = self._refresh(moves.kind(p)[0])
                     if before is not None and before.in_flight:
                         before.gone = lambda p=p: self._left(p)
                     else:
@@ -265,13 +266,10 @@ class Mover:
                         clock.after(until_s - clock.now_s, self._look, None)
                     return
 
-    def _announce(self, p: int) -> NodePool | None:
-        self._moves.taken_up()
-        return self._refresh(self._moves.kind(p)[0])
-
     def _arrive(self, p: int) -> None:
         self._moves.loaded(p)
-        self._announce(p)
+        self._moves.taken_up()
+        self._refresh(self._moves.kind(p)[0])
 
     def _look(self, _: Any) -> None:
         self._look_s = inf
