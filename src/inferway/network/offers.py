@@ -90,29 +90,28 @@ def received(offer: Offer, neighbor: str, rtt_s: float, *, me: str = "") -> Offe
     ValueError where the neighbor could not have meant it: other nodes on its path than from the
     neighbor to the one that serves, the reader (`me`) or a node twice on it, impossible numbers.
     """
-    path, what = offer.path, f"{neighbor} offers {offer.variant} at {offer.node}"
+    path, fault = offer.path, ""
     if not path or path[0] != neighbor or path[-1] != offer.node:
-        raise ValueError(
-            f"{what} by {' -> '.join(path) or 'no path'}, which does not lead from the one to the "
-            "other"
-        )
-    if len(set(path)) < len(path) or me in path:
-        raise ValueError(f"{what} by a loop, {' -> '.join(path)}")
-    if len(path) > MAX_HOPS:
-        raise ValueError(f"{what} over {len(path)} nodes, more than {MAX_HOPS}")
-    sound = (
+        shown = " -> ".join(path) or "no path"
+        fault = f"by {shown}, which does not lead from the one to the other"
+    elif len(set(path)) < len(path) or me in path:
+        fault = f"by a loop, {' -> '.join(path)}"
+    elif len(path) > MAX_HOPS:
+        fault = f"over {len(path)} nodes, more than {MAX_HOPS}"
+    elif not (
         0 <= offer.accuracy <= 1
         and 0 < offer.service_s < math.inf
         and 0 <= offer.rtt_s < math.inf
         and 0 <= offer.spare_per_s < math.inf
         and offer.together >= 0
-    )
-    if not sound:
-        raise ValueError(
-            f"{what} with impossible numbers: accuracy "
-            f"{offer.accuracy:g}, service {offer.service_s:g} s, round trip {offer.rtt_s:g} s, "
-            f"spare {offer.spare_per_s:g}/s, {offer.together} in one run"
+    ):
+        fault = (
+            f"with impossible numbers: accuracy {offer.accuracy:g}, service {offer.service_s:g} s, "
+            f"round trip {offer.rtt_s:g} s, spare {offer.spare_per_s:g}/s, {offer.together} in one "
+            "run"
         )
+    if fault:
+        raise ValueError(f"{neighbor} offers {offer.variant} at {offer.node} {fault}")
     return msgspec.structs.replace(offer, rtt_s=offer.rtt_s + rtt_s)
 
 
@@ -230,13 +229,10 @@ def lasting_classes(stands_for: Sequence[Offer | None], *, repository: bool = Fa
 
 def _shortest(offers: Iterable[Offer]) -> list[Offer]:
     """Keep one way to each variant at each node: by time, then hops, then names."""
-    best: dict[tuple[str, str, str], Offer] = {}
+    ways: dict[tuple[str, str, str], list[Offer]] = {}
     for offer in offers:
-        key = (offer.task, offer.variant, offer.node)
-        best[key] = min(
-            best.get(key, offer), offer, key=lambda one: (one.rtt_s, len(one.path), one.path)
-        )
-    return list(best.values())
+        ways.setdefault((offer.task, offer.variant, offer.node), []).append(offer)
+    return [min(one, key=lambda way: (way.rtt_s, len(way.path), way.path)) for one in ways.values()]
 
 
 class OfferBook:

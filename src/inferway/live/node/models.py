@@ -217,34 +217,29 @@ class LoadedModels:
         path = next(stored, None)
         return None if path is None else _File(path, model.digest, uri, True)
 
-    async def _digest_of(self, model: Model) -> str | None:
-        """Say what to ask the store for; None for a zoo's model, which needs no store."""
-        path = model.path
-        if model.uri.startswith("zoo://"):
-            return None
-        if model.digest is not None:
-            return model.digest
-        if path is None:
-            raise LoadError(f"{shown(model.uri)} has no digest; state the one that it must have")
-        if path not in self._hashed:
-            try:
-                self._hashed[path] = await run_in_thread(lambda: _hash(path))
-            except OSError as error:
-                raise LoadError(
-                    f"{shown(model.uri)} cannot be read: {error.strerror or error}"
-                ) from None
-        return self._hashed[path]
-
     async def _fetched(
         self, variant: Variant, progress: Progress | None
     ) -> tuple[_File, ExitStack]:
         model = variant.model
         if model is None:
             raise LoadError("it has no `model`, so that nothing can be loaded")
-        path, digest = model.path, await self._digest_of(model)
+        path, digest = model.path, model.digest
+        if model.uri.startswith("zoo://"):
+            assert path is not None
+            return _File(path, digest, model.uri, False), ExitStack()
         if digest is None:
-            assert path is not None  # a zoo's
-            return _File(path, model.digest, model.uri, False), ExitStack()
+            if path is None:
+                raise LoadError(
+                    f"{shown(model.uri)} has no digest; state the one that it must have"
+                )
+            if path not in self._hashed:
+                try:
+                    self._hashed[path] = await run_in_thread(lambda: _hash(path))
+                except OSError as error:
+                    raise LoadError(
+                        f"{shown(model.uri)} cannot be read: {error.strerror or error}"
+                    ) from None
+            digest = self._hashed[path]
         uri = model.uri if path is None else path.absolute().as_uri()
         with ExitStack() as stack:
             stack.enter_context(self._store.use(digest))
