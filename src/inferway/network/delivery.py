@@ -160,27 +160,7 @@ def delivery_network(
     _check(catalog, paths, requests)
     models = catalog.models()
     pins = minimal_allocation(catalog, paths, requests, pinned or {})
-    entries, hop, offer, price = _ranked(catalog, paths, requests, pins)
-    at = np.repeat(paths.first[requests.path], entries) + hop
-    node = paths.node[at]
-    keys, entry_pair = np.unique(
-        node.astype(np.int64) * len(catalog.row) + offer, return_inverse=True
-    )
-    pairs, pair_first = _pairs(catalog, models, pins, keys, every_pair)
-    copies = np.where(topology.repository[node], 1, catalog.copies[catalog.row[offer]])
-    del offer, keys
-    pair = np.repeat(pair_first[entry_pair].astype(np.int32), copies)
-    del entry_pair
-    pair += numbered(copies)
-    options = Options(
-        first=ranges(copies)[ranges(entries)],
-        node=np.repeat(node, copies),
-        model=pairs.model[pair],
-        pair=pair,
-        hop=np.repeat(hop, copies),
-        cost=np.repeat(price, copies),
-        repository=np.repeat(np.repeat(paths.first[requests.path + 1] - 1, entries) == at, copies),
-    )
+    options, pairs = _options(catalog, models, paths, requests, pins, every_pair)
     rest, warnings = _rest(catalog, pairs)
     return DeliveryNetwork(
         nodes=topology.nodes,
@@ -201,6 +181,39 @@ def delivery_network(
         slot_s=slot_s,
         warnings=warnings,
     )
+
+
+def _options(
+    catalog: Catalog,
+    models: Models,
+    paths: Paths,
+    requests: Requests,
+    pins: Pins,
+    every_pair: bool,
+) -> tuple[Options, Pairs]:
+    topology = catalog.topology
+    entries, hop, offer, price = _ranked(catalog, paths, requests, pins)
+    node = paths.node[np.repeat(paths.first[requests.path], entries) + hop]
+    keys, entry_pair = np.unique(
+        node.astype(np.int64) * len(catalog.row) + offer, return_inverse=True
+    )
+    pairs, pair_first = _pairs(catalog, models, pins, keys, every_pair)
+    copies = np.where(topology.repository[node], 1, catalog.copies[catalog.row[offer]])
+    del offer, keys
+    pair = np.repeat(pair_first[entry_pair].astype(np.int32), copies)
+    del entry_pair
+    pair += numbered(copies)
+    last = np.repeat(np.diff(paths.first)[requests.path] - 1, entries) == hop
+    options = Options(
+        first=ranges(copies)[ranges(entries)],
+        node=np.repeat(node, copies),
+        model=pairs.model[pair],
+        pair=pair,
+        hop=np.repeat(hop, copies),
+        cost=np.repeat(price, copies),
+        repository=np.repeat(last, copies),
+    )
+    return options, pairs
 
 
 def _check(catalog: Catalog, paths: Paths, requests: Requests) -> None:

@@ -169,17 +169,19 @@ def _level(tier: Tier) -> Level:
 def _described(deployment: Deployment, plain: Topology) -> Topology:
     """Give nodes what the file says of them under `nodes`, and of all the others."""
     others = deployment.network.others if deployment.network is not None else None
+    described = [one for one in (others, *deployment.nodes.values()) if one is not None]
+    if not described:
+        return plain
     index = {name: node for node, name in enumerate(plain.nodes)}
     for name in deployment.nodes:
         if name not in index:
             raise NetworkError(
                 f"node {name} is described under `nodes`, but the network has no such node"
             )
-    described = [one for one in (others, *deployment.nodes.values()) if one is not None]
     kinds = tuple(dict.fromkeys([*plain.kinds, *(node.hardware for node in described)]))
     budget, repository = plain.budget.copy(), plain.repository.copy()
     hardware = plain.hardware.copy()
-    for name, k in index.items() if described else ():
+    for name, k in index.items():
         node = deployment.nodes.get(name, others)
         if node is not None:
             budget[k] = np.inf if node.budget_bytes is None else node.budget_bytes
@@ -276,7 +278,11 @@ def _places(workload: Workload | None, topology: Topology) -> NDArray[np.int64]:
 
 def _pinned(deployment: Deployment, topology: Topology) -> Given:
     """Collect what is pinned, by node; a counted task's own name stands for all of its tasks."""
-    tasks = deployment.tasks
+    network, tasks = deployment.network, deployment.tasks
+    assert network is not None
+    described = (*(network.tree or ()), network.others, *deployment.nodes.values())
+    if not any(one.pinned for one in described if one is not None):
+        return {}  # as most; there may be thousands of nodes
     return {
         (name, one, variant): copies
         for name, node in zip(topology.nodes, _descriptions(deployment, topology), strict=True)

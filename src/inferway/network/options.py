@@ -26,7 +26,7 @@ Offset = NDArray[np.int64]
 
 def ranges(counts: NDArray[Any]) -> Offset:
     """(n + 1,) where each of n consecutive ranges begins, and where the last ends."""
-    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64, copy=False)
 
 
 def numbered(counts: NDArray[Any]) -> Index:

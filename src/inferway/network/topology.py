@@ -161,9 +161,11 @@ def tree(tiers: Sequence[Level], *, seed: int = 0) -> Topology:
         raise NetworkError("a tree needs at least one tier, its root")
     if tiers[0].nodes != 1:
         raise NetworkError(f"tier {tiers[0].name} is the root and has one node")
+    names: list[str] = []
     for tier in tiers:
         if tier.nodes < 1:
             raise NetworkError(f"tier {tier.name} has {tier.nodes} nodes; it needs at least one")
+        names += [f"{tier.name}-{k}" for k in range(tier.nodes)] if tier.nodes > 1 else [tier.name]
     sizes = np.array([tier.nodes for tier in tiers])
     start = np.cumsum(sizes) - sizes
     level = np.repeat(np.arange(len(tiers)), sizes)
@@ -173,11 +175,7 @@ def tree(tiers: Sequence[Level], *, seed: int = 0) -> Topology:
     kinds = tuple(dict.fromkeys(tier.hardware for tier in tiers))
     rng = np.random.default_rng([seed, _BUDGETS])
     return Topology(
-        nodes=tuple(
-            f"{tier.name}-{k}" if tier.nodes > 1 else tier.name
-            for tier in tiers
-            for k in range(tier.nodes)
-        ),
+        nodes=tuple(names),
         links=np.column_stack([below, parent]),
         rtt_s=np.repeat([tier.rtt_s for tier in tiers], sizes)[1:],
         budget=np.concatenate([_budgets(tier, rng) for tier in tiers]),
