@@ -48,30 +48,16 @@ def build(
 ) -> zoo.Zoo:
     """Build the zoo anew: draw, train, write, measure (needs the extra ``learn``).
 
-    The same seed on the same machine with the same libraries gives the same models.
+    The same seed, of split, images, initial weights and resampling, on the same machine with the
+    same libraries gives the same models. They go with the test set and the profiles to a folder; if
+    it is `inferway.catalog.zoo.user_folder`, the new zoo takes precedence over the shipped one.
 
-    Parameters
-    ----------
-    out
-        Folder for the models, the test set and the profiles. If it is
-        `inferway.catalog.zoo.user_folder`, the new zoo takes precedence over the shipped one.
-    seed
-        Of split, images, initial weights and resampling.
-    workers
-        Networks that are trained at the same time, one thread each; results do not depend on it.
-    networks
-        Their description by name, to train for a shorter time.
-    test_times
-        Test images drawn from each original of the test part.
-    round_s
-        Least time of one round of measuring a service time, in seconds.
-    progress
-        Told the share that is done, 0..1, and what is under way.
+    So many workers train networks at the same time, one thread each; results do not depend on it.
+    Other descriptions of networks by name train for a shorter time. So many test images are drawn
+    from each original of the test part; a round of measuring a service time takes `round_s` seconds
+    at least. `progress` is told the share that is done, 0..1, and what is under way.
 
-    Raises
-    ------
-    CatalogError
-        When PyTorch or scikit-learn is missing.
+    CatalogError when PyTorch or scikit-learn is missing.
     """
     for module in ("torch", "sklearn"):
         if importlib.util.find_spec(module) is None:
@@ -85,7 +71,16 @@ def build(
     digits = originals()
     parts = split(len(digits.labels), seed=seed)
     out.mkdir(parents=True, exist_ok=True)
-    testset = write_testset(out / zoo.TESTSET, digits, parts, seed=seed, times=test_times)
+    source = np.repeat(parts.test, test_times)
+    images, labels = draw(digits, source, parts.test, seed=[seed, _TEST]), digits.labels[source]
+    np.savez_compressed(
+        out / zoo.TESTSET,
+        images=images,
+        labels=labels.astype(np.uint8),
+        source=source.astype(np.uint16),
+    )
+    shown = (images.astype(np.float32) / np.float32(255))[:, None]
+    testset = zoo.TestSet(shown, labels, source)
     weights = trained(
         networks,
         digits,
@@ -153,19 +148,6 @@ def build(
     zoo.save(built, out)
     tell(1.0, "built")
     return built
-
-
-def write_testset(
-    path: Path, digits: Originals, parts: Split, *, seed: int, times: int
-) -> zoo.TestSet:
-    """Draw the test set and write it, compressed, as bytes."""
-    source = np.repeat(parts.test, times)
-    images = draw(digits, source, parts.test, seed=[seed, _TEST])
-    labels = digits.labels[source]
-    np.savez_compressed(
-        path, images=images, labels=labels.astype(np.uint8), source=source.astype(np.uint16)
-    )
-    return zoo.TestSet((images.astype(np.float32) / np.float32(255))[:, None], labels, source)
 
 
 def trained(
@@ -240,7 +222,6 @@ def _votes(
     workers: int,
     progress: Progress,
 ) -> NDArray[np.float32]:
-    """Let every member of the slowest variant say what it sees in every view."""
     whole, done = VARIANTS[-1], 0
     members = [(networks[name].layers, weights[name]) for name in whole.networks]
     path = out / "votes.onnx.part"

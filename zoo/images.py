@@ -113,8 +113,7 @@ def _draw(
     # Fragments of other digits, cut by a square window.
     for _ in range(3):
         left, top, half = uniform(-0.95, 0.95), uniform(-0.95, 0.95), uniform(0.15, 0.30)
-        inside = (np.abs(x - left) < half) & (np.abs(y - top) < half)
-        image, row, column = np.nonzero(inside)
+        image, row, column = np.nonzero((np.abs(x - left) < half) & (np.abs(y - top) < half))
         clutter = random.choice(pool, count)
         right, down = random.uniform(-0.5, 0.5, (2, count)).astype(np.float32)
         turned = random.uniform(-3.14, 3.14, count).astype(np.float32)
@@ -134,8 +133,7 @@ def _draw(
         across = dy * np.cos(angle) - dx * np.sin(angle)
         beyond = np.maximum(np.abs(along) - uniform(0.0, 0.5), 0)
         distance = np.sqrt(across * across + beyond * beyond) - uniform(0.0, 0.05)
-        stroke = np.clip(1 - distance * (SIDE / 2.5), 0, 1) * uniform(0.0, 1.0)
-        np.maximum(ink, stroke, out=ink)
+        np.maximum(ink, np.clip(1 - distance * (SIDE / 2.5), 0, 1) * uniform(0.0, 1.0), out=ink)
 
     # A bar that hides what is behind it.
     angle = uniform(0, 6.28)

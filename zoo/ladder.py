@@ -238,8 +238,7 @@ def _network(writer: _Writer, image: str, layers: tuple[Layer, ...], weights: We
         if layer.kind == "conv":
             x = writer.node("Relu", conv(x, layer.stride))
         elif layer.kind == "residual":
-            beside = conv(writer.node("Relu", conv(x)))
-            x = writer.node("Relu", writer.node("Add", beside, x))
+            x = writer.node("Relu", writer.node("Add", conv(writer.node("Relu", conv(x))), x))
         elif layer.kind == "pool":
             x = writer.node("MaxPool", x, kernel_shape=[2, 2], strides=[2, 2])
         else:

@@ -109,7 +109,6 @@ def folded(module: Any) -> Weights:
 
 
 def _moved(images: torch.Tensor, random: np.random.Generator) -> torch.Tensor:
-    """Look at each image in a random view: turned, enlarged and moved."""
     from torch import from_numpy
     from torch.nn.functional import affine_grid, grid_sample
 

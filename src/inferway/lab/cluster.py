@@ -27,13 +27,7 @@ from inferway.lab.process import NodeProcess, State
 from inferway.lab.record import EmulationError
 from inferway.live.control.peers import check_extra
 from inferway.live.errors import ServeError
-from inferway.live.node.addresses import (
-    CONTROL_PORT,
-    HTTP_PORT,
-    PEER_PORT,
-    Addresses,
-    write,
-)
+from inferway.live.node.addresses import CONTROL_PORT, HTTP_PORT, PEER_PORT, Addresses, write
 from inferway.live.security.keys import VARIABLE, Role, parted
 from inferway.live.security.tls import Credentials, file_name
 from inferway.network import entries_of, topology_of
@@ -179,8 +173,8 @@ class LocalCluster:
             # Repositories first: all the others lean on them.
             repository = dict(zip(self.topology.nodes, self.topology.repository, strict=True))
             for name in sorted(repository, key=lambda name: not repository[name]):
-                own_s = min(deadline_s, time.monotonic() + _OWN_TIME_S)
-                self._wait(started, own_s, ready, most_busy=cores - 1)
+                until_s = min(deadline_s, time.monotonic() + _OWN_TIME_S)
+                self._wait(started, until_s, ready, most_busy=cores - 1)
                 started.append(self.nodes[name])
                 started[-1].start()
             self._wait_all(started, deadline_s, ready)
@@ -297,7 +291,6 @@ class LocalCluster:
         return command if self._netns else [*command, "--emulate-rtt"]
 
     def _prepare(self) -> None:
-        """Make folders, network and addresses."""
         names = self.topology.nodes
         try:
             self.run.mkdir(parents=True, exist_ok=True)
@@ -327,13 +320,12 @@ class LocalCluster:
             self.addresses = _on_loopback(names)
         write(self.addresses_file, self.addresses)
         threads = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
-        environment = threads | os.environ | {"PYTHONUNBUFFERED": "1"}
         self.nodes = {
             name: NodeProcess(
                 name,
                 self.command_at(name, *self.node_command(name)),
                 self.run / f"{file_name(name)}.log",
-                environment,
+                threads | os.environ | {"PYTHONUNBUFFERED": "1"},
                 restart=self._restart,
                 changed=self._changed,
                 told=self._ended,
@@ -343,11 +335,10 @@ class LocalCluster:
 
     def _unsettled(self, node: str, tasks: list[str]) -> str:
         """Take from the tasks those that the node answers for, and say why it is not all."""
-        address = self.addresses[node].http
         try:
             while tasks:
                 path = f"/v2/models/{quote(tasks[-1])}/ready"
-                status, _ = self._get(node, address, path, _PATIENCE_S)
+                status, _ = self._get(node, self.addresses[node].http, path, _PATIENCE_S)
                 if status != 200:
                     return self.admin(node).get("degraded") or f"see {self.nodes[node].log}"
                 tasks.pop()
@@ -356,7 +347,6 @@ class LocalCluster:
         return ""
 
     def _get(self, node: str, address: str, path: str, timeout_s: float) -> tuple[int, bytes]:
-        """Get a page of a node, its status and content; a timeout is for each step."""
         connection = HTTPConnection(*split(address), timeout=timeout_s)
         try:
             if self.emulation is not None:  # a socket belongs where it was made
@@ -365,8 +355,10 @@ class LocalCluster:
             answer = connection.getresponse()
             return answer.status, answer.read()
         except (OSError, HTTPException) as error:
-            reason = getattr(error, "strerror", None) or error
-            raise ClusterError(f"node {node} does not answer at {address}: {reason}") from None
+            raise ClusterError(
+                f"node {node} does not answer at {address}: "
+                f"{getattr(error, 'strerror', None) or error}"
+            ) from None
         finally:
             connection.close()
 
@@ -422,8 +414,9 @@ class LocalCluster:
 
     def _process(self, node: str) -> NodeProcess:
         if node not in self.nodes:
-            names = ", ".join(self.topology.nodes[:20])
-            raise ClusterError(f"there is no node {node}; there are {names}")
+            raise ClusterError(
+                f"there is no node {node}; there are {', '.join(self.topology.nodes[:20])}"
+            )
         return self.nodes[node]
 
 
@@ -457,7 +450,6 @@ def _on_loopback(nodes: Sequence[str]) -> dict[str, Addresses]:
 
 
 def _key() -> dict[str, str]:
-    """Header with our key, where nodes take keys from the environment."""
     keys = [parted(word) for word in os.environ.get(VARIABLE, "").replace(",", " ").split()]
     key = next((key for roles, key in keys if roles & Role.READ), None)
     return {} if key is None else {"Authorization": f"Bearer {key}"}

@@ -157,9 +157,9 @@ class Wiring(NamedTuple):
 
     def neighbors(self, node: int) -> list[IPv4Address]:
         """Give the addresses at the other ends of a node's links."""
-        every = list(self.addresses.values())
         # The sum of both ends less the one is the other.
-        return [every[one + other - node] for one, other, _ in self.links if node in (one, other)]
+        ends = [one + other - node for one, other, _ in self.links if node in (one, other)]
+        return [list(self.addresses.values())[end] for end in ends]
 
     def hosts(self) -> str:
         """Give the lines of /etc/hosts inside: all nodes, and this machine as the loopback."""
@@ -195,8 +195,10 @@ def wiring(topology: Topology) -> Wiring:
     for (one, other), rtt_s in zip(topology.links.tolist(), topology.rtt_s.tolist(), strict=True):
         ends = min(one, other), max(one, other)
         fastest[ends] = min(rtt_s, fastest.get(ends, np.inf))
-    addresses = {name: FIRST + k for k, name in enumerate(topology.nodes)}
-    return Wiring(addresses, tuple((*ends, rtt_s) for ends, rtt_s in fastest.items()))
+    return Wiring(
+        {name: FIRST + k for k, name in enumerate(topology.nodes)},
+        tuple((*ends, rtt_s) for ends, rtt_s in fastest.items()),
+    )
 
 
 def obstacle() -> str | None:
@@ -319,8 +321,8 @@ class Emulation(Controls):
         It becomes the command itself: same process, standard streams and exit status. What still
         runs on a node at the end is terminated, and killed 2 s later.
         """
-        folders = str(self.namespace(node)), str(self._record.hosts(node))
-        return [*_PYTHON, namespace.__file__, *folders, *command]
+        folders = self.namespace(node), self._record.hosts(node)
+        return [*_PYTHON, namespace.__file__, *map(str, folders), *command]
 
     def within(self, node: str, work: Callable[[], T]) -> T:
         """Call a function in a thread on a node; sockets that it makes remain the node's."""

@@ -132,8 +132,7 @@ class NodeProcess:
         """Return the last line that its last process wrote, empty for none."""
         try:
             with self.log.open("rb") as log:
-                end = log.seek(0, os.SEEK_END)
-                log.seek(max(self._said_from, end - _LAST_WORDS))
+                log.seek(max(self._said_from, log.seek(0, os.SEEK_END) - _LAST_WORDS))
                 lines = log.read().decode(errors="replace").split("\n")
         except OSError:
             return ""

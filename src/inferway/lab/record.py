@@ -97,9 +97,7 @@ class EmulationRecord:
         os.close(self.descriptor)
 
     def _ours(self) -> dict[str, int | None]:
-        """Tell which namespaces are ours, and which of them are there."""
-        lines = (STATE / self.name / "record").read_text().splitlines()
-        words = map(str.split, lines)
+        words = map(str.split, (STATE / self.name / "record").read_text().splitlines())
         made = {name: int(*identity) if identity else None for _, name, *identity in words}
         present = {name: namespace.identity(namespace.FOLDER / name) for name in made}
         # Another namespace may have the name by now.
@@ -135,7 +133,6 @@ def remove_leftovers(name: str | None = None) -> list[str]:
 
 @contextmanager
 def _locked() -> Iterator[None]:
-    """Let nobody else begin or remove a record meanwhile."""
     STATE.mkdir(mode=0o755, exist_ok=True)
     with os.fdopen(lock(STATE, wait=True)):
         yield

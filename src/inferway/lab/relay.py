@@ -125,7 +125,6 @@ class PacketRelay:
                     ears.pop(descriptor)[0].close()
 
     def _take(self, device: int) -> None:
-        """Read what a node sends, and decide when it arrives."""
         now_s, routes = time.monotonic(), self._routes[device]
         for _ in range(_BURST):
             try:
@@ -156,7 +155,6 @@ class PacketRelay:
             heapq.heappush(self._heap, (due_s, self._read, pair, packet))
 
     def _deliver(self) -> None:
-        """Write what has arrived."""
         heap, clock = self._heap, time.monotonic
         now_s = clock()
         while heap and heap[0][0] <= now_s:
@@ -214,7 +212,6 @@ class PacketRelay:
         return {}
 
     def _pairs(self, ends: list[str], both: bool) -> list[Pair]:
-        """Give the directions that names stand for: of a link, of all of a node's, of all."""
         for name in ends:
             if name not in self._nodes:
                 raise ValueError(f"there is no node {name}")

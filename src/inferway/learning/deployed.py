@@ -6,20 +6,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 
-from inferway.deployment import ServiceTime, load
+from inferway.deployment import Deployment, ServiceTime, load
 from inferway.deployment.workloads import MapArrivals
+from inferway.learning import training
+from inferway.learning.settings import TUNED, Settings
 from inferway.learning.site import Control
+from inferway.learning.training import Trained, TrainingProgress
 from inferway.scheduling.neural_policy import About, NeuralPolicy
 from inferway.site import Fleet
 from inferway.twin.scenario import Scenario, scenario_of
-
-if TYPE_CHECKING:
-    from inferway.deployment import Deployment
-    from inferway.learning.training import Trained, TrainingProgress
 
 # Policies to train: fo sees the workload's phase, po does not; b sets batch sizes, too.
 POLICIES: Final = ("rl-po", "rl-fo", "rl-po-b", "rl-fo-b")
@@ -223,7 +222,6 @@ def differences(
 
 
 def _purpose(about: About) -> dict[str, str]:
-    """The parts of what a policy is trained for, in words."""
     servers = zip(about.variants, about.counts, strict=True)
     return {
         "a deadline of": f"{1e3 * about.deadline_s:g} ms",
@@ -276,9 +274,6 @@ def train(
     ValueError
         Where something is not clear, or such a site cannot be trained on.
     """
-    from inferway.learning import training
-    from inferway.learning.settings import TUNED, Settings
-
     name, chosen = task_of(deployment, task), policy_of(deployment, policy)
     changes = settings if slots is None else {"slots": slots, **settings}
     try:

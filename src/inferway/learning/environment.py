@@ -58,17 +58,9 @@ class ActionReader:
         self.length = self._servers + 2 * len(self._sizes)
 
     def read(self, actions: NDArray[Any]) -> tuple[Floats, Ints | None]:
-        """(E, n) weights with sums above 0, and (E, K, 2) batch rules or None.
+        """(E, n) weights with sums above 0, and (E, K, 2) batch rules or None, of (E, `length`).
 
-        Parameters
-        ----------
-        actions
-            (E, `length`).
-
-        Raises
-        ------
-        ValueError
-            For actions of another shape, and such as are no numbers.
+        ValueError for actions of another shape, and such as are no numbers.
         """
         if actions.ndim != 2 or actions.shape[1] != self.length:
             raise ValueError(

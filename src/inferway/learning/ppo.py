@@ -240,16 +240,6 @@ def symlog(values: Floats, unit: float) -> Floats:
     return np.sign(values) * np.log1p(np.abs(values) / unit)
 
 
-class Rollout(NamedTuple):
-    """Trajectories of T slots at E sites, collected with one policy."""
-
-    observation: Tensor  # (T + 1, E, d)
-    actions: Actions  # Of T E rows
-    log_probs: Tensor  # (T E, 1 + K) of these actions
-    rewards: Floats  # (T, E) eq. 2
-    arrivals: Floats  # (T, E)
-
-
 @dataclass(frozen=True)
 class Update:
     """Figures of one update: what it was made of, and what it did."""
@@ -308,17 +298,17 @@ class Learner:
         *rates, sigma = settings.at(self.slots)
         for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
             group["lr"] = rate
-        rollout = self._collect(sigma)
+        observation, taken, log_probs, rewards, arrivals = self._collect(sigma)
         tally = PhaseTally.of(self.sites)
         # What is exogenous is taken off, and the rest shaped.
-        paid = rollout.rewards - self.baseline * rollout.arrivals
+        paid = rewards - self.baseline * arrivals
         if self.potential is not None:
-            worth = np.stack([self.potential.of(seen.numpy()) for seen in rollout.observation])
+            worth = np.stack([self.potential.of(seen.numpy()) for seen in observation])
             paid += settings.discount * worth[1:] - worth[:-1]
         if settings.scale:
             self.scale.see(paid)
         scale = self.scale.value if settings.scale else 1.0
-        values = self._values(rollout)
+        values = self._values(observation)
         advantages = advantages_of(paid / scale, values, settings.discount, settings.trace)
         targets = advantages + values[:-1]
         spread = float(targets.var())
@@ -328,19 +318,14 @@ class Learner:
         if settings.standardize:
             advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
 
-        figures = self._learn(rollout, advantages, targets, sigma)
+        figures = self._learn(observation[:-1], taken, log_probs, advantages, targets, sigma)
         self.slots += settings.slots_per_update
-        reward = float(rollout.rewards.mean())
+        reward = float(rewards.mean())
         shown = {"reward": reward, "explained": explained, "sigma": sigma, "rate": rates[0]}
         update = Update(slots=self.slots, tally=tally, scale=scale, **shown, **figures)
-        after, numbers = (
-            f"after {self.slots:,} slots",
-            {
-                "reward": reward,
-                "surrogate": update.surrogate,
-                "critic's error": update.value_error,
-            },
-        )
+        numbers = {"reward": reward, "surrogate": update.surrogate}
+        numbers["critic's error"] = update.value_error
+        after = f"after {self.slots:,} slots"
         for name, value in numbers.items():
             if not math.isfinite(value):
                 raise DivergenceError(f"the {name} is {value} {after}")
@@ -350,7 +335,12 @@ class Learner:
         return update
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
-    def _collect(self, sigma: float) -> Rollout:
+    def _collect(self, sigma: float) -> tuple[Tensor, Actions, Tensor, Floats, Floats]:
+        """Trajectories of T slots at E sites.
+
+        (T + 1, E, d) observations, actions of T E rows and their (T E, 1 + K) log chances, and
+        (T, E) rewards, eq. 2, and arrivals.
+        """
         sites, actor = self.sites, self.actor
         steps = self.settings.slots_per_update // sites.count
         observation = torch.empty(steps + 1, *sites.observation.shape)
@@ -367,19 +357,23 @@ class Learner:
             arrivals[t] = sites.arrivals
         observation[steps] = torch.from_numpy(sites.observation)
         actions = Actions(*map(torch.cat, zip(*taken, strict=True)))
-        return Rollout(observation, actions, torch.cat(log_probs), rewards, arrivals)
+        return observation, actions, torch.cat(log_probs), rewards, arrivals
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
-    def _values(self, rollout: Rollout) -> Floats:
-        """(T + 1, E) what the critic expects."""
-        return np.stack([self.critic(seen)[:, 0].double().numpy() for seen in rollout.observation])
+    def _values(self, observation: Tensor) -> Floats:
+        return np.stack([self.critic(seen)[:, 0].double().numpy() for seen in observation])
 
     def _learn(
-        self, rollout: Rollout, advantages: Floats, targets: Floats, sigma: float
+        self,
+        seen_before: Tensor,
+        taken: Actions,
+        log_probs: Tensor,
+        advantages: Floats,
+        targets: Floats,
+        sigma: float,
     ) -> dict[str, float]:
-        """Descend for some epochs; the figures of the last one."""
         settings, actor, critic = self.settings, self.actor, self.critic
-        observation = rollout.observation[:-1].flatten(0, 1)
+        observation = seen_before.flatten(0, 1)
         gain, target = (
             torch.from_numpy(of.astype(np.float32).reshape(-1)) for of in (advantages, targets)
         )
@@ -388,9 +382,9 @@ class Learner:
             order = torch.from_numpy(self.random.permutation(len(observation)))
             for some in order.split(settings.minibatch):
                 seen, worth = observation[some], gain[some, None]
-                actions = Actions(*(part[some] for part in rollout.actions))
+                actions = Actions(*(part[some] for part in taken))
                 heads = actor(seen)
-                change = actor.log_probs(heads, actions, sigma) - rollout.log_probs[some]
+                change = actor.log_probs(heads, actions, sigma) - log_probs[some]
                 ratio = change.exp()
                 limited = ratio.clamp(1 - settings.clip, 1 + settings.clip)
                 surrogate = torch.minimum(ratio * worth, limited * worth).sum(1).mean()
@@ -398,7 +392,6 @@ class Learner:
                 loss = error - surrogate
                 if settings.entropy and actor.rules:
                     loss = loss - settings.entropy * actor.rule_entropy(heads).mean()
-
                 self.optimizer.zero_grad()
                 loss.backward()
                 if settings.norm is not None:

@@ -163,7 +163,6 @@ def _at(servers: Servers, e: int) -> Servers:
 
 @numba.njit(**_INLINE)
 def _drawn(threshold: Floats, other: np.ndarray, state: Any) -> Any:
-    """The server that a word of the stream of decisions means."""
     u = uniform(word(state), 0) * threshold.size
     column = np.uint32(u)
     # Nobody could predict a branch, so there is none.
@@ -242,13 +241,11 @@ def _standing(sites: SiteArrays, e: int, sign: int) -> float:
 
 @numba.njit(**_INLINE)
 def _mask(places: np.ndarray) -> Any:
-    """By which a count of requests becomes a place."""
     return np.uint32(places.shape[1] - 1)
 
 
 @jit
 def _run(sites: SiteArrays, e: int, until_s: float) -> None:
-    """Run one site up to a time, that included."""
     flow, terms, counted = sites.flow, sites.terms, sites.counted
     at = handle(_at(sites.servers, e))
     threshold, other = sites.routed.threshold[e], sites.routed.other[e]

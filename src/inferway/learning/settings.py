@@ -15,11 +15,7 @@ _LIMITS: tuple[tuple[tuple[str, ...], Callable[[float], bool], str], ...] = (
         "at least 1",
     ),
     (("discount", "trace"), lambda value: 0 <= value <= 1, "in 0..1"),
-    (
-        (*_POSITIVE, "kl", "actor_gain"),
-        lambda value: value > 0 and math.isfinite(value),
-        "above 0",
-    ),
+    ((*_POSITIVE, "kl", "actor_gain"), lambda value: value > 0 and math.isfinite(value), "above 0"),
     (("final_rate", "entropy"), lambda value: value >= 0, "at least 0"),
 )
 

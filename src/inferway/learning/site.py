@@ -327,26 +327,14 @@ def _sites(control: Control, count: int) -> routed.SiteArrays:
 
 @dataclass(frozen=True)
 class PhaseTally:
-    """Counts by phase of the workload at arrival, over all sites.
+    """Counts by phase of the workload at arrival, over all sites."""
 
-    Attributes
-    ----------
-    arrived, rejected, late
-        (m,); `rejected` counts dropped ones too, `late` those that were answered late.
-    timely
-        (m, K) answered in time.
-    sent
-        (m, K) accepted.
-    accuracy
-        (K,)
-    """
-
-    arrived: Ints
-    rejected: Ints
-    late: Ints
-    timely: Ints
-    sent: Ints
-    accuracy: Floats
+    arrived: Ints  # (m,)
+    rejected: Ints  # (m,) or dropped
+    late: Ints  # (m,) answered late
+    timely: Ints  # (m, K) answered in time
+    sent: Ints  # (m, K) accepted
+    accuracy: Floats  # (K,)
 
     @staticmethod
     def of(sites: SlottedSites) -> PhaseTally:

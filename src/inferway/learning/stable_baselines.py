@@ -65,8 +65,7 @@ class BaselineSites(VecEnv):  # type: ignore[misc]
 
     def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
         """An attribute, which all sites share."""
-        value = getattr(self.envs, attr_name)
-        return [value for _ in self._chosen(indices)]
+        return [getattr(self.envs, attr_name) for _ in self._chosen(indices)]
 
     def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
         """Set it for all sites."""

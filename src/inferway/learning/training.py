@@ -136,14 +136,19 @@ def train(
         elif start is not None:
             _begin_with(learner, start)
         curve = LearningCurve(out, learner.slots, tensorboard=tensorboard)
-        clock = _Clock(learner.slots, settings.slots)
         kept_s, kept_slots = time.monotonic(), learner.slots if saved else -1
+        start_cpu_s = time.process_time()
+        # Slots, time and CPU time at the start and after the first update, which compiles.
+        marks = [(learner.slots, kept_s, start_cpu_s)]
+
+        def cpu_s() -> float:
+            return time.process_time() - start_cpu_s
 
         def keep() -> None:
             nonlocal kept_s, kept_slots
             if kept_slots != learner.slots:
-                cpu_s = cpu_before_s + clock.cpu_s
-                write_checkpoint(out, {"identity": identity, "cpu_s": cpu_s}, learner.state())
+                made = {"identity": identity, "cpu_s": cpu_before_s + cpu_s()}
+                write_checkpoint(out, made, learner.state())
             kept_s, kept_slots = time.monotonic(), learner.slots
 
         def evaluated() -> PhaseTally:
@@ -167,23 +172,31 @@ def train(
                 if evaluate_every:
                     number = learner.slots // settings.slots_per_update
                     due = number % evaluate_every == 0 or learner.slots >= settings.slots
-                    tally = evaluated() if due else None
-                    row["evaluated_goodput"] = tally.overall_goodput if tally else math.nan
-                    row["evaluated_violations"] = tally.overall_violations if tally else math.nan
-                curve.add(row | {"cpu_s": cpu_before_s + clock.cpu_s})
+                    known, overall = evaluated().figures() if due else {}, ("goodput", "violations")
+                    row |= {f"evaluated_{name}": known.get(name, math.nan) for name in overall}
+                curve.add(row | {"cpu_s": cpu_before_s + cpu_s()})
+                now_s, (before, before_s, _) = time.monotonic(), marks[-1]
+                pace = (update.slots - before) / max(now_s - before_s, 1e-9)
+                if len(marks) == 1:
+                    marks.append((update.slots, now_s, time.process_time()))
                 if progress is not None:
-                    progress(clock.progress(update))
+                    left_s = max(settings.slots - update.slots, 0) / pace
+                    shares = update.tally.overall_goodput, update.tally.overall_violations
+                    progress(TrainingProgress(update.slots, settings.slots, pace, *shares, left_s))
                 if time.monotonic() - kept_s >= checkpoint_every_s:
                     keep()
             keep()
+        # Without the first update, where there are others.
+        since = (mark for mark in reversed(marks) if mark[0] != learner.slots)
+        paces = ((learner.slots - one) / (time.process_time() - at) for one, _, at in since)
         trained = Trained(
             policy=out / POLICY,
             slots=learner.slots,
             finished=learner.slots >= settings.slots,
             tally=evaluated(),
             evaluated=evaluation_slots,
-            cpu_s=clock.cpu_s,
-            slots_per_cpu_s=clock.slots_per_cpu_s(learner.slots),
+            cpu_s=cpu_s(),
+            slots_per_cpu_s=next(paces, math.nan),
         )
         names = ("evaluated_slots", "goodput", "violation_ratio")
         result = {name: trained.to_json()[name] for name in names}
@@ -193,15 +206,13 @@ def train(
 
 
 def _row(update: Update) -> dict[str, float]:
-    figures = {
-        name: value for name, value in vars(update).items() if name not in ("slots", "tally")
+    learned = {
+        name: float(value) for name, value in vars(update).items() if name not in ("slots", "tally")
     }
-    learned = {name: float(value) for name, value in figures.items()}
     return {"slots": update.slots, **update.tally.figures(), **learned}
 
 
 def _begin_with(learner: Learner, start: Path) -> None:
-    """Take over the weights of a trained policy."""
     network, layers = read(start), learner.actor.network.arrays()
     if [weight.shape for weight in network.weights] != [weight.shape for weight, _ in layers]:
         raise ValueError(f"{start} has layers of other sizes than what is to be trained")
@@ -227,35 +238,6 @@ def _stoppable() -> Iterator[threading.Event]:
         yield stopped
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-class _Clock:
-    """Speed and time left of this process's part."""
-
-    def __init__(self, slots: int, total: int) -> None:
-        self.total, self.start_cpu_s = total, time.process_time()
-        # At the start and after the first update, which compiles.
-        self.marks = [(slots, time.monotonic(), self.start_cpu_s)]
-
-    @property
-    def cpu_s(self) -> float:
-        return time.process_time() - self.start_cpu_s
-
-    def slots_per_cpu_s(self, slots: int) -> float:
-        """Without the first update, where there are others."""
-        now_s, parts = time.process_time(), reversed(self.marks)
-        paces = ((slots - one) / (now_s - cpu_s) for one, _, cpu_s in parts if slots != one)
-        return next(paces, math.nan)
-
-    def progress(self, update: Update) -> TrainingProgress:
-        now_s, slots, tally = time.monotonic(), update.slots, update.tally
-        before, before_s, _ = self.marks[-1]
-        pace = (slots - before) / max(now_s - before_s, 1e-9)
-        if len(self.marks) == 1:
-            self.marks.append((slots, now_s, time.process_time()))
-        left_s = max(self.total - slots, 0) / pace
-        shares = tally.overall_goodput, tally.overall_violations
-        return TrainingProgress(slots, self.total, pace, *shares, left_s)
 
 
 class LearningCurve:
@@ -358,12 +340,18 @@ def identity_of(
     if not settings.scheduled:
         del chosen["slots"]
     controlled = ("slot_s", "sees_phase", "batches", "rejected_weight", "accuracy_weight")
-    sites = {name: getattr(control, name) for name in controlled}
-    sites |= {"gains": control.reward_gains}
     described = ("fleet", "service", "arrivals", "deadline_s", "late", "batches")
-    sites |= {name: getattr(control.scenario, name) for name in described}
-    begun = None if start is None else str(start)
-    identity = {"task": task, "seed": seed, "start": begun, "settings": chosen, "sites": sites}
+    identity = {
+        "task": task,
+        "seed": seed,
+        "start": start,
+        "settings": chosen,
+        "sites": {
+            **{name: getattr(control, name) for name in controlled},
+            "gains": control.reward_gains,
+            **{name: getattr(control.scenario, name) for name in described},
+        },
+    }
     text = json.dumps(identity, default=_plain)
     return dict(json.loads(text, parse_constant=lambda name: str(float(name))))
 

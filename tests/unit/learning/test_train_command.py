@@ -11,7 +11,7 @@ import pytest
 from burst import FILE
 
 import inferway
-from inferway.cli import main, train
+from inferway.cli import main
 from inferway.learning import deployed
 from inferway.learning.deployed import differences
 
@@ -73,7 +73,7 @@ def test_without_pytorch_one_sentence_says_what_to_install(
     def missing(name: str) -> Any:
         return None if name == "torch" else found(name)
 
-    monkeypatch.setattr(train, "find_spec", missing)
+    monkeypatch.setattr(importlib.util, "find_spec", missing)
     assert complaint(capsys, str(FILE), code=1) == (
         "inferway: training needs torch, which is in the extra `learn`: "
         "pip install 'inferway[learn]' --extra-index-url "

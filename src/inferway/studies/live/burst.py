@@ -11,11 +11,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
+from rich.table import Table
 
+from inferway.deployment import Deployment
 from inferway.deployment.workloads import phased
 from inferway.experiments.claim import Claim
 from inferway.experiments.figure import Bars, bars, save
@@ -40,11 +42,6 @@ from inferway.studies.live.comparison import (
 )
 from inferway.studies.live.servers import DemoError, as_measured, serving, simulate
 from inferway.workload.arrivals import times
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
-    from inferway.deployment import Deployment
 
 SCHEDULERS: Final = ("deadline", "hand", "lw", "hw", "hw-e", "sq")
 LEARNED: Final = "rl-po"
@@ -103,8 +100,7 @@ class BurstLoad:
 
     def phase_of(self, times_s: NDArray[np.float64]) -> NDArray[np.int64]:
         """Number of the phase that each time is in, of `PHASES`."""
-        inside_s = times_s % (self.calm_s + self.burst_s)
-        return np.asarray(inside_s >= self.calm_s).astype(np.int64)
+        return np.asarray(times_s % (self.calm_s + self.burst_s) >= self.calm_s, np.int64)
 
 
 def choose(fleet: Fleet, cores: int, duration_s: float) -> BurstLoad:
@@ -311,12 +307,7 @@ def scheduled(
 
 
 def measured(
-    name: str,
-    record: Record,
-    heavy: str,
-    load: BurstLoad,
-    interval: Interval,
-    twin: dict[str, Row],
+    name: str, record: Record, heavy: str, load: BurstLoad, interval: Interval, twin: dict[str, Row]
 ) -> Row:
     """Sum up what became of a stream, phase by phase, beside what the twin predicts of each."""
     answered = record.answered
@@ -356,7 +347,6 @@ def mean_of(phases: Mapping[str, Row]) -> Row:
 
 
 def _predicted(files: Mapping[str, Path], heavy: str) -> tuple[dict[str, Row], list[str]]:
-    """Simulate each scheduler from its file alone; phases by scheduler, and warnings."""
     shown = ("--warmup", "0", "--queries", "6000", "--replications", "3", "--workers", "1")
     found, warnings = simulate({name: [str(file), *shown] for name, file in files.items()})
     return {

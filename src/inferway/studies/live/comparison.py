@@ -12,13 +12,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
 
 import inferway
 from inferway.catalog.zoo import testset
+from inferway.deployment import Deployment
 from inferway.experiments.claim import Claim, as_text
 from inferway.experiments.machine import machine
 from inferway.experiments.results import cluster_bootstrap
@@ -26,12 +30,6 @@ from inferway.experiments.runner import Point, in_turn
 from inferway.loadgen import Record, drive
 from inferway.site.fleet import fleet_of
 from inferway.studies.live.servers import calibrate, launch
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-    from rich.table import Table
-
-    from inferway.deployment import Deployment
 
 TASK: Final = "digits"  # of all comparisons
 ABOVE_ZERO: Final = math.ulp(0.0)  # for a claim's `at_least`
@@ -76,8 +74,6 @@ class LiveComparison:
 
     def to_text(self) -> list[RenderableType]:
         """Return what to print, in order."""
-        from rich.text import Text
-
         first, second, *more = self.tables
         parts: list[RenderableType] = [first, Text(), second]
         if self.claims:
@@ -112,8 +108,8 @@ class Contest:
         with tempfile.TemporaryDirectory(prefix="inferway-demo-") as name:
             plain = Path(name, file)
             plain.write_text(template(file), encoding="utf-8")
-            end_s = began_s + within_s
-            yield cls(inferway.load(plain), Path(name), seed, began_s, end_s, steps)
+            deployment = inferway.load(plain)
+            yield cls(deployment, Path(name), seed, began_s, began_s + within_s, steps)
 
     def alone(self, expected_s: float, each_s: float = 1.5) -> dict[str, float]:
         """Measure the variants' service times here, in seconds, on a site without a deadline.

@@ -11,11 +11,13 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+from rich.table import Table
 
 import inferway
+from inferway.deployment import Deployment
 from inferway.deployment.policies import HINDSIGHT
 from inferway.experiments.claim import Claim
 from inferway.experiments.curves import Curve, Panel, panels
@@ -37,12 +39,6 @@ from inferway.studies.live.comparison import (
     write,
 )
 from inferway.studies.live.servers import DemoError, NodesWatch, Reading, network
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
-    from inferway.deployment import Deployment
-    from inferway.twin.result import NetworkResult
 
 # The policy that places nothing; its gain is what serving and forwarding cost.
 REPOSITORY: Final = "repository"
@@ -125,9 +121,8 @@ def service_table(rows: Sequence[Row]) -> Table:
 
 def gain_error(row: Row) -> float | None:
     """By how much the gain is above the event twin's, as a share of that."""
-    if row["twin"] is None or row["policy"] == REPOSITORY:
-        return None
-    return float(row["ntag_ms"] / row["twin"]["ntag_ms"] - 1.0)
+    known = row["twin"] is not None and row["policy"] != REPOSITORY
+    return float(row["ntag_ms"] / row["twin"]["ntag_ms"] - 1.0) if known else None
 
 
 def claims(rows: Sequence[Row]) -> list[Claim]:
@@ -198,8 +193,7 @@ def compare_placements(
         placement, count = contest.deployment.placement, len(policies)
         assert placement is not None
         slot_s = float(placement.options["slot"])
-        each_s = slots * slot_s + _START_S + _AROUND_S + _TWIN_S
-        steps.expect(_CALIBRATION_S + count * each_s)
+        steps.expect(_CALIBRATION_S + count * (slots * slot_s + _START_S + _AROUND_S + _TWIN_S))
         service_s = contest.alone(_CALIBRATION_S, 0.6)
         left = write(with_service(contest.deployment, service_s), out / _FILE)
         deployment = inferway.load(left)
@@ -252,9 +246,8 @@ def compare_placements(
                 steps.tell(doing, entered / row["offered"])
 
             name = _NAMES.get(policy, policy)
-            twin = predict(deployment, name, slots=slots, seed=seed, progress=tell)
-            said = {"predicted_ntag_ms": twin["ntag_ms"], "slot_ntag_ms": twin["slot_ntag_ms"]}
-            row.update(said, twin=twin)
+            row["twin"] = twin = predict(deployment, name, slots=slots, seed=seed, progress=tell)
+            row |= {"predicted_ntag_ms": twin["ntag_ms"], "slot_ntag_ms": twin["slot_ntag_ms"]}
 
         calls = [(call, one) for call in (drive, foresee) for one in policies]
         try:
@@ -265,8 +258,8 @@ def compare_placements(
             interrupted = True
     rows = list(by_policy.values())
     rate_per_s = float(np.mean([row["offered"] / len(row["gain_ms"]) for row in rows])) / slot_s
-    frames = _written(out, rows, records, slot_s)
-    written = [str(path) for path in (*draw(out / "network", rows, slot_s), *frames, left)]
+    drawn, frames = draw(out / "network", rows, slot_s), _written(out, rows, records, slot_s)
+    written = [str(path) for path in (*drawn, *frames, left)]
     return contest.result(
         rows=rows,
         found={
@@ -319,6 +312,7 @@ def predict(
     entered the event twin, now and then.
     """
     from inferway.twin.network.events import simulate_events
+    from inferway.twin.result import NetworkResult
     from inferway.twin.slots import simulate_slots
 
     def by_slot(result: NetworkResult) -> list[float]:
@@ -380,7 +374,6 @@ def _row(
 def _written(
     out: Path, rows: Sequence[Row], records: Mapping[str, NetworkRecord], slot_s: float
 ) -> tuple[Path, Path]:
-    """Write every request, and every slot, as Parquet."""
     import pandas as pd
 
     requests = pd.concat(
@@ -439,21 +432,14 @@ def draw(path: Path, rows: Sequence[Row], slot_s: float) -> tuple[Path, Path]:
 
 
 def _warnings(rows: Sequence[Row]) -> list[str]:
-    def spoiled(row: Row) -> dict[str, bool]:
-        other_share = row["other_share"] or 0.0
-        return {
-            f"nodes and generator took {row['cpu_share']:.0%} of this machine's CPU time, more "
-            f"than {MOST_CPU:.0%}: they wait for each other, so the gain says little": (
-                row["cpu_share"] > MOST_CPU
-            ),
-            f"other programs took {other_share:.0%} of this machine's CPU time, so latencies are "
-            "partly theirs": other_share > 0.15,
-            f"{late(row)}, and its own lateness counts": row["send_lag_p99_s"] > 5e-3,
+    said: dict[str, bool] = {}
+    for row in rows:
+        policy, share, other_share = row["policy"], row["cpu_share"], row["other_share"] or 0.0
+        said |= {
+            f"{policy}: nodes and generator took {share:.0%} of this machine's CPU time, more than "
+            f"{MOST_CPU:.0%}: they wait for each other, so the gain says little": share > MOST_CPU,
+            f"{policy}: other programs took {other_share:.0%} of this machine's CPU time, so "
+            "latencies are partly theirs": other_share > 0.15,
+            f"{policy}: {late(row)}, and its own lateness counts": row["send_lag_p99_s"] > 5e-3,
         }
-
-    return [
-        f"{row['policy']}: {sentence}"
-        for row in rows
-        for sentence, holds in spoiled(row).items()
-        if holds
-    ]
+    return [sentence for sentence, holds in said.items() if holds]

@@ -13,10 +13,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
+from rich.table import Table
 
 from inferway.catalog.zoo import testset
 from inferway.deployment.workloads import MapArrivals
@@ -54,9 +55,6 @@ from inferway.studies.live.servers import (
     simulate,
 )
 from inferway.workload.arrivals import times
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 POLICIES: Final = ("fastest-only", "most-accurate-only", "tad-op", "priced")
 DURATION_S: Final = 24.0  # of the stream for each policy
@@ -224,10 +222,14 @@ def claims(target: float, rows: Sequence[Row]) -> list[Claim]:
     ]
     if fastest := by_name.get("fastest-only"):
         high = fastest["accuracy_interval"][1]
-        misses = min(target - high, least - fastest["profile_accuracy"])
-        says = "fastest-only misses the target"
-        why = f"{fastest['accuracy']:.3f}, at most {high:.3f}"
-        found.append(ours(says=says, value=misses, at_least=ABOVE_ZERO, why=why))
+        found.append(
+            ours(
+                says="fastest-only misses the target",
+                value=min(target - high, least - fastest["profile_accuracy"]),
+                at_least=ABOVE_ZERO,
+                why=f"{fastest['accuracy']:.3f}, at most {high:.3f}",
+            )
+        )
     if accurate := by_name.get("most-accurate-only"):
         for row in keeping:
             times = accurate["p95_s"] / row["p95_s"]
@@ -282,9 +284,8 @@ def compare_policies(
             calibration = calibrate(url, fleet, progress=steps)
             request = body(signature(url, TASK), testset(TASK).images[0])
         load = choose(as_measured(fleet, calibration.service_s), target, cores())
-        arrivals = json.loads(json.dumps(asdict(load.process())))
-        changes = {f"workload.{TASK}": {"arrivals": arrivals}}
-        served = with_service(deployment, calibration.service_s, changes)
+        arrivals = {"arrivals": json.loads(json.dumps(asdict(load.process())))}
+        served = with_service(deployment, calibration.service_s, {f"workload.{TASK}": arrivals})
         files = {
             policy: write(served.with_(policy=policy), folder / f"{policy}.yaml")
             for policy in policies

@@ -16,21 +16,19 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
+from typing import IO, Any, Final, NamedTuple
 
 import numpy as np
 from scipy.optimize import isotonic_regression, linprog
 
 from inferway.catalog.zoo import testset
+from inferway.deployment import Deployment
 from inferway.dispatch.bounds import max_rate
 from inferway.experiments.machine import cores
 from inferway.lab import ClusterError, LocalCluster
 from inferway.loadgen import Stream, replay
 from inferway.loadgen.generator import Progress
 from inferway.site.fleet import Fleet
-
-if TYPE_CHECKING:
-    from inferway.deployment import Deployment
 
 # How long a server may take until it is ready; the first start compiles the policies.
 READY_S: Final = 60.0
@@ -144,9 +142,7 @@ def serving(
         yield {name: one.url(ready_s) for name, one in launched.items()}
 
 
-def simulate(
-    options: Mapping[str, Sequence[str]],
-) -> tuple[dict[str, dict[str, Any]], list[str]]:
+def simulate(options: Mapping[str, Sequence[str]]) -> tuple[dict[str, dict[str, Any]], list[str]]:
     """Run `inferway simulate` with options by name, one on each core; return JSON and warnings.
 
     The engine runs uncompiled there: a few thousand requests are done long before the compiler

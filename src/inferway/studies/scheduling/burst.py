@@ -173,5 +173,4 @@ def upper_bound(
         most = counts[k] / service_s[k] * (1 + deadline_s / lasts_s) / rate_per_s
         shares[k] = min(left, most)
         left -= shares[k]
-    goodput = sum(a * share for a, share in zip(accuracy, shares, strict=True))
-    return goodput, tuple(shares)
+    return sum(a * share for a, share in zip(accuracy, shares, strict=True)), tuple(shares)

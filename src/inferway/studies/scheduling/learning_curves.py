@@ -72,7 +72,6 @@ def _figure(settings: Settings, results: Results) -> Drawing:
 
 
 def _curve(results: Results, name: str, column: str) -> tuple[list[float], list[float]]:
-    """Millions of slots, and percentages."""
     slots, values = (results.one(one, name=name) for one in ("slots", column))
     return [one / 1e6 for one in slots], [100 * one for one in values]
 
@@ -118,7 +117,6 @@ def _end(results: Results, name: str, column: str = "goodput") -> float:
 
 
 def _at(results: Results, name: str, column: str, slots: float) -> float:
-    """A column after so many slots."""
     values, known = results.one(column, name=name), results.one("slots", name=name)
     return math.nan if values is None else float(np.interp(slots, known, values))
 

@@ -43,9 +43,16 @@ def trained(
     start = time.process_time()
     count = sites or {"ddpg": 50, "recurrent": 100}.get(learner, 0)
     model, run = _model(learner, control("rl-po"), count, seed)
-    curve = _recording(run, every)
-    model.learn(slots, callback=curve)
-    write_curve(file, curve.rows)
+    rows: list[dict[str, float]] = []
+
+    def record(*_: Any) -> bool:
+        if model.num_timesteps - (rows[-1]["slots"] if rows else 0) >= every:
+            rows.append({"slots": model.num_timesteps, **PhaseTally.of(run).figures()})
+            run.clear()
+        return True
+
+    model.learn(slots, callback=record)
+    write_curve(file, rows)
     return {"slots": float(model.num_timesteps), "cpu_s": time.process_time() - start}
 
 
@@ -100,27 +107,6 @@ def _model(learner: str, on: Any, count: int, seed: int) -> tuple[Any, SlottedSi
     else:
         raise ValueError(f"no such learner as {learner}: expected one of {', '.join(LEARNERS)}")
     return model, made.envs.sites
-
-
-def _recording(sites: SlottedSites, every: int) -> Any:
-    from stable_baselines3.common.callbacks import BaseCallback
-
-    class Recording(BaseCallback):  # type: ignore[misc]
-        """A line of the curve every so many slots."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.rows: list[dict[str, float]] = []
-            self.last = 0
-
-        def _on_step(self) -> bool:
-            if self.num_timesteps - self.last >= every:
-                self.last = self.num_timesteps
-                self.rows.append({"slots": self.last, **PhaseTally.of(sites).figures()})
-                sites.clear()
-            return True
-
-    return Recording()
 
 
 def main() -> None:

@@ -90,12 +90,16 @@ def _least_s(call: Any, arguments: tuple[Any, ...], rounds: int, times: int = 1)
 
 @cache
 def _kernels() -> tuple[Any, dict[str, Any]]:
-    choices = {"alias": _alias, "bisection": _bisection, "scan": _scan, "nothing": _nothing}
-    return numba.njit(_fill), {name: _summed(choose) for name, choose in choices.items()}
-
-
-def _fill(probabilities: Floats, threshold: Floats, other: Ints) -> None:
-    tabulate(probabilities, threshold, other)
+    choices = {
+        "alias": _alias,
+        "bisection": _bisection,
+        "scan": _scan,
+        "nothing": lambda u, threshold, other, cumulated: int(u * threshold.size),
+    }
+    fill = numba.njit(
+        lambda probabilities, threshold, other: tabulate(probabilities, threshold, other)
+    )
+    return fill, {name: _summed(choose) for name, choose in choices.items()}
 
 
 def _summed(choose: Any) -> Any:
@@ -133,10 +137,6 @@ def _scan(u: float, threshold: Floats, other: Ints, cumulated: Floats) -> int:
     while cumulated[server] <= u:
         server += 1
     return server
-
-
-def _nothing(u: float, threshold: Floats, other: Ints, cumulated: Floats) -> int:
-    return int(u * threshold.size)
 
 
 def _figure(settings: Settings, results: Results) -> Drawing:

@@ -225,13 +225,11 @@ def _claims(settings: Settings, results: Results) -> list[Claim]:
 
 
 def _near(printed_ratio: float) -> str:
-    """A limit around a printed ratio."""
     low, high = 100 * (printed_ratio - _CLOSE), 100 * (printed_ratio + _CLOSE)
     return f"{low!r} to {high!r} {_POINTS}"
 
 
 def _rows(rows: Rows, table: Table) -> list[str]:
-    """Baselines near what is printed, and learned ones no worse."""
     made: dict[bool, list[str]] = {False: [], True: []}  # by whether they are learned
     for workload, row in ((workload, row) for workload, there in rows.items() for row in there):
         said, late = (printed(workload, row, one) for one in ("goodput", "violations"))

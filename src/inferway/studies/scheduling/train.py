@@ -21,17 +21,14 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from inferway.learning.settings import TUNED, Settings
 from inferway.learning.site import Control
+from inferway.learning.training import TrainingProgress, train
 from inferway.scheduling.neural_policy import NeuralPolicy, read
 from inferway.studies.scheduling.burst import DEADLINE_S, TASK, control
-
-if TYPE_CHECKING:
-    from inferway.learning.training import TrainingProgress
 
 SEEDS = ("rl-po", "rl-po-seed-1", "rl-po-seed-2")  # three trainings of the same policy
 # Columns of a shipped curve; phase 0 is the bursty one.
@@ -177,8 +174,6 @@ def trained(name: str, slots: int | None, out: Path) -> Path:
     ValueError where the policy to begin with is not there, with the command that makes it.
     KeyboardInterrupt after Ctrl-C; what was trained is kept.
     """
-    from inferway.learning.training import train
-
     wanted = shipped(name)
     settings = Settings() if wanted.paper else TUNED
     settings = settings if slots is None else replace(settings, slots=slots)

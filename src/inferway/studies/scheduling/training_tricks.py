@@ -15,6 +15,7 @@ from scipy.special import stdtrit
 from inferway.experiments.curves import Drawing
 from inferway.learning.settings import TUNED
 from inferway.learning.settings import Settings as Learning
+from inferway.learning.training import train
 from inferway.studies import Claim, Point, Results, Study, scales
 from inferway.studies.scheduling.burst import PHASES, control
 from inferway.studies.scheduling.look import Dots, dots, half_width, interval, written
@@ -69,8 +70,6 @@ def trained(
     A rate that falls does so within `slots`. Gives goodput, violations and heavy share, overall and
     by state, and CPU time, s.
     """
-    from inferway.learning.training import train
-
     wanted = Learning() if variant == PAPER else replace(TUNED, **VARIANTS[variant])
     wanted = replace(wanted, slots=slots, slots_per_update=slots_per_update)
     with tempfile.TemporaryDirectory() as folder:

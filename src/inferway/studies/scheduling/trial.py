@@ -207,7 +207,6 @@ def decider_of(policy: str, control: Control, **options: Any) -> Decide:
 
 
 def _by(routings: Sequence[Routing], chosen: Callable[[Observation], Ints]) -> Decide:
-    """Each site has the routing whose number is chosen for it."""
     probabilities = np.array([routing.probabilities for routing in routings])
     return lambda observation: (probabilities[chosen(observation)], None)
 
