@@ -49,23 +49,9 @@ _FROM = {
 }
 
 __all__ = [
-    "Deployment",
-    "DeploymentError",
-    "__version__",
-    "bound",
-    "check",
-    "drive",
-    "load",
-    "place",
-    "plan",
-    "replay",
-    "schema",
-    "serve",
-    "simulate",
-    "study",
-    "sweep",
-    "train",
-]
+    "Deployment", "DeploymentError", "__version__", "bound", "check", "drive", "load", "place",
+    "plan", "replay", "schema", "serve", "simulate", "study", "sweep", "train",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -46,16 +46,13 @@ def closest(word: str, known: Iterable[str]) -> str | None:
             apart = 3
         if apart > most and short >= 4 and (plain in other or other in plain):
             apart = most = 3
-        if apart > most and len(plain) >= 5 and _begins(other, plain):
+        # It may begin as the other one, but for one edit.
+        begun = (other[:end] for end in range(len(plain) - 1, len(plain) + 2))
+        if apart > most and len(plain) >= 5 and any(edits(plain, part, 1) <= 1 for part in begun):
             apart = most = 4
         if apart <= most and (found is None or apart < found[0]):
             found = apart, one
     return None if found is None else found[1]
-
-
-def _begins(word: str, nearly: str) -> bool:
-    size = len(nearly)
-    return any(edits(nearly, word[:end], 1) <= 1 for end in range(size - 1, size + 2))
 
 
 def _plain(word: str) -> str:

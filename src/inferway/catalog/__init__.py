@@ -10,20 +10,11 @@ from inferway.catalog.zoo import (
     model_path,
     names,
     profiles,
+    resolve,
+    testset,
 )
-from inferway.catalog.zoo import resolve as resolve
-from inferway.catalog.zoo import testset as testset
 
 __all__ = [
-    "CatalogError",
-    "Profile",
-    "ServiceProfile",
-    "TestSet",
-    "Zoo",
-    "load",
-    "model_path",
-    "names",
-    "profiles",
-    "resolve",
-    "testset",
-]
+    "CatalogError", "Profile", "ServiceProfile", "TestSet", "Zoo", "load", "model_path", "names",
+    "profiles", "resolve", "testset",
+]  # fmt: skip

@@ -44,13 +44,7 @@ def tables() -> tuple[str, ...]:
 
 
 def table(name: str) -> tuple[Entry, ...]:
-    """Return a built-in table.
-
-    Raises
-    ------
-    CatalogError
-        If there is none of that name.
-    """
+    """Return a built-in table, or CatalogError if there is none of that name."""
     if name not in _TABLES:
         raise CatalogError(f"there is no catalog {name!r}; there is {' and '.join(tables())}")
     return _TABLES[name]
@@ -85,11 +79,7 @@ def chosen(
     A name is understood whatever its case, dashes and underscores, so ``EfficientNet-B0`` is
     efficientnet_b0; the entry keeps the name as asked for. Where a table has a model at several
     image sizes, as ``efficientnet_b0-224``, the name without the size is the most accurate of them.
-
-    Raises
-    ------
-    CatalogError
-        If there is no entry of a name.
+    CatalogError if there is no entry of a name.
     """
     if variants == "all":
         return tuple(entries)
@@ -192,26 +182,12 @@ def read_timm(folder: Path, hardware: str | None = None) -> list[Entry]:
     most accurate weights of that model at that image size count. Models whose accuracy at the size
     of the speed test is unknown are left out.
 
-    Parameters
-    ----------
-    folder
-        Where the files are.
-    hardware
-        Read only this speed table, such as ``rtx3090``; all of the folder if not given. The nodes
-        of a network name their hardware alike.
-
-    Returns
-    -------
-    list of Entry
-        Fastest first. `mean_s` is one over the images per second of the benchmark: at its batch
-        size, so that on graphics cards (batches of hundreds) an image that comes alone takes
-        longer. `size_bytes` is that of the weights, 4 bytes per parameter; what running them takes
-        beyond that, timm does not say.
-
-    Raises
-    ------
-    CatalogError
-        If a file is missing or is not one of timm's.
+    With `hardware`, such as ``rtx3090``, only its speed table is read; the nodes of a network name
+    their hardware alike. Entries come fastest first. `mean_s` is one over the images per second of
+    the benchmark: at its batch size, so that on graphics cards (batches of hundreds) an image that
+    comes alone takes longer. `size_bytes` is that of the weights, 4 bytes per parameter; what
+    running them takes beyond that, timm does not say. CatalogError if a file is missing or is not
+    one of timm's.
     """
     tables = speed_tables(folder)
     if hardware is not None:
@@ -255,13 +231,7 @@ def speed_tables(folder: Path) -> dict[str, Path]:
 
 
 def accuracies(path: Path) -> Mapping[Sized, float]:
-    """Read the best top-1 accuracy, 0..1, of each model at each image size.
-
-    Raises
-    ------
-    CatalogError
-        If it cannot be read.
-    """
+    """Read the best top-1 accuracy, 0..1, of each model at each image size, or CatalogError."""
     best: dict[Sized, float] = {}
     for line, row in _rows(path):
         model, _, _ = row["model"].partition(".")

@@ -44,25 +44,12 @@ def options(
     """Keep the mean accuracy promised, at the least latency."""
 
 
-for command in (
-    study.demo,
-    serve.serve,
-    up.up,
-    serve.node,
-    clients.apply,
-    clients.drive,
-    files.bound,
-    files.check,
-    files.compile_,
-    simulate.simulate,
-    files.place,
-    files.plan,
-    train.train,
-    simulate.replay,
-    files.schema,
-    up.certs,
-    clients.conformance,
-):
+_COMMANDS = (
+    study.demo, serve.serve, up.up, serve.node, clients.apply, clients.drive, files.bound,
+    files.check, files.compile_, simulate.simulate, files.place, files.plan, train.train,
+    simulate.replay, files.schema, up.certs, clients.conformance,
+)  # fmt: skip
+for command in _COMMANDS:
     app.command(command.__name__.rstrip("_"))(command)
 app.add_typer(study.app, name="study")
 app.add_typer(train.zoo, name="zoo")

@@ -13,7 +13,7 @@ from inferway.cli import options, terminal
 from inferway.cli.terminal import FAILED, REFUSED, CommandError, failing, says
 
 if TYPE_CHECKING:
-    from inferway.deployment import Caution, Deployment, Problem
+    from inferway.deployment import Caution, Problem
 
 _SHOWN = 200  # lines of one kind; whoever mends these sees others the next time
 _MOST_NODES = 100  # whose section is shown on a terminal
@@ -26,7 +26,7 @@ def check(
 ) -> None:
     """Check a deployment file: errors, warnings, and what cannot be run live."""
     path = options.existing(file)
-    deployment: Deployment | None = None
+    deployment: inferway.Deployment | None = None
     wrong: Iterable[Problem | Caution] = ()
     advice: Iterable[Caution] = ()
     unserved: Iterable[str] = ()

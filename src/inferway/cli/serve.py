@@ -256,6 +256,7 @@ def node(
     from inferway.live.tracing import tracer_from_environment
     from inferway.network import topology_of
     from inferway.network.layout import members_of
+    from inferway.protocol.address import joined
 
     _outlive_hangup()
     shown = _certificate(tls_cert, tls_key)
@@ -266,6 +267,14 @@ def node(
         if bind is not None:
             check_bind(name, bind)
     deployment = options.opened(file, policy)
+
+    @terminal.unheard()
+    def tell(one: LiveNode) -> None:
+        at, admin = one.server, joined(one.server.admin_host, one.server.admin_port)
+        grpc = "" if at.grpc_port is None else f"grpc={joined(at.host, at.grpc_port)} "
+        http = joined(at.host, at.http_port)
+        print(f"ready {one.name} http={http} {grpc}peer={one.peer} admin={admin}")
+
     try:
         topology = topology_of(deployment)
         at = addresses_of(deployment, topology, addresses)
@@ -296,7 +305,7 @@ def node(
             bind=bind,
             credentials=certs,
             emulate_rtt=emulate_rtt,
-        ).run(_tell)
+        ).run(tell)
     except (live.ServeError, StateError, StoreError) as error:
         raise CommandError(str(error)) from error
     except live.PortError as error:
@@ -305,18 +314,6 @@ def node(
             "own, `admin` included: give them by --addresses"
         ) from error
     _leave()
-
-
-@terminal.unheard()
-def _tell(one: LiveNode) -> None:
-    from inferway.protocol.address import joined
-
-    server = one.server
-    grpc = "" if server.grpc_port is None else f"grpc={joined(server.host, server.grpc_port)} "
-    print(
-        f"ready {one.name} http={joined(server.host, server.http_port)} {grpc}peer={one.peer} "
-        f"admin={joined(server.admin_host, server.admin_port)}"
-    )
 
 
 def _certificate(tls_cert: Path | None, tls_key: Path | None) -> Certificate | None:

@@ -13,7 +13,6 @@ from inferway.cli import options, terminal
 from inferway.cli.terminal import FAILED, INTERRUPTED, CommandError, failing, reason, says
 
 if TYPE_CHECKING:
-    from inferway.deployment import Deployment
     from inferway.dispatch.replay import Replay
     from inferway.experiments.sweep import Sweep
 
@@ -144,7 +143,9 @@ def simulate(
     _network(deployment, out, json, policy=policy, seed=seed, **asked)
 
 
-def _site(deployment: Deployment, json: bool, *, trace: Path | None, **settings: Any) -> None:
+def _site(
+    deployment: inferway.Deployment, json: bool, *, trace: Path | None, **settings: Any
+) -> None:
     from inferway.deployment import measured
     from inferway.dispatch.replay import header, recordings
     from inferway.experiments import simulation
@@ -174,7 +175,12 @@ def _site(deployment: Deployment, json: bool, *, trace: Path | None, **settings:
 
 
 def _network(
-    deployment: Deployment, out: Path | None, json: bool, *, policy: str | None, **asked: Any
+    deployment: inferway.Deployment,
+    out: Path | None,
+    json: bool,
+    *,
+    policy: str | None,
+    **asked: Any,
 ) -> None:
     from inferway.deployment import measured
     from inferway.experiments.networks import figures, tables

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -33,13 +33,26 @@ Seed = Annotated[int, says("The first of the seeds: S, S+1, ... in place of 1, 2
 @app.command("list")
 def list_all(json: terminal.Json = False) -> None:
     """List all studies: what each shows, how many points it has, about how long they take."""
-    from inferway.studies import named
+    from inferway.studies import SCALES, named
 
     studies = named()
+    entries = {
+        one.name: {
+            "source": one.source,
+            "shows": one.shows,
+            "departures": list(one.departures),
+            "scales": {
+                scale: {
+                    "points": len(one.points(one.scales[scale])),
+                    "core_seconds": one.seconds(scale),
+                }
+                for scale in SCALES
+            },
+        }
+        for one in studies
+    }
     terminal.present(
-        json,
-        lambda: {"schema": 1, "studies": {one.name: _entry(one) for one in studies}},
-        lambda: _listing(studies),
+        json, lambda: {"schema": 1, "studies": entries}, lambda: _listing(studies, entries)
     )
 
 
@@ -163,38 +176,20 @@ def _named(names: list[str] | None) -> list[Study[Any]]:
         return named(names or ())
 
 
-def _listing(studies: list[Study[Any]]) -> list[Text]:
+def _listing(studies: list[Study[Any]], entries: Mapping[str, Any]) -> list[Text]:
     from rich.text import Text
 
     from inferway.experiments.machine import cores
-    from inferway.studies import SCALES
 
     lines = []
     for one in studies:
-        parts = []
-        for scale in SCALES:
-            count = len(one.points(one.scales[scale]))
-            parts.append(f"{scale} {count} points, {_minutes(one.seconds(scale) / cores())}")
+        parts = [
+            f"{scale} {of['points']} points, {_minutes(of['core_seconds'] / cores())}"
+            for scale, of in entries[one.name]["scales"].items()
+        ]
         line = Text.assemble((one.name, "bold"), f"  {one.source}\n    {one.shows}\n")
         lines.append(line.append(f"    {'; '.join(parts)}", style="dim"))
     return [*lines, Text(f"Times are estimates, on {cores()} cores.")]
-
-
-def _entry(study: Study[Any]) -> dict[str, Any]:
-    from inferway.studies import SCALES
-
-    return {
-        "source": study.source,
-        "shows": study.shows,
-        "departures": list(study.departures),
-        "scales": {
-            scale: {
-                "points": len(study.points(study.scales[scale])),
-                "core_seconds": study.seconds(scale),
-            }
-            for scale in SCALES
-        },
-    }
 
 
 def _minutes(seconds: float) -> str:

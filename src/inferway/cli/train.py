@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ast
 import importlib.util
-import math
 import os
 import sys
+from contextlib import suppress
 from dataclasses import fields, replace
 from datetime import timedelta
 from pathlib import Path
@@ -186,11 +186,9 @@ def _accuracies(written: list[str]) -> dict[str, float]:
     found = {}
     for one in written:
         name, _, value = one.rpartition("=")
-        try:
+        with suppress(ValueError):
             found[name] = float(value)
-        except ValueError:
-            found[name] = math.nan
-        if not name or not 0 <= found[name] <= 1:
+        if not name or not 0 <= found.get(name, -1) <= 1:
             raise ValueError(f"--accuracy {one}: expected VARIANT=VALUE, an accuracy in 0..1")
     return found
 

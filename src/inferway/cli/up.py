@@ -106,21 +106,19 @@ def _interrupted() -> Iterator[Callable[[], bool]]:
 
     An exception in the middle of anything may come in the middle of a finalizer, and is lost there.
     """
-    came = False
+    came: list[int] = []
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        nonlocal came
-        came = True
+        came.append(number)
         raise KeyboardInterrupt
 
-    # Ignored or not before: these are meant for whoever runs the nodes.
-    meant = [signal.SIGINT, signal.SIGTERM]
-    # But the end of a terminal is not, where `nohup` has said so.
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-        meant.append(signal.SIGHUP)
+    # Ignored or not before: these are meant for whoever runs the nodes. But the end of a terminal
+    # is not, where `nohup` has said so.
+    kept = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    meant = [signal.SIGINT, signal.SIGTERM, *([] if kept else [signal.SIGHUP])]
     before = {one: signal.signal(one, interrupt) for one in meant}
     try:
-        yield lambda: came
+        yield lambda: bool(came)
     finally:
         for one, handler in before.items():
             signal.signal(one, handler)
@@ -128,7 +126,6 @@ def _interrupted() -> Iterator[Callable[[], bool]]:
 
 @terminal.unheard()
 def _document(nodes: LocalCluster) -> None:
-    """Print where everything is, in one line: who reads it need not wait for the end."""
     reached = {
         name: {
             "url": at.url,

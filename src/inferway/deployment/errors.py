@@ -112,6 +112,19 @@ def must(fit: Callable[[Any], Any], sentence: str) -> Callable[[Any], Any]:
     return check
 
 
+def parsed(parse: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Make a validator of what a parser takes without a ValueError."""
+
+    def check(value: Any) -> Any:
+        try:
+            parse(value)
+        except ValueError as error:
+            raise refuse(str(error)) from None
+        return value
+
+    return check
+
+
 def refuse_at(key: str, sentence: str) -> ValidationError:
     """Build the error of a key of what is validated."""
     return ValidationError.from_exception_data(

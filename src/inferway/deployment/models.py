@@ -12,9 +12,10 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 from pydantic import AfterValidator, Discriminator, Field, Tag
 
-from inferway.deployment.errors import must, refuse
+from inferway.deployment.errors import must, parsed
 from inferway.deployment.section import ReadAs, Section, says, text_schema
 from inferway.deployment.units import Count, PositiveSeconds
+from inferway.protocol.address import parse_model
 
 if TYPE_CHECKING:
     from inferway.catalog.zoo import Profile
@@ -41,16 +42,6 @@ class Model:
     digest: str | None = None
 
 
-def _url(value: str) -> str:
-    from inferway.protocol.address import parse_model
-
-    try:
-        parse_model(value)
-    except ValueError as error:
-        raise refuse(str(error)) from None
-    return value
-
-
 _NO_VARIABLE = (
     "expected the name of an environment variable, such as INFERWAY_KEY; the key itself "
     "does not belong in this file"
@@ -62,7 +53,7 @@ Variable = Annotated[
 
 Url = Annotated[
     str,
-    AfterValidator(_url),
+    AfterValidator(parsed(parse_model)),
     text_schema("^https?://[^/]+/(.*/)?v2/models/.+", "http://127.0.0.1:8080/v2/models/digits"),
 ]
 
@@ -107,7 +98,6 @@ class Remote(Section):
         ValueError
             When the environment does not hold the key.
         """
-        from inferway.protocol.address import parse_model
         from inferway.runtime.remote import RemoteRuntime
 
         options: dict[str, Any] = {}

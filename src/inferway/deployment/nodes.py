@@ -19,8 +19,8 @@ MAX_HOPS: Final = 64
 
 
 def _split(key: str) -> tuple[str, str]:
-    task, slash, variant = key.partition("/")
-    return (task, variant) if slash and task and variant else (key, "")
+    task, _, variant = key.partition("/")
+    return (task, variant) if task and variant else (key, "")
 
 
 # A variant as TASK/VARIANT: the task's and the variant's name. What is none stands for the task,

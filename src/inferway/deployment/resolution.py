@@ -148,11 +148,8 @@ class Resolution:
         if target is None or best is None:
             return
         if target > best.accuracy:
-            self._note(
-                place,
-                f"{target:g} is above the best variant, {best.name}, whose accuracy is "
-                f"{best.accuracy:g}",
-            )
+            whose = f"{best.name}, whose accuracy is {best.accuracy:g}"
+            self._note(place, f"{target:g} is above the best variant, {whose}")
             return
         # Of one variant, or of a mix of two; None where one does not say its energy, or none fits.
         budget = task.energy_budget
@@ -335,8 +332,7 @@ class Resolution:
         return None
 
     def _wrong_copies(self, key: Pair, count: int, hardware: str) -> Iterator[str]:
-        variant = self._variant_of(key)
-        if variant is None:
+        if (variant := self._variant_of(key)) is None:
             return
         most = self.tasks[self._base(key[0]) or ""].max_instances
         if most is not None and count > most:
@@ -353,7 +349,6 @@ class Resolution:
             )
 
     def _check_budget(self, place: Place, node: Node) -> None:
-        """Refuse a budget that cannot hold what is pinned, or what runs (pinned ones included)."""
         if node.budget_bytes is None:
             return
         running = {
@@ -382,15 +377,14 @@ class Resolution:
 
     def check_workload(self, name: str, workload: Workload, network: Network | None) -> None:
         """Refuse requests for no task, at no tier, and targets and traces that cannot be."""
-        base, place = self._base(name), ("workload", name)
+        base, place, arrivals = self._base(name), ("workload", name), workload.arrivals
         if base is None:
             self._note(place, f"there is no task {name}; {nearest(name, self._written)}")
             return
-        task, arrivals = self.tasks.get(base), workload.arrivals
-        if isinstance(arrivals, PhasedArrivals) and task is not None:
-            for index, phase in enumerate(arrivals.phases):
-                field = (*place, "arrivals", "phases", index, "accuracy_target")
-                self._check_target(field, phase.accuracy_target, task)
+        phases = arrivals.phases if isinstance(arrivals, PhasedArrivals) else ()
+        for index, phase in enumerate(phases if base in self.tasks else ()):
+            field = (*place, "arrivals", "phases", index, "accuracy_target")
+            self._check_target(field, phase.accuracy_target, self.tasks[base])
         if isinstance(arrivals, TraceArrivals):
             try:
                 for _ in time_pieces(arrivals.file):

@@ -23,7 +23,7 @@ from pydantic import (
 from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import PydanticCustomError, PydanticKnownError, core_schema
 
-from inferway.deployment.errors import OF_KEYS, must, nearest, refuse, refuse_at, shown
+from inferway.deployment.errors import OF_KEYS, must, nearest, parsed, refuse, refuse_at, shown
 from inferway.protocol.address import LABELS, split
 
 
@@ -38,13 +38,7 @@ class Section:
 
     @classmethod
     def read(cls, value: Any) -> Self:
-        """Make one of what a file would say.
-
-        Raises
-        ------
-        pydantic.ValidationError
-            If a file may not say it.
-        """
+        """Make one of what a file would say; pydantic.ValidationError if it may not say it."""
         return TypeAdapter(cls).validate_python(value)
 
     @classmethod
@@ -107,8 +101,8 @@ class ReadAs:
         return core_schema.no_info_after_validator_function(self.turn, inner)
 
 
-def check_kind(value: Any, key: str, known: Collection[str]) -> None:
-    """Refuse what does not say by `key` which of several sections it is."""
+def check_kind(key: str, known: Collection[str], value: Any) -> Any:
+    """Refuse a value that does not say by `key` which of several sections it is."""
     listed = ", ".join(known)
     if not isinstance(value, dict):
         raise refuse(f"expected keys such as {{{key}: {next(iter(known))}}}, got {shown(value)}")
@@ -118,10 +112,10 @@ def check_kind(value: Any, key: str, known: Collection[str]) -> None:
         raise refuse_at(key, f"expected one of {listed}, got {shown(value[key])}")
     if value[key] not in known:
         raise refuse_at(key, f"there is no {key} {value[key]}; {nearest(value[key], known)}")
+    return value
 
 
 def _path(noun: str, exists: Callable[[Path], bool]) -> tuple[BeforeValidator, WithJsonSchema]:
-
     def read(value: Any, info: ValidationInfo) -> Path:
         if not isinstance(value, str) or not value.strip() or "\0" in value:
             raise refuse("expected a path, relative to this file")
@@ -135,20 +129,9 @@ def _path(noun: str, exists: Callable[[Path], bool]) -> tuple[BeforeValidator, W
 
 
 # Names become parts of URLs and metric labels, so they hold neither slashes nor spaces.
-_NAME: Final = "cannot be a name; use letters, digits, dots, dashes and underscores"
-Name = Annotated[
-    str,
-    AfterValidator(
-        must(
-            lambda name: (
-                0 < len(name) <= 200
-                and name[0] not in ".-"
-                and all(c.isalnum() or c in "._-" for c in name)
-            ),
-            f'"{{0:.40}}" {_NAME}',
-        )
-    ),
-]
+_NO_NAME: Final = '"{0:.40}" cannot be a name; use letters, digits, dots, dashes and underscores'
+_NAME: Final = re.compile(r"(?![.-])[\w.-]{1,200}")
+Name = Annotated[str, AfterValidator(must(_NAME.fullmatch, _NO_NAME))]
 Switch = Annotated[
     bool,
     BeforeValidator(
@@ -165,14 +148,6 @@ _HOST: Final = re.compile(r"(\*\.)?[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?(:[
 _ADDRESS: Final = rf"^(?:{LABELS}|\[[0-9A-Fa-f:.]+\])(?::[0-9]{{1,5}})?$"
 
 
-def _address(value: str) -> str:
-    try:
-        split(value)
-    except ValueError as error:
-        raise refuse(str(error)) from None
-    return value
-
-
 def text_schema(pattern: str, *examples: str) -> WithJsonSchema:
     """Show editors a text by its pattern and good values."""
     return WithJsonSchema({"type": "string", "pattern": pattern, "examples": list(examples)})
@@ -182,7 +157,7 @@ def text_schema(pattern: str, *examples: str) -> WithJsonSchema:
 _NO_ADDRESS: Final = "expected an address such as edge-1.example.org:8000, got {0!r}"
 HostPort = Annotated[
     str,
-    BeforeValidator(_address),
+    BeforeValidator(parsed(split)),
     BeforeValidator(must(lambda value: isinstance(value, str), _NO_ADDRESS)),
     text_schema(_ADDRESS, "edge-1.example.org", "10.0.0.7:8000", "[fd00::7]:8000"),
 ]

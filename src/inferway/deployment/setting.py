@@ -14,8 +14,7 @@ from numbers import Real
 from pathlib import Path
 from typing import Any, Final
 
-from inferway.deployment.policies import FILE_POLICY
-from inferway.deployment.policy_object import policy_name
+from inferway.deployment.policies import FILE_POLICY, policy_name
 from inferway.deployment.units import RATE, TIME
 from inferway.spelling import closest
 

@@ -30,6 +30,10 @@ _MARKS = ",[{\n\r\x85\u2028\u2029"
 MOST_VALUES = 200_000  # after aliases are expanded: a bomb of aliases grows without bound
 DEEPEST = 60
 
+_YAML_ERRORS: Final = {
+    "\\t": "a tab where YAML needs spaces; indent with spaces",
+    "another document": "a second document (---) starts here; a deployment file holds one",
+}
 # Unquoted scalars by YAML 1.2's core schema (chapter 10.3 of the specification): the first pattern
 # that fits the whole text says what it is; a text that fits none is a word.
 _SCALARS: Final[tuple[tuple[str, Callable[[str], Any]], ...]] = (
@@ -136,7 +140,9 @@ def read(path: Path | str) -> Source:
         line, sentence = 1, f"values are nested more than {DEEPEST} deep"
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        line, sentence = mark.line + 1 if mark else 1, _yaml_sentence(error)
+        problem = str(error.problem or error.context or "")
+        known = (said for part, said in _YAML_ERRORS.items() if part in problem)
+        line, sentence = mark.line + 1 if mark else 1, next(known, f"not YAML: {problem}")
     except (YAMLError, ValueError) as error:
         sentence = f"not YAML: {str(error).splitlines()[0]}"
     except Exception as error:  # its reader also raises what its own statements run into
@@ -169,15 +175,6 @@ def _text(path: Path) -> str:
     except (OSError, ValueError) as error:
         sentence = f"cannot be read: {getattr(error, 'strerror', None) or error}"
     raise _refused(path, 0, sentence)
-
-
-def _yaml_sentence(error: MarkedYAMLError) -> str:
-    problem = str(error.problem or error.context or "")
-    if "\\t" in problem:
-        return "a tab where YAML needs spaces; indent with spaces"
-    if "another document" in problem:
-        return "a second document (---) starts here; a deployment file holds one"
-    return f"not YAML: {problem}"
 
 
 class _Reading:

@@ -132,25 +132,17 @@ class ServiceTime(Section):
             ),
         )
         if kind == "empirical":
-            return _empirical(read.samples_s or read.file, read.mean_s)
+            samples = read.samples_s or read.file
+            measured = math.fsum(samples) / len(samples)
+            scale = read.mean_s / measured if read.mean_s else 1.0
+            variance = math.fsum((sample - measured) ** 2 for sample in samples) / len(samples)
+            scaled, cv = tuple(one * scale for one in samples), math.sqrt(variance) / measured
+            return cls(kind, measured * scale, cv=cv, samples_s=scaled)
         cv = {"exponential": 1.0, "erlang": read.stages**-0.5}.get(kind, read.cv)
         return cls(kind, read.mean_s, cv=cv, stages=read.stages)
 
 
-def _empirical(samples: tuple[float, ...], mean_s: float) -> ServiceTime:
-    measured = math.fsum(samples) / len(samples)
-    scale = mean_s / measured if mean_s else 1.0
-    variance = math.fsum((sample - measured) ** 2 for sample in samples) / len(samples)
-    return ServiceTime(
-        "empirical",
-        measured * scale,
-        cv=math.sqrt(variance) / measured,
-        samples_s=tuple(sample * scale for sample in samples),
-    )
-
-
 def _service_kind(value: Any) -> str:
-    """Tell one service time from a mapping of hardware to service times, by its keys."""
     one = {"distribution", "mean", "rate", "cv", "stages", "samples", "file"}
     if isinstance(value, dict) and value and not set(value) & one:
         return "per hardware" if all(isinstance(v, dict) for v in value.values()) else "one"

@@ -13,6 +13,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from typing import Annotated, Any, Final
 
 from pydantic import BeforeValidator, Field, Strict, WithJsonSchema
@@ -110,7 +111,6 @@ def _plain(value: object) -> float | int | None:
 
 
 def _read(quantity: Quantity, *, above_zero: bool = False) -> tuple[BeforeValidator, Any]:
-
     def read(value: Any) -> float | int:
         try:
             number = quantity.parse(value)
@@ -127,22 +127,19 @@ def _read(quantity: Quantity, *, above_zero: bool = False) -> tuple[BeforeValida
     return BeforeValidator(read), WithJsonSchema(schema)
 
 
-def _read_ratio(value: Any) -> float:
+def _read_bare(expected: str, value: Any) -> float:
     try:
-        number = RATIO.parse(value)
+        return RATIO.parse(value)
     except QuantityError:
-        raise refuse(f"expected a number in 0..1 such as 0.95, got {shown(value, None)}") from None
+        raise refuse(f"expected {expected}, got {shown(value, None)}") from None
+
+
+def _read_ratio(value: Any) -> float:
+    number = _read_bare("a number in 0..1 such as 0.95", value)
     if not 0 <= number <= 1:  # also refuses nan
         hint = f" (write {number / 100:g}, not {value})" if 2 <= number <= 100 else ""
         raise refuse(f"{value} is not in 0..1{hint}")
     return number
-
-
-def _read_load(value: Any) -> float:
-    try:
-        return RATIO.parse(value)
-    except QuantityError:
-        raise refuse(f"expected a load such as 0.7 or 70 %, got {shown(value, None)}") from None
 
 
 def _read_number(value: Any) -> float:
@@ -169,7 +166,7 @@ Ratio = Annotated[
 ]
 Load = Annotated[
     float,
-    BeforeValidator(_read_load),
+    BeforeValidator(partial(_read_bare, "a load such as 0.7 or 70 %")),
     Field(gt=0, lt=10),
     _ratio({"exclusiveMinimum": 0, "exclusiveMaximum": 10}, 0.7, "70 %"),
 ]

@@ -91,10 +91,8 @@ def _of_file(deployment: Deployment) -> Iterator[Iterable[Found]]:
         if task.catalog is None and len(task.variants) <= _MOST_COMPARED:
             yield _dominated(deployment, task)  # a catalog was asked for just these
         yield _of_task(deployment, task)
-    for node in deployment.nodes.values():
-        yield _of_node(deployment, node)
-    for name, workload in deployment.workload.items():
-        yield _of_workload(deployment, name, workload)
+    yield from (_of_node(deployment, node) for node in deployment.nodes.values())
+    yield from (_of_workload(deployment, *one) for one in deployment.workload.items())
     yield _of_network(deployment)
 
 
@@ -143,7 +141,6 @@ def _of_task(deployment: Deployment, task: Task) -> Iterator[Found]:
 
 
 def _dominated(deployment: Deployment, task: Task) -> Iterator[Found]:
-    """Name each variant that another beats, on every hardware where it could run."""
     variants = task.variants.values()
     hardware = {node.hardware for node in deployment.nodes.values()}
     hardware = hardware or {name for variant in variants for name in variant.service}

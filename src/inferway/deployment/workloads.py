@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from functools import partial
+from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -220,13 +221,6 @@ class TraceArrivals(Section):
 
 
 _PROCESSES = ("poisson", "constant", "sinusoidal", "map", "phases", "trace")
-
-
-def _of_a_process(value: Any) -> Any:
-    check_kind(value, "process", _PROCESSES)
-    return value
-
-
 Arrivals = Annotated[
     PoissonArrivals
     | ConstantArrivals
@@ -235,7 +229,7 @@ Arrivals = Annotated[
     | PhasedArrivals
     | TraceArrivals,
     Field(discriminator="process"),
-    BeforeValidator(_of_a_process),
+    BeforeValidator(partial(check_kind, "process", _PROCESSES)),
 ]
 
 

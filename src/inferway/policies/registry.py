@@ -1,7 +1,7 @@
 """Finds the class of a policy: one of ours by its name, or a user's as ``./file.py:Class``.
 
 A class object of the running program comes here by the name of its file
-(`inferway.deployment.policy_object`). Our own are rows of `inferway.deployment.policies`.
+(`inferway.deployment.policies.policy_name`). Our own are rows of `inferway.deployment.policies`.
 """
 
 from __future__ import annotations
