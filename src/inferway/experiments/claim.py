@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from html import escape
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -199,6 +200,15 @@ def claims(*texts: str) -> list[Claim]:
             claim(where, sentence["says"], measured["measure"], value, measured["limit"], why)
         )
     return made
+
+
+ours = partial(claim, "ours")
+"""A claim that stands in no paper."""
+
+
+def percents(values: Mapping[Any, float], digits: str = ".1f", said: str = "{}: {}") -> str:
+    """Ratios by name, in percent."""
+    return ", ".join(said.format(name, f"{100 * one:{digits}} %") for name, one in values.items())
 
 
 def as_text(claims: Iterable[Claim], *, short: bool = False) -> list[Text]:

@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 from itertools import pairwise, product
 
+from inferway.experiments.claim import percents
 from inferway.experiments.curves import Drawing, Panel, panels
 from inferway.experiments.results import largest, most, smallest
 from inferway.studies import Claim, Results, claims, scales
@@ -20,7 +21,6 @@ from inferway.studies.placement.trial import (
     pairs,
     placement_study,
 )
-from inferway.studies.sentences import percents
 
 _RIVALS = ("static-greedy", "olag")
 _READ = ("olag", "olag-literal", "greedy")

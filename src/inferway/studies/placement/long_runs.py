@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from inferway.experiments.claim import percents
 from inferway.experiments.curves import Drawing, Look, Panel, panels
 from inferway.experiments.results import least, most
 from inferway.placement import best_static, minimal, relaxation, serve
@@ -26,7 +27,6 @@ from inferway.studies.placement.trial import (
     scenario,
     windows,
 )
-from inferway.studies.sentences import percents
 
 _EACH_S = 0.0006  # about how long a slot takes
 # How many percent a policy may end from the bound.

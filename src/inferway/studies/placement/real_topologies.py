@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from inferway.experiments.claim import percents
 from inferway.experiments.curves import Drawing, Panel, panels
 from inferway.experiments.results import least
 from inferway.network import Topology, load_gml
@@ -29,7 +30,6 @@ from inferway.studies.placement.trial import (
     run,
     summary,
 )
-from inferway.studies.sentences import percents
 
 # Environment variable that names a folder with GML files, such as the Internet Topology Zoo's.
 VARIABLE: Final = "INFERWAY_TOPOLOGIES"

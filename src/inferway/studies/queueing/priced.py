@@ -16,6 +16,7 @@ import numpy as np
 from inferway.deployment.workloads import poisson
 from inferway.dispatch import solve
 from inferway.dispatch.mdp import mdp_bound
+from inferway.experiments.claim import percents
 from inferway.experiments.curves import Drawing, Look, Panel, frame, lines, panels
 from inferway.experiments.results import most
 from inferway.studies import Claim, Point, Results, Study, claims, grid, scales
@@ -34,7 +35,6 @@ from inferway.studies.queueing.system import (
     scenario,
     simulated,
 )
-from inferway.studies.sentences import percents
 
 _FREE = "tad-op"
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from inferway.deployment.workloads import phased, poisson
 from inferway.dispatch import max_rate, solve
+from inferway.experiments.claim import ours
 from inferway.experiments.curves import Curve, Drawing, Look, Panel, panels
 from inferway.experiments.results import least, most
 from inferway.site import Fleet
@@ -26,7 +27,6 @@ from inferway.studies.queueing.system import (
     seconds,
     simulated,
 )
-from inferway.studies.sentences import ours
 from inferway.twin.scenario import SetOutage
 from inferway.twin.simulation import run
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from scipy.special import stdtrit
 
+from inferway.experiments.claim import ours
 from inferway.experiments.curves import Drawing
 from inferway.learning.settings import TUNED
 from inferway.learning.settings import Settings as Learning
@@ -19,7 +20,6 @@ from inferway.learning.training import train
 from inferway.studies import Claim, Point, Results, Study, scales
 from inferway.studies.scheduling.burst import PHASES, control
 from inferway.studies.scheduling.look import Dots, dots, half_width, interval, written
-from inferway.studies.sentences import ours
 
 AS_TRAINED = "as trained"
 PAPER = "the paper's settings"  # none of the departures
