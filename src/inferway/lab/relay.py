@@ -4,11 +4,9 @@ A process of its own, run as a file with its settings on standard input (see `ma
 standard library only, so that it starts in milliseconds and holds 15 MB.
 
 One heap holds all packets on their way, one `epoll` all descriptors. `epoll` itself waits in whole
-milliseconds; `select` on its descriptor waits in microseconds. A timer's descriptor does as well
-and costs the same, and `select` on all devices costs less only while these are few. To rest a
-little between wake-ups, so that packets are taken together, saved nothing below some 5,000 a second
-and made all of them late. What decides is how soon the relay runs when a packet is due while
-models keep all cores busy, hence its real-time priority (measured by benchmarks/emulation.py).
+milliseconds; `select` on its descriptor waits in microseconds. To rest a little between wake-ups
+saved nothing and made all packets late. What decides is how soon the relay runs when one is due
+while models keep all cores busy, hence its real-time priority: benchmarks/emulation.py measures it.
 """
 
 from __future__ import annotations

@@ -7,13 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+_COUNTS = ("slots", "slots_per_update", "sites", "epochs")
 _POSITIVE = ("learning_rate", "clip", "sigma", "critic_rate", "final_sigma", "symlog", "norm")
 _LIMITS: tuple[tuple[tuple[str, ...], Callable[[float], bool], str], ...] = (
-    (
-        ("slots", "slots_per_update", "sites", "epochs", "minibatch"),
-        lambda value: value >= 1,
-        "at least 1",
-    ),
+    ((*_COUNTS, "minibatch"), lambda value: value >= 1, "at least 1"),
     (("discount", "trace"), lambda value: 0 <= value <= 1, "in 0..1"),
     ((*_POSITIVE, "kl", "actor_gain"), lambda value: value > 0 and math.isfinite(value), "above 0"),
     (("final_rate", "entropy"), lambda value: value >= 0, "at least 0"),

@@ -41,38 +41,21 @@ Decide = Callable[[Observation], tuple[Floats, Ints | None]]
 
 @dataclass(frozen=True)
 class Control:
-    """A site and how it is controlled.
+    """A site and how it is controlled; ValueError where slots of random routing cannot run it.
 
-    Parameters
-    ----------
-    scenario
-        Fleet with a limited buffer, service times, arrivals (Poisson, map, phases or trace),
-        deadline, and whether late requests are served. Its policy plays no part.
-    slot_s
-        Time between two decisions, s.
-    sees_phase
-        Whether observations say the workload's state: [Tan24]'s full observability.
-    batches
-        Whether a decision also sets the smallest and largest batch of each class; otherwise the
-        scenario's own hold.
-    rejected_weight, accuracy_weight
-        alpha and beta of eq. 2.
-    gains
-        (K,) accuracies in the reward; those of the fleet if not given. The paper trains on other
-        data than it is evaluated on.
-
-    Raises
-    ------
-    ValueError
-        Where the scenario is none that slots of random routing can run.
+    The scenario is a fleet with a limited buffer, service times, arrivals (Poisson, map, phases or
+    trace), deadline, and whether late requests are served. Its policy plays no part.
     """
 
     scenario: Scenario
-    slot_s: float = 1.0
-    sees_phase: bool = False
+    slot_s: float = 1.0  # between two decisions
+    sees_phase: bool = False  # observations say the workload's state: full observability
+    # A decision also sets the smallest and largest batch of each class; else the scenario's hold.
     batches: bool = False
-    rejected_weight: float = 1.0
-    accuracy_weight: float = 1.0
+    rejected_weight: float = 1.0  # alpha of eq. 2
+    accuracy_weight: float = 1.0  # beta
+    # (K,) accuracies in the reward, else the fleet's: the paper trains on other data than it is
+    # evaluated on.
     gains: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from scipy.special import chdtri
 
 from inferway.experiments.curves import Curve, Drawing, Look, Panel, panels
-from inferway.studies import Claim, Point, Results, Study, claim, scales
+from inferway.studies import Claim, Point, Results, Study, claim, claims, scales
 from inferway.studies.scheduling import other_learners
 from inferway.studies.scheduling.burst import BURSTY, NORMAL, PHASES
 from inferway.studies.scheduling.look import half_interval, interval
@@ -155,18 +155,14 @@ def _claims(settings: Settings, results: Results) -> list[Claim]:
     for name in (name for name in says if name in settings.others):
         slots = (results.one("slots", name=name) or [math.nan])[-1]
         same = _at(results, "rl-po", "goodput", slots)
-        made.append(
-            claim(
-                "Sec. 4",
-                says[name],
-                f"its goodput after {slots / 1e6:.2g} million slots less RL-PO's then",
-                _end(results, name) - same,
-                "at most 0 %",
-                f"{_ends(results, (name,))}; RL-PO {100 * same:.2f} % with greater noise; "
-                f"heavy share of the normal state {100 * _end(results, name, heavy):.0f} %, RL-PO "
-                f"{100 * _at(results, 'rl-po', heavy, slots):.0f} %",
-            )
-        )
+        made += claims(f"""
+            [Sec. 4] {says[name]}
+            - its goodput after {slots / 1e6:.2g} million slots less RL-PO's then:
+              {_end(results, name) - same!r} (at most 0 %)
+            - {_ends(results, (name,))}; RL-PO {100 * same:.2f} % with greater noise; heavy share of
+              the normal state {100 * _end(results, name, heavy):.0f} %, RL-PO
+              {100 * _at(results, "rl-po", heavy, slots):.0f} %
+            """)
     return made
 
 
