@@ -21,7 +21,7 @@ from inferway.live.build import check_served, pools_of
 from inferway.live.errors import ServeError, listening
 from inferway.live.headroom import Bodies, Growths, Headroom
 from inferway.live.http.connection import Listener
-from inferway.live.http.exchange import Exchange, Handler, Limits
+from inferway.live.http.exchange import Handler, Limits
 from inferway.live.http.routes import Routes, inference_routes, lay_out
 from inferway.live.log import logger
 from inferway.live.options import ServerOptions
@@ -594,13 +594,7 @@ def _following(folder: Path, task: str) -> Path:
 
 
 def _starting_routes() -> Routes:
-    def refuse(exchange: Exchange) -> None:
-        exchange.refuse(503, "the server is starting", b"Retry-After: 1\r\n")
-
-    def otherwise(_method: bytes, _target: bytes) -> Handler:
-        return refuse
-
-    routes = Routes(lambda _: "", otherwise)
+    routes = Routes(lambda _: "the server is starting", 503)
     routes.read("/v2/health/live", lambda exchange: exchange.respond(200), ANYBODY)
     routes.read("/v2/health/ready", lambda exchange: exchange.respond(503), ANYBODY)
     return routes

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 
+# Stands for the node's name, so that one address can be said of a tier's nodes.
 NODE: Final = "{node}"
-"""Stands for the node's name, so that one address can be said of a tier's nodes."""
+# A host's name, or an IPv4 address, in which `NODE` may stand.
 LABELS: Final = r"(?:[A-Za-z0-9_.-]|\{node\})+"
-"""A host's name, or an IPv4 address, in which `NODE` may stand."""
 EXAMPLE: Final = "http://127.0.0.1:8080/v2/models/NAME"
 
 _ADDRESS: Final = re.compile(rf"(?:({LABELS})|\[([0-9A-Fa-f:.]+)\])(?::([0-9]{{1,5}}))?")
@@ -18,13 +18,7 @@ _MODEL: Final = re.compile(r"(.*)/v2/models/([^/]+)(?:/versions/([^/]+))?/?")
 
 
 def split(address: str) -> tuple[str, int | None]:
-    """Split HOST or HOST:PORT; an IPv6 host loses its brackets.
-
-    Raises
-    ------
-    ValueError
-        If it is neither.
-    """
+    """Split HOST or HOST:PORT, else ValueError; an IPv6 host loses its brackets."""
     match = _ADDRESS.fullmatch(address)
     if match is None:
         raise ValueError(

@@ -13,7 +13,6 @@ import msgspec
 
 # Bounded, because integers in JSON may have thousands of digits.
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
-Priority = Annotated[int, msgspec.Meta(ge=0, le=32767)]
 
 
 class TensorParameters(msgspec.Struct, gc=False, forbid_unknown_fields=True):
@@ -53,7 +52,7 @@ class InferParameters(msgspec.Struct, gc=False, forbid_unknown_fields=True):
     accuracy: float | None = None
     deadline_ms: float | None = None
     timeout: Count | None = None
-    priority: Priority = 0
+    priority: Annotated[int, msgspec.Meta(ge=0, le=32767)] = 0
 
 
 class InferMessage(msgspec.Struct, gc=False):

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain
-from typing import Any, Final, Literal, NamedTuple, TypeVar
+from typing import Any, Final, Literal, NamedTuple, TypeVar, cast
 
 import msgspec
 import numpy as np
@@ -41,7 +41,7 @@ class Wording(NamedTuple):
         return self.error(self.sentences[what].format(**values))
 
 
-_INPUT: Final = Wording(
+INPUT: Final = Wording(
     lambda reason: RefusalError(400, reason),
     lenient=False,
     sentences={
@@ -91,7 +91,7 @@ def from_json(
     datatype: str,
     shape: tuple[int, ...],
     data: msgspec.Raw | bytes,
-    wording: Wording = _INPUT,
+    wording: Wording = INPUT,
 ) -> NDArray[Any]:
     """Decode a JSON array, flat or nested as the shape says; the name is for messages.
 
@@ -148,7 +148,7 @@ def long_from_json(
         piece = text[start:cut] if cut >= 0 else text[start:]
         part = piece.translate(None, _CONTENT)
         if not frame.startswith(part, seen):
-            raise _INPUT.wrong("form", name=name, datatype=datatype, shape=[*shape])
+            raise INPUT.wrong("form", name=name, datatype=datatype, shape=[*shape])
         seen += len(part) + 1
         count = part.count(b",") + 1
         flat = b"[%s]" % piece.translate(None, b"[]")
@@ -157,7 +157,7 @@ def long_from_json(
         start += len(piece) + 1
         yield 0
     if done != size:
-        raise _INPUT.wrong("shape", name=name, shape=[*shape])
+        raise INPUT.wrong("shape", name=name, shape=[*shape])
     return array.reshape(shape)
 
 
@@ -184,7 +184,7 @@ def from_bytes(
     data: Raw,
     start: int,
     size: int,
-    wording: Wording = _INPUT,
+    wording: Wording = INPUT,
 ) -> NDArray[Any]:
     """Read an array from `size` raw bytes of `data` at `start`.
 
@@ -284,9 +284,9 @@ def _check_form(name: str, datatype: str, shape: tuple[int, ...], text: bytes) -
     size, commas, depth = math.prod(shape), text.count(b","), _depth(text)
     if datatype != "BYTES" and commas != size - 1:
         given = commas + 1 if text.strip(b"[] \t\r\n") else 0
-        raise _INPUT.wrong("count", name=name, given=given, shape=[*shape], size=size)
+        raise INPUT.wrong("count", name=name, given=given, shape=[*shape], size=size)
     if depth not in (1, len(shape)):
-        raise _INPUT.wrong("depth", name=name, depth=depth, shape=[*shape])
+        raise INPUT.wrong("depth", name=name, depth=depth, shape=[*shape])
     return depth
 
 
@@ -332,5 +332,4 @@ def finished(steps: Generator[int, None, T]) -> T:
         try:
             next(steps)
         except StopIteration as end:
-            result: T = end.value
-            return result
+            return cast("T", end.value)

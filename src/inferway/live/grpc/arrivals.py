@@ -42,7 +42,6 @@ Peer = tuple[str, int]
 _OPEN_FILES: Final = Path("/proc/self/fd")
 # Where struct tcp_info of Linux 4.2 and newer has tcpi_bytes_received.
 _RECEIVED_AT: Final = 128
-_COUNT: Final = struct.Struct("=Q")
 
 # Bytes up to which an answer is not followed, as it fits a connection's window, and how often it is
 # looked who reads others too slowly.
@@ -291,7 +290,7 @@ def received(port: int) -> dict[Peer, int]:
     for wire, peer in _wires(port):
         with suppress(OSError, struct.error):  # closed meanwhile, or an older kernel
             info = wire.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
-            counts[peer] = _COUNT.unpack_from(info, _RECEIVED_AT)[0]
+            counts[peer] = struct.unpack_from("=Q", info, _RECEIVED_AT)[0]
     return counts
 
 

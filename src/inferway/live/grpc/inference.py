@@ -47,17 +47,14 @@ _CARRIER: Final = {
 
 # The gRPC status for each status with which HTTP refuses.
 CODES: Final = {
-    400: grpc.StatusCode.INVALID_ARGUMENT,
-    401: grpc.StatusCode.UNAUTHENTICATED,
-    403: grpc.StatusCode.PERMISSION_DENIED,
-    404: grpc.StatusCode.NOT_FOUND,
-    413: grpc.StatusCode.INVALID_ARGUMENT,  # RESOURCE_EXHAUSTED would say that it may fit later
-    429: grpc.StatusCode.RESOURCE_EXHAUSTED,
-    500: grpc.StatusCode.INTERNAL,
-    501: grpc.StatusCode.UNIMPLEMENTED,
-    503: grpc.StatusCode.UNAVAILABLE,
-    504: grpc.StatusCode.DEADLINE_EXCEEDED,
-}
+    status: grpc.StatusCode[name]
+    for status, name in {
+        400: "INVALID_ARGUMENT", 401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED", 404: "NOT_FOUND",
+        413: "INVALID_ARGUMENT",  # RESOURCE_EXHAUSTED would say that it may fit later
+        429: "RESOURCE_EXHAUSTED", 500: "INTERNAL", 501: "UNIMPLEMENTED", 503: "UNAVAILABLE",
+        504: "DEADLINE_EXCEEDED",
+    }.items()
+}  # fmt: skip
 
 
 def ask(message: Any, intake: Intake, context: Any) -> InferRequest:
@@ -225,10 +222,8 @@ def from_contents(name: str, datatype: str, shape: tuple[int, ...], contents: An
         named = " and ".join(given) or "no contents"
         raise RefusalError(400, f"input {name!r} is {datatype} and has {named}, expected {field}")
     elements = getattr(contents, field)
-    if len(elements) != size:
-        raise RefusalError(
-            400, f"input {name!r} has {len(elements)} elements, its shape {list(shape)} says {size}"
-        )
+    if (count := len(elements)) != size:
+        raise codec.INPUT.wrong("count", name=name, given=count, shape=[*shape], size=size)
     if datatype == "BYTES":
         return codec.objects(elements).reshape(shape)
     wide: NDArray[Any] = np.fromiter(elements, _CARRIER[field], size)

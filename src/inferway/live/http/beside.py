@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 T = TypeVar("T")
 
@@ -41,8 +41,7 @@ class Beside:
             loop = asyncio.get_running_loop()
             ended, value = await loop.run_in_executor(self._executor, step)
             if ended:
-                result: T = value
-                return result
+                return cast("T", value)
             between(value)
         raise asyncio.CancelledError
 

@@ -27,7 +27,6 @@ PIECE: Final = 64 * 1024
 _SMALL: Final = 2048
 
 _CHALLENGE: Final = b'WWW-Authenticate: Bearer realm="inferway"\r\n'
-_METHODS: Final = b"Allow: GET, HEAD, POST\r\n"
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _UNSERVED: Final = b"Inferway-Unserved: 1\r\n"
 
@@ -214,7 +213,8 @@ class Connection(asyncio.Protocol):
             raise self._too_large(announced)
         if parser.should_upgrade():
             if exchange.method == b"CONNECT":
-                raise _RefusedError(405, "CONNECT is not answered: this is no proxy", _METHODS)
+                allowed = b"Allow: GET, HEAD, POST\r\n"
+                raise _RefusedError(405, "CONNECT is not answered: this is no proxy", allowed)
             if announced:
                 self._upgrade = b"Content-Length: %d\r\n" % announced
             elif transfer is not None:

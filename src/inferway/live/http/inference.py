@@ -148,11 +148,10 @@ class Infer:
             if size is not None:
                 if has_data:
                     raise RefusalError(400, f"input {name!r} has both data and binary_data_size")
-                if binary_at + size > len(body):
+                if size > (left := len(body) - binary_at):
+                    reason = f"{left} are left after the JSON and the inputs before it"
                     raise RefusalError(
-                        400,
-                        f"input {name!r} announces {size} bytes of binary data; "
-                        f"{len(body) - binary_at} are left after the JSON and the inputs before it",
+                        400, f"input {name!r} announces {size} bytes of binary data; {reason}"
                     )
                 arrays[name] = codec.from_bytes(name, datatype, shape, body, binary_at, size)
                 binary_at += size

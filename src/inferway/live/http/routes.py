@@ -30,16 +30,11 @@ _LONGEST_INDEX: Final = 64 * 1024
 class Routes:
     """A table from paths to handlers by method.
 
-    `unknown` says in a sentence why a path leads nowhere; `otherwise` finds who answers what this
-    table does not have, by default a 404.
+    `unknown` says in a sentence why a path leads nowhere, which is told with the `status`.
     """
 
-    def __init__(
-        self,
-        unknown: Callable[[str], str],
-        otherwise: Callable[[bytes, bytes], Handler] | None = None,
-    ) -> None:
-        self._unknown, self._otherwise = unknown, otherwise
+    def __init__(self, unknown: Callable[[str], str], status: int = 404) -> None:
+        self._unknown, self._status = unknown, status
         self._paths: dict[bytes, dict[bytes, Handler]] = {}
         self._below: dict[bytes, Callable[[Exchange, bytes], None]] = {}
         self._roles: dict[bytes, int] = {}
@@ -81,11 +76,10 @@ class Routes:
             methods = self._paths.get(path := plain_path(target))
             if methods is None:
                 start = self._start_of(path)
-                if start is None and self._otherwise is not None:
-                    return self._otherwise(method, target)
                 if start is None:
+                    status, extra = self._status, RETRY if self._status == 503 else b""
                     reason = self._unknown(path.decode("utf-8", "replace")[:256])
-                    return lambda exchange: exchange.refuse(404, reason)
+                    return lambda exchange: exchange.refuse(status, reason, extra)
                 below, rest = self._below[start], path[len(start) :]
                 methods = dict.fromkeys((b"GET", b"HEAD"), lambda exchange: below(exchange, rest))
         handler = methods.get(method)
