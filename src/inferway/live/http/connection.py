@@ -125,7 +125,7 @@ class Connection(asyncio.Protocol):
         self._stuck = self.listener.tick
         if self._since is None:
             self._since, self._allowed_bytes = self._stuck, 0
-        self._pause()
+        self._read(False)
 
     def resume_writing(self) -> None:
         """Write what has waited, and read again."""
@@ -454,7 +454,7 @@ class Connection(asyncio.Protocol):
             self._ending = lingering
         elif lingering and self._transport.can_write_eof():
             self._transport.write_eof()
-            self._resume()
+            self._read(True)
             self._heard = True
             # Connections beyond the cap are not kept for what they may send.
             self._linger(LINGERS if self in self.listener.connections else 1)
@@ -478,19 +478,15 @@ class Connection(asyncio.Protocol):
         limits, waiting = self.listener.limits, len(self.exchanges)
         held = self._stuck is not None or self._queued > limits.queued_bytes
         if held or waiting > limits.pipelined:
-            self._pause()
+            self._read(False)
         elif waiting <= limits.pipelined // 2:
-            self._resume()
+            self._read(True)
 
-    def _pause(self) -> None:
-        if not self._paused and not self._transport.is_closing():
-            self._paused = True
-            self._transport.pause_reading()
-
-    def _resume(self) -> None:
-        if self._paused and not self._transport.is_closing():
-            self._paused = False
-            self._transport.resume_reading()
+    def _read(self, on: bool) -> None:
+        """Go on reading, or pause."""
+        if self._paused is on and not self._transport.is_closing():
+            self._paused = not on
+            (self._transport.resume_reading if on else self._transport.pause_reading)()
 
 
 class Listener:

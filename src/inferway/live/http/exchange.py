@@ -313,7 +313,7 @@ class Exchange:
             extra,
             kept if self.keep_alive else b"Connection: close\r\n",
         )
-        self.answered = True
+        self.answered, self.request, self.withdraw = True, None, None
         if self.method == b"HEAD":
             connection.send(self, head)
         else:

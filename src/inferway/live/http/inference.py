@@ -187,7 +187,6 @@ class Infer:
         """Send what came of a request; RefusalError when the protocol cannot hold the answer."""
         exchange: Exchange = request.raw
         site, headers = self.site, self.headers
-        exchange.request = exchange.withdraw = None
         extra = b""
         if request.passed is not None:  # another node's answer, its body as it came
             answer = request.passed
@@ -230,11 +229,9 @@ class Infer:
         try:
             lines, kind, parts = await listener.beside.result(self._written(request))
         except Exception as error:
-            exchange.request = exchange.withdraw = None
             listener.broken(error)
             exchange.refuse(500, "the answer could not be sent", extra)
         else:
-            exchange.request = exchange.withdraw = None
             exchange.respond(200, b"", kind, extra + lines, parts)
 
     def _written(
@@ -335,7 +332,6 @@ def prepare(exchange: Exchange, limits: Limits, received_s: float, *, numbers: b
                 listener.broken(error)
                 error = RefusalError(500, "the server failed on this request")
             exchange.prepared = Prepared(received_s, error)
-        exchange.request = exchange.withdraw = None
         connection.handle(exchange)
 
     try:

@@ -183,7 +183,6 @@ class Proxy:
         relayed: Relayed | None,
         result: Response | ConnectError,
     ) -> None:
-        exchange.request = exchange.withdraw = None
         answered_s = self._now()
         good = isinstance(result, Response) and result.status == 200
         failure = None if good else failure_of(result, neighbor)

@@ -97,11 +97,9 @@ def issue(
     for node in nodes:
         files = Credentials.of(node, folder)
         state, reason = _due(files, node, at)
-        if state == "kept":
-            expires = files.check(node, at)
-        else:
-            _, own = _made(files.key, files.certificate, node, (at, holds), signer, issuer)
-            expires = own.not_valid_after_utc
+        if state != "kept":
+            _made(files.key, files.certificate, node, (at, holds), signer, issuer)
+        expires = files.check(node, at)
         issued.append(Issued(node, files.certificate, files.key, expires, state, reason))
     return issued
 
