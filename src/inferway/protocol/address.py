@@ -11,7 +11,6 @@ from urllib.parse import SplitResult, quote, unquote, urlsplit
 NODE: Final = "{node}"
 # A host's name, or an IPv4 address, in which `NODE` may stand.
 LABELS: Final = r"(?:[A-Za-z0-9_.-]|\{node\})+"
-EXAMPLE: Final = "http://127.0.0.1:8080/v2/models/NAME"
 
 _ADDRESS: Final = re.compile(rf"(?:({LABELS})|\[([0-9A-Fa-f:.]+)\])(?::([0-9]{{1,5}}))?")
 _MODEL: Final = re.compile(r"(.*)/v2/models/([^/]+)(?:/versions/([^/]+))?/?")
@@ -140,7 +139,8 @@ def parse_model(url: str) -> ModelAddress:
     path = None if given is None else _MODEL.fullmatch(given[0].path)
     if given is None or path is None or not given[2] or given[0].query or given[0].fragment:
         raise ValueError(
-            f"{url!r} is no model's URL: write it as {EXAMPLE}, or with /versions/VERSION behind it"
+            f"{url!r} is no model's URL: write it as http://127.0.0.1:8080/v2/models/NAME, or with "
+            "/versions/VERSION behind it"
         )
     parts, host, port = given
     if parts.username is not None or parts.password is not None:

@@ -16,8 +16,7 @@ from typing import Any, ClassVar, Final, cast
 import httptools
 
 # Bytes of an answer, and of its headers, after which the reading stops.
-LONGEST_BODY: Final = 256 * 1024**2
-LONGEST_HEAD: Final = 64 * 1024
+LONGEST_BODY, LONGEST_HEAD = 256 * 1024**2, 64 * 1024
 # Connections that have been idle for less are used unasked.
 FRESH_S: Final = 0.005
 _LEAST_SWEEP_S: Final = 0.1
@@ -122,8 +121,7 @@ class ClientConnection(asyncio.Protocol):
 
     def end(self) -> None:
         """Take the end of the connection, which ends a body whose length nobody said."""
-        said = self._headers.keys() & {b"content-length", b"transfer-encoding"}
-        if self._has_head and not said:
+        if self._has_head and not self._headers.keys() & {b"content-length", b"transfer-encoding"}:
             self._hand(False)
 
     # What httptools calls.

@@ -6,7 +6,6 @@ Source: Open Inference Protocol v2 and its binary tensor extension.
 from __future__ import annotations
 
 import math
-import re
 import struct
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -80,7 +79,6 @@ LARGE: Final = 128 * 1024
 _PIECE: Final = 64 * 1024
 # Elements that are written in one step: a millisecond.
 _PART: Final = 8 * 1024
-_OPENING: Final = re.compile(rb"[\[ \t\r\n]*")
 _CONTENT: Final = bytes(set(range(256)) - set(b'[],"'))
 # A thread's own: what it has read is lost when it reads on.
 _parser: Final = threading.local()
@@ -135,10 +133,8 @@ def long_from_json(
     name: str, datatype: str, shape: tuple[int, ...], text: bytes
 ) -> Generator[int, None, NDArray[Any]]:
     """Decode a long valid list of any but BYTES as `from_json` does, in steps; yields zeros."""
-    size = math.prod(shape)
-    depth = _check_form(name, datatype, shape, text)
     # Brackets and commas are compared with those of the shape, and the rest is one flat list.
-    frame = b""
+    size, depth, frame = math.prod(shape), _check_form(name, datatype, shape, text), b""
     for count in reversed(shape if depth > 1 else (size,)):
         frame = b"[%s]" % ((frame + b",") * count)[:-1]
     array = np.empty(size, _WIRE[datatype])
@@ -315,8 +311,8 @@ def _flat_numbers(datatype: str, text: bytes) -> NDArray[Any] | None:
 
 
 def _depth(text: bytes) -> int:
-    opening = _OPENING.match(text, 0, 1024)
-    return opening[0].count(b"[") if opening else 0
+    head = text[:1024]
+    return head.count(b"[", 0, len(head) - len(head.lstrip(b"[ \t\r\n")))
 
 
 @lru_cache(maxsize=256)

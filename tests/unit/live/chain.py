@@ -216,12 +216,12 @@ async def line(
     proofs = {name: Credentials.of(name, folder) for name, folder in (certs or {}).items()}
     for node in nodes:
         proof = proofs.get(node.name)
-        secured = {} if proof is None else {"ssl": proof.server_context()}
+        secured = {} if proof is None else {"ssl": proof.context(server=True)}
         await node.peers.start("127.0.0.1", 0, **secured)
     for i, (node, following) in enumerate(itertools.pairwise(nodes)):
         known: dict[str, Any] = {}
         if node.name in proofs:
-            known["tls"] = proofs[node.name].client_context()
+            known["tls"] = proofs[node.name].context(server=False)
             known["server_name"] = file_name(following.name)
         port = following.peers.port
         if wired:

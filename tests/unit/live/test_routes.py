@@ -48,7 +48,7 @@ def test_find() -> None:
     assert ask(b"POST", b"/a%20b") == (201,)
     assert ask(b"PUT", b"/a%20b")[0] == 405
     assert ask(b"PUT", b"/a%20b")[2] == b"Allow: GET, HEAD, POST\r\n"
-    assert ask(b"GET", b"/%ff") == (404, "no /\ufffd")
+    assert ask(b"GET", b"/%ff") == (404, "no /\ufffd", b"")
 
 
 def test_a_path_is_forgotten_with_all_below_it() -> None:

@@ -23,15 +23,13 @@ import grpc.aio
 
 from inferway.live.grpc.inference import CallError, refused
 from inferway.live.headroom import Bodies
-from inferway.live.http.beside import Beside
-from inferway.live.http.compression import unpacking
+from inferway.live.http.compression import Beside, unpacking
 from inferway.live.http.exchange import Limits
 from inferway.protocol import RefusalError
 
 # How often it is looked what has come of messages that take their time, and how old the counts may
 # be from which a connection's are taken.
-LOOK_S: Final = 0.005
-SETTLE_S: Final = 1.0
+LOOK_S, SETTLE_S = 0.005, 1.0
 FULL: Final = "the messages of all calls have no room for this one now"
 # Most that a call may bring which needs no key: the name of a service.
 OPEN_BYTES: Final = 16 * 1024
@@ -40,8 +38,6 @@ TOO_LONG: Final = f"the message is larger than the limit of {OPEN_BYTES} bytes"
 Peer = tuple[str, int]
 
 _OPEN_FILES: Final = Path("/proc/self/fd")
-# Where struct tcp_info of Linux 4.2 and newer has tcpi_bytes_received.
-_RECEIVED_AT: Final = 128
 
 # Bytes up to which an answer is not followed, as it fits a connection's window, and how often it is
 # looked who reads others too slowly.
@@ -168,16 +164,11 @@ class CallTraffic:
         if self._cut_timer is None:
             self._cut_timer = loop.call_later(CUT_S, self._cut_slow)
 
-    def end(self) -> None:
-        """Look no more at messages, and unpack none."""
+    def close(self) -> None:
+        """Look no more at messages, and unpack none; answers are followed to their end."""
         self._beside.close()
         if self._look_timer is not None:
             self._look_timer.cancel()
-
-    def close(self) -> None:
-        """Look no more at answers either."""
-        if self._cut_timer is not None:
-            self._cut_timer.cancel()
 
     async def _unpack(self, packed: bytes, encoding: bytes, keyless: bool) -> bytes:
         limit, beyond = (OPEN_BYTES, TOO_LONG) if keyless else (self._limits.body_bytes, "")
@@ -290,7 +281,8 @@ def received(port: int) -> dict[Peer, int]:
     for wire, peer in _wires(port):
         with suppress(OSError, struct.error):  # closed meanwhile, or an older kernel
             info = wire.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
-            counts[peer] = struct.unpack_from("=Q", info, _RECEIVED_AT)[0]
+            # There struct tcp_info of Linux 4.2 and newer has tcpi_bytes_received.
+            counts[peer] = struct.unpack_from("=Q", info, 128)[0]
     return counts
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -24,7 +24,6 @@ from inferway.protocol.address import joined
 from inferway.version import __version__
 
 Method = Callable[[Any], Awaitable[Any]]
-_KEY: Final = "authorization"
 SERVING, NOT_SERVING, SERVICE_UNKNOWN = 1, 2, 3
 
 
@@ -138,10 +137,9 @@ class Endpoint:
         # A stream that stays open would hold up the end.
         self._ended = True
         self.announce()
-        self._traffic.end()
+        self._traffic.close()
         if self._server is not None:
             await self._server.stop(grace_s)
-        self._traffic.close()
 
     def abort(self) -> None:
         """Cancel what is still in flight; `stop`, waiting, then returns."""
@@ -202,7 +200,9 @@ class Endpoint:
             return method
 
         async def call(context: Any) -> Any:
-            keys = [value for name, value in context.invocation_metadata() if name == _KEY]
+            keys = [
+                value for name, value in context.invocation_metadata() if name == "authorization"
+            ]
             # Two keys are as good as none: what stands before this server may check the other one.
             key = keys[0] if len(keys) == 1 else ""
             roles = guard.look(key, Role.INFER, lambda: peer_of(context.peer())[0])

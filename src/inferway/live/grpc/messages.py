@@ -28,8 +28,9 @@ for _file in FileDescriptorSet.FromString(
 ).file:
     _pool.AddSerializedFile(_file.SerializeToString())
     for _kind in _file.message_type:
-        _found = _pool.FindMessageTypeByName(f"{_file.package}.{_kind.name}")
-        _kinds[_kind.name] = GetMessageClass(_found)
+        _kinds[_kind.name] = GetMessageClass(
+            _pool.FindMessageTypeByName(f"{_file.package}.{_kind.name}")
+        )
 
 
 def __getattr__(name: str) -> Any:

@@ -4,6 +4,6 @@ from __future__ import annotations
 
 import msgspec
 
-from inferway.live.http.openapi import document
+from inferway.live.http.routes import document
 
 print(msgspec.json.format(msgspec.json.encode(document()), indent=2).decode())

@@ -1,12 +1,18 @@
-"""Compressed bodies: gzip and deflate, with a cap on what they unpack to."""
+"""Work that would hold up the event loop, step by step in a thread beside it; and such work: bodies
+that are packed or unpacked, as gzip or deflate, with a cap on what they unpack to.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import zlib
-from collections.abc import Generator
-from typing import Final
+from collections.abc import Callable, Coroutine, Generator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final, TypeVar, cast
 
 from inferway.protocol import RefusalError
+
+T = TypeVar("T")
 
 # Responses below this many bytes are sent as they are: packing costs more than it saves.
 SMALLEST: Final = 1024
@@ -18,10 +24,8 @@ RATIO: Final = 100
 FREE: Final = 8 * 1024**2
 # Bytes of the first step of unpacking, which most bodies end with, a tenth of a millisecond; and of
 # each further one.
-FIRST: Final = 64 * 1024
-STEP: Final = 1024**2
-_FED: Final = 64 * 1024
-_PIECE: Final = 128 * 1024
+FIRST, STEP = 64 * 1024, 1024**2
+_FED, _PIECE = 64 * 1024, 128 * 1024
 _GZIP, _ZLIB, _RAW = 31, 15, -15
 
 
@@ -53,9 +57,7 @@ def unpacking(
     if limit <= allowed:
         allowed = limit
         reason = beyond or f"the body unpacks to more than the limit of {limit} bytes"
-    unpacked = bytearray()
-    goal = FIRST
-    rest = memoryview(body)
+    unpacked, goal, rest = bytearray(), FIRST, memoryview(body)
     for _ in range(MEMBERS):
         machine = zlib.decompressobj(bits)
         fed: bytes | memoryview = b""
@@ -109,3 +111,51 @@ def packing(parts: list[bytes], encoding: bytes) -> Generator[int, None, list[by
             rest = rest[STEP:]
             yield 0
     return [*packed, machine.flush()]
+
+
+class Beside:
+    """The thread of a listener.
+
+    It is one: all that is beside takes one core at most, and steps of several works take turns.
+    Between two steps a work is on the loop, where it can be canceled.
+    """
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._executor = ThreadPoolExecutor(1, "beside")
+        self._closed = False
+
+    async def result(
+        self, work: Generator[int, None, T], between: Callable[[int], None] = lambda _: None
+    ) -> T:
+        """Have a work done that yields after each step, and return what comes of it.
+
+        On the loop, `between` is told what was yielded, and may end the work by raising. Where this
+        is canceled, the work ends with its step.
+        """
+
+        def step() -> tuple[bool, Any]:
+            try:
+                return False, next(work)
+            except StopIteration as end:
+                return True, end.value
+
+        while not self._closed:
+            loop = asyncio.get_running_loop()
+            ended, value = await loop.run_in_executor(self._executor, step)
+            if ended:
+                return cast("T", value)
+            between(value)
+        raise asyncio.CancelledError
+
+    def begin(self, course: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Begin what waits for a work; the task may be canceled."""
+        task = asyncio.get_running_loop().create_task(course)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def close(self) -> None:
+        """Begin nothing more."""
+        self._closed = True
+        self._executor.shutdown(wait=False, cancel_futures=True)

@@ -12,7 +12,7 @@ from typing import Any, Final, cast
 import httptools
 
 from inferway.live.headroom import Bodies
-from inferway.live.http.beside import Beside
+from inferway.live.http.compression import Beside
 from inferway.live.http.exchange import KEPT, LISTS, RETRY, Exchange, Limits, head_fault, whole
 from inferway.live.security.keys import Denied, Guard, Role
 from inferway.protocol.schema import long_json
@@ -26,9 +26,7 @@ PIECE: Final = 64 * 1024
 # Answers that are no larger, refusals among them, always have a place.
 _SMALL: Final = 2048
 
-_CHALLENGE: Final = b'WWW-Authenticate: Bearer realm="inferway"\r\n'
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
-_UNSERVED: Final = b"Inferway-Unserved: 1\r\n"
 
 
 class _RefusedError(Exception):
@@ -200,7 +198,8 @@ class Connection(asyncio.Protocol):
             )
             if isinstance(roles, Denied):
                 extra = b"Retry-After: %d\r\n" % roles.retry_s if roles.retry_s else b""
-                extra = _CHALLENGE if roles.status == 401 else extra
+                if roles.status == 401:
+                    extra = b'WWW-Authenticate: Bearer realm="inferway"\r\n'
                 raise _RefusedError(roles.status, roles.reason, extra)
             exchange.roles = roles
         # Without raw tensors all of a body is JSON.
@@ -270,7 +269,7 @@ class Connection(asyncio.Protocol):
 
         That is found now and not with the headers: meanwhile another site may have taken over.
         """
-        listener = self.listener
+        listener, limits = self.listener, self.listener.limits
         if not exchange.keep_alive:
             self._deaf = True  # whatever follows was not asked for
         try:
@@ -287,7 +286,6 @@ class Connection(asyncio.Protocol):
                 self._deaf = True
                 exchange.keep_alive = exchange.headed = False
                 exchange.refuse(500, "the server failed on this request")
-        limits = listener.limits
         many = len(self.exchanges) > limits.pipelined or self._queued > limits.queued_bytes
         if many or self._paused:
             self._regulate()
@@ -384,7 +382,7 @@ class Connection(asyncio.Protocol):
             reason = f"the body is larger than all bodies together may be, {bodies.limit} bytes"
             return _RefusedError(413, reason)
         # Whoever forwards it gives it to another node.
-        extra = _UNSERVED if self.listener.hops else b""
+        extra = b"Inferway-Unserved: 1\r\n" if self.listener.hops else b""
         return _RefusedError(503, bodies.reason, RETRY + extra)
 
     def _refuse_and_close(self, status: int, reason: str, extra: bytes = b"") -> None:
@@ -476,8 +474,8 @@ class Connection(asyncio.Protocol):
     def _regulate(self) -> None:
         """Read on or not, by what waits."""
         limits, waiting = self.listener.limits, len(self.exchanges)
-        held = self._stuck is not None or self._queued > limits.queued_bytes
-        if held or waiting > limits.pipelined:
+        many = waiting > limits.pipelined or self._queued > limits.queued_bytes
+        if many or self._stuck is not None:
             self._read(False)
         elif waiting <= limits.pipelined // 2:
             self._read(True)

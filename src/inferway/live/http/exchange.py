@@ -64,9 +64,7 @@ _WHOLE: Final = re.compile(
 
 # Members and bytes of a tracestate that have to go on at least; members beyond go, and those that
 # are so long before others do.
-MOST_MEMBERS: Final = 32
-MOST_BYTES: Final = 512
-LONG: Final = 128
+MOST_MEMBERS, MOST_BYTES, LONG = 32, 512, 128
 _KEY_WORD: Final = rb"[a-z0-9_*/-]"
 _KEY: Final = b"(?:[a-z]%b{0,255}|[a-z0-9]%b{0,240}@[a-z]%b{0,13})" % ((_KEY_WORD,) * 3)
 _MEMBER: Final = re.compile(_KEY + rb"=[ -+\--<>-~]{0,255}[!-+\--<>-~]")
@@ -109,8 +107,9 @@ class TraceContext:
 
     def headers(self) -> bytes:
         """Lines for the response: our span is the parent of what the client does with it."""
-        names = self.id, self.trace, self.span, self.flags
-        return b"X-Request-Id: %s\r\ntraceparent: 00-%s-%s-%s\r\n" % names
+        return b"X-Request-Id: %s\r\ntraceparent: 00-%s-%s-%s\r\n" % (
+            self.id, self.trace, self.span, self.flags
+        )  # fmt: skip
 
     def onward(self, span: bytes = b"", flags: bytes = b"") -> bytes:
         """Lines for a node that the request is forwarded to.

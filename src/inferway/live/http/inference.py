@@ -38,15 +38,13 @@ from inferway.unreadable import UNREADABLE, fault
 
 # Elements of an answer in JSON that are written beside the loop, two milliseconds, and bytes of one
 # that are packed there.
-LONG: Final = 16 * 1024
-LONG_PACKED: Final = 128 * 1024
+LONG, LONG_PACKED = 16 * 1024, 128 * 1024
 _VARY: Final = b"Vary: Accept-Encoding\r\n"
 # What msgspec says of a parameter that is none of ours.
 _UNKNOWN: Final = "contains unknown field"
 _READ: Final = frozenset(DTYPES) - {"BYTES"}
-# Edits from one of ours within which a name is a slip, and how much of it is shown.
+# Edits from one of ours within which a name is a slip.
 _NEAR: Final = 2
-_LONGEST_SHOWN: Final = 40
 # Names of known conventions, Triton's and MLServer's, and how others begin.
 _FAMILIES: Final = ("binary_data", "sequence_", "shared_memory_", "triton_")
 _KNOWN: Final = frozenset({"classification", "content_type", "headers", "priority", "timeout"})
@@ -440,7 +438,5 @@ def unknown_in(names: Iterable[str], kind: type[msgspec.Struct]) -> set[str]:
         if name not in _KNOWN and not name.startswith(_FAMILIES):
             apart, near = min((edits(name, one, _NEAR), one) for one in ours)
             if apart <= _NEAR:
-                raise RefusalError(
-                    400, f"unknown parameter {name[:_LONGEST_SHOWN]!r}; did you mean {near!r}?"
-                )
+                raise RefusalError(400, f"unknown parameter {name[:40]!r}; did you mean {near!r}?")
     return unknown

@@ -1,17 +1,22 @@
-"""Paths and who answers them, as the Open Inference Protocol v2 names them."""
+"""Paths and who answers them, as the Open Inference Protocol v2 names them.
+
+`document` describes them as OpenAPI 3.1, made of the messages that are decoded: it is served, and
+`python -m inferway.live.http` prints it for docs/.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
-from typing import Final
+from functools import cache, partial
+from typing import Any, Final
 from urllib.parse import quote, unquote_to_bytes
+
+import msgspec
 
 from inferway.live.explain import KEPT
 from inferway.live.http.compression import unpacking
 from inferway.live.http.exchange import ENCODING, RETRY, Exchange, Handler, Limits
 from inferway.live.http.inference import Infer
-from inferway.live.http.openapi import document
 from inferway.live.intake import Intake
 from inferway.live.intake import unknown as why_unknown
 from inferway.live.security.keys import ANY_KEY, ANYBODY, Role
@@ -25,6 +30,38 @@ from inferway.version import __version__
 EXTENSIONS: Final = ["binary_tensor_data"]
 # Bytes that a packed question for the repository's index may unpack to.
 _LONGEST_INDEX: Final = 64 * 1024
+
+_REF: Final = "#/components/schemas/{name}"
+_ERRORS: Final = {
+    400: "Malformed, or it does not fit the task.",
+    401: "The server has keys, and none of them came with the request.",
+    404: "Unknown task, variant or request.",
+    413: "Over a limit.",
+    415: "A content encoding that is not offered.",
+    429: "No room, or no answer in time is predicted; Retry-After says when to come back.",
+    500: "The model failed.",
+    501: "An extension that is not offered.",
+    503: "Starting, stopping or not ready.",
+    504: "The deadline passed while the request was queued.",
+}
+_STRING: Final = {"schema": {"type": "string"}}
+_TASK, _VARIANT, _REQUEST = (
+    {"name": name, "in": "path", "required": True, **_STRING}
+    for name in ("task", "variant", "request")
+)
+_HEADERS: Final = [
+    {"name": name, "in": "header", "required": False, "description": text, **schema}
+    for name, text, schema in (
+        ("X-Request-Id", "Comes back with the answer; made where it is absent.", _STRING),
+        ("traceparent", "W3C Trace Context.", _STRING),
+        ("tracestate", "The same; only beside a traceparent.", _STRING),
+        (
+            "Inference-Header-Content-Length",
+            "Length of the JSON part where raw tensors follow it.",
+            {"schema": {"type": "integer", "minimum": 0}},
+        ),
+    )
+]
 
 
 class Routes:
@@ -90,8 +127,7 @@ class Routes:
         return lambda exchange: exchange.refuse(405, reason, b"Allow: %s\r\n" % allowed)
 
     def _start_of(self, path: bytes) -> bytes | None:
-        fitting = (at for at in self._below if path.startswith(at) and len(path) > len(at))
-        return next(fitting, None)
+        return next((at for at in self._below if path.startswith(at) and path != at), None)
 
     def _add(self, path: str, handlers: Mapping[bytes, Handler], role: int) -> None:
         for written in {path.encode(), quote(path).encode()}:
@@ -187,17 +223,16 @@ def lay_out(routes: Routes, site: TaskSite, ready: Callable[[], bool], limits: L
         exchange.refuse(404, f"no request {shown!r} among the last {KEPT} of task {site.task!r}")
 
     routes.read_below(f"{own}/explain", explain, Role.READ)
-    inputs, outputs = (
+    signature = site.pool.signature
+    sides = (
         [messages.TensorMetadata(tensor.name, tensor.datatype, tensor.shape) for tensor in side]
-        for side in (site.pool.signature.inputs, site.pool.signature.outputs)
+        for side in (signature.inputs, signature.outputs)
     )
-    metadata = messages.TaskMetadata(
-        site.task, list(site.pool.versions), "inferway", inputs, outputs
-    )
-    described = _constant(encode(metadata))
+    versions = list(site.pool.versions)
+    described = encode(messages.TaskMetadata(site.task, versions, "inferway", *sides))
     for variant in (None, *site.pool.versions):
         base = own if variant is None else f"{own}/versions/{variant}"
-        routes.read(base, described, Role.INFER)
+        routes.read(base, _constant(described), Role.INFER)
         routes.read(f"{base}/ready", _health(ready, partial(site.serves, variant)), Role.INFER)
         routes.post(f"{base}/infer", Infer(Intake(site, variant, limits)), Role.INFER)
 
@@ -208,3 +243,103 @@ def _constant(body: bytes) -> Handler:
 
 def _health(*checks: Callable[[], bool]) -> Handler:
     return lambda exchange: exchange.respond(200 if all(check() for check in checks) else 503)
+
+
+@cache
+def document() -> dict[str, Any]:
+    """Make the document."""
+    # Data that is decoded later has no schema of its own.
+    many: Any = list
+    given = _with(messages.InputMessage, data=list[Any] | None)
+    asked = _with(messages.InferMessage, inputs=many[given])
+    kinds = (
+        asked, messages.AnswerMessage, messages.ServerMetadata, messages.TaskMetadata,
+        messages.IndexMessage, list[messages.IndexEntry],
+    )  # fmt: skip
+    schemas, components = msgspec.json.schema_components(kinds, ref_template=_REF)
+    infer, answer, server, task, wanted, listed = schemas
+    for name in ("InferParameters", "TensorParameters"):  # what is unknown is ignored
+        del components[name]["additionalProperties"]
+    components["Error"] = {
+        "type": "object",
+        "properties": {"error": {"type": "string"}},
+        "required": ["error"],
+    }
+    raw = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
+    index = {
+        "summary": "Every task's variants, and whether they answer",
+        "requestBody": {"required": False, "content": _json(wanted)},
+        "responses": _responses("Listed.", _json(listed), 400, 401, 413, 415, 503),
+    }
+    run = {
+        "summary": "Infer",
+        "parameters": _HEADERS,
+        "requestBody": {"required": True, "content": _json(infer) | raw},
+        "responses": _responses("An answer.", _json(answer) | raw, *_ERRORS),
+    }
+    paths: dict[str, Any] = {
+        "/v2": _described("Name, version and extensions of the server", server),
+        "/v2/health/live": _asked("Whether the process serves", []),
+        "/v2/health/ready": _asked("Whether all models are warm and the server stays", []),
+        "/v2/openapi.json": _described("This document", {"type": "object"}),
+        "/v2/repository/index": {"parameters": [], "post": index},
+        "/v2/models/{task}/explain/{request}": _described(
+            "Why a request was answered as it was", {"type": "object"}, _TASK, _REQUEST
+        ),
+    }
+    for base, parameters in (
+        ("/v2/models/{task}", [_TASK]),
+        ("/v2/models/{task}/versions/{variant}", [_TASK, _VARIANT]),
+    ):
+        paths[base] = _described("Inputs, outputs and variants", task, *parameters)
+        paths[f"{base}/ready"] = _asked("Whether the task can be served", parameters)
+        paths[f"{base}/infer"] = {"parameters": parameters, "post": run}
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Inferway",
+            "version": __version__,
+            "description": "The Open Inference Protocol v2; the task is the model, the variant "
+            "its version.",
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "paths": paths,
+        "components": {
+            "schemas": components,
+            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+        },
+        "security": [{}, {"key": []}],
+    }
+
+
+def _with(kind: type[msgspec.Struct], **types: Any) -> Any:
+    """Make the message with other types, and without the defaults of what they replace."""
+    fields: list[Any] = [
+        (one.name, types.get(one.name, one.type))
+        if one.required
+        else (one.name, types.get(one.name, one.type), None if one.name in types else one.default)
+        for one in msgspec.structs.fields(kind)
+    ]
+    return msgspec.defstruct(kind.__name__, fields)
+
+
+def _json(schema: Any) -> dict[str, Any]:
+    return {"application/json": {"schema": schema}}
+
+
+def _responses(said: str, content: Any, *statuses: int) -> dict[str, Any]:
+    refusal = _json({"$ref": _REF.format(name="Error")})
+    answers = {str(one): {"description": _ERRORS[one], "content": refusal} for one in statuses}
+    return {"200": {"description": said} | ({"content": content} if content else {})} | answers
+
+
+def _described(summary: str, schema: Any, *parameters: Any) -> dict[str, Any]:
+    responses = _responses("Found.", _json(schema), 401, 404, 503)
+    return {"parameters": [*parameters], "get": {"summary": summary, "responses": responses}}
+
+
+def _asked(summary: str, parameters: list[Any]) -> dict[str, Any]:
+    responses = _responses("Yes.", None) | {"503": {"description": "No."}}
+    if parameters:
+        responses |= _responses("Yes.", None, 401, 404)
+    return {"parameters": parameters, "get": {"summary": summary, "responses": responses}}

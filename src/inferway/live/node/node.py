@@ -221,7 +221,7 @@ class LiveNode:
             bodies=bodies,
             hops=True,
         )
-        self._peer_tls = {} if mine is None else {"ssl": mine.server_context()}
+        self._peer_tls = {} if mine is None else {"ssl": mine.context(server=True)}
         self.policy_name = policy_of(deployment)
         self.placement = NodePlacement(
             deployment, plan, self.peers, self.demand, self.memory, self.fleets, self.log

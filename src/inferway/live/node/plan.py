@@ -152,7 +152,7 @@ def links_of(
             host,
             port,
             rtt_s=rtt_s if emulate_rtt else 0.0,
-            tls=None if mine is None else mine.client_context(),
+            tls=None if mine is None else mine.context(server=False),
             server_name=None if mine is None else file_name(neighbor),
         )
     control = {name: at.control for name, at in addresses.items()}

@@ -97,9 +97,11 @@ def issue(
     for node in nodes:
         files = Credentials.of(node, folder)
         state, reason = _due(files, node, at)
-        if state != "kept":
-            _made(files.key, files.certificate, node, (at, holds), signer, issuer)
-        expires = files.check(node, at)
+        if state == "kept":
+            expires = files.check(node, at)
+        else:
+            own = _made(files.key, files.certificate, node, (at, holds), signer, issuer)[1]
+            expires = own.not_valid_after_utc
         issued.append(Issued(node, files.certificate, files.key, expires, state, reason))
     return issued
 
@@ -109,8 +111,7 @@ def _authority(
 ) -> tuple[Issued, ec.EllipticCurvePrivateKey, x509.Certificate]:
     """Read the folder's authority, or make one."""
     path, key_path = folder / f"{AUTHORITY}.pem", folder / f"{AUTHORITY}.key"
-    state: State = "new"
-    reason = ""
+    done: tuple[State, str] = ("new", "")
     if path.exists() or key_path.exists():
         try:
             certificate = x509.load_pem_x509_certificate(path.read_bytes())
@@ -127,11 +128,11 @@ def _authority(
         end = certificate.not_valid_after_utc
         if end >= at + longest:
             return Issued(AUTHORITY, path, key_path, end, "kept", ""), key, certificate
-        state, reason = "renewed", f"it holds until {end:%Y-%m-%d} only"
-    span = at, timedelta(days=AUTHORITY_DAYS)
-    key, certificate = _made(key_path, path, f"inferway {AUTHORITY}", span)
+        done = "renewed", f"it holds until {end:%Y-%m-%d} only"
+    holds = timedelta(days=AUTHORITY_DAYS)
+    key, certificate = _made(key_path, path, f"inferway {AUTHORITY}", (at, holds))
     end = certificate.not_valid_after_utc
-    return Issued(AUTHORITY, path, key_path, end, state, reason), key, certificate
+    return Issued(AUTHORITY, path, key_path, end, *done), key, certificate
 
 
 def _due(files: Credentials, node: str, at: datetime) -> tuple[State, str]:

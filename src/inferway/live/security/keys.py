@@ -22,9 +22,7 @@ VARIABLE: Final = "INFERWAY_KEYS"
 SHORTEST: Final = 16
 # Wrong keys of one client that are answered as such before it is told to slow down, from which on
 # its keys are not looked at, and of which so many are forgotten in a second.
-PATIENCE: Final = 20
-LIMIT: Final = 1000
-FORGOTTEN_PER_S: Final = 1.0
+PATIENCE, LIMIT, FORGOTTEN_PER_S = 20, 1000, 1.0
 # Clients whose wrong keys are remembered.
 _CLIENTS: Final = 4096
 _SAID_EVERY_S: Final = 60.0
@@ -47,8 +45,7 @@ ROLES: Final = {role.name.lower(): role for role in Role}
 # Of a key that names none.
 PLAIN: Final = Role.INFER | Role.READ
 # What needs no key asks for nothing; what any key opens, for every bit, one of which is enough.
-ANYBODY: Final = 0
-ANY_KEY: Final = -1
+ANYBODY, ANY_KEY = 0, -1
 
 
 def parted(word: str) -> tuple[int, str]:

@@ -142,16 +142,12 @@ class Credentials(NamedTuple):
                 )
         return min(authority.not_valid_after_utc, own.not_valid_after_utc)
 
-    def server_context(self) -> ssl.SSLContext:
-        """Make what the peer port speaks: nodes of the authority are let in, nobody else."""
-        return self._context(ssl.PROTOCOL_TLS_SERVER)
+    def context(self, *, server: bool) -> ssl.SSLContext:
+        """Make what the peer port speaks, to nodes of the authority alone, or what connects to one.
 
-    def client_context(self) -> ssl.SSLContext:
-        """Make what connects to a peer port; whom it reaches is checked by `file_name`."""
-        return self._context(ssl.PROTOCOL_TLS_CLIENT)
-
-    def _context(self, side: int) -> ssl.SSLContext:
-        context = ssl.SSLContext(side)
+        Whom the latter reaches is checked by `file_name`.
+        """
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
         context.minimum_version, context.verify_mode = ssl.TLSVersion.TLSv1_3, ssl.CERT_REQUIRED
         self._load(context)
         return context
