@@ -91,6 +91,15 @@ def draw(random: np.random.Generator, datatype: str, shape: tuple[int, ...]) -> 
 
     Integers are 0 or 1, because they may be indices; floats are multiples of 1/64 in 0..1, which
     every float datatype holds exactly; BYTES are the texts `0` and `1`.
+
+    Parameters
+    ----------
+    random
+        Where from.
+    datatype
+        A key of `DTYPES`.
+    shape
+        Every axis at least 1.
     """
     if datatype.startswith("FP"):
         return (random.integers(0, 65, shape) / 64).astype(DTYPES[datatype])

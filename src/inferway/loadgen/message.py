@@ -43,11 +43,28 @@ def encode(
 ) -> list[bytes]:
     """Encode one inference request of batch 1 per image, all but what `head` gives.
 
-    Of several inputs, `images` (M, ...), without their batch axis and cast to its datatype, feeds
-    the first, the others get zeros; `parameters` are top-level ones of each request. With `binary`
-    tensors are raw bytes in both directions (the binary tensor extension), else JSON. Returns M
-    times the rest of an HTTP/1.1 request: its last header lines, and its body. DriveError when the
-    images do not have the input's shape.
+    Parameters
+    ----------
+    task
+        The task's name, for messages.
+    signature
+        The task's; with several inputs, `images` feeds the first, the others get zeros.
+    images
+        Shape (M, ...): inputs without their batch axis, cast to the input's datatype.
+    parameters
+        Top-level parameters of each request, say `{"deadline_ms": 50}`.
+    binary
+        Tensors as raw bytes in both directions (the binary tensor extension), else as JSON.
+
+    Returns
+    -------
+    bodies
+        M times the rest of an HTTP/1.1 request: its last header lines, and its body.
+
+    Raises
+    ------
+    DriveError
+        When the images do not have the input's shape.
     """
     tensor, *others = signature.inputs
     given = images.shape[1:]

@@ -115,11 +115,22 @@ class LocalPolicy:
     def restore(
         self, state: InfidaState, *, closed: int = 0, counters: Counters | None = None
     ) -> None:
-        """Go on from a saved state of a policy at the same node, which is copied.
+        """Go on from a saved state, which is copied.
 
-        `closed` is the last slot that has ended; counters begin at 0 where none are given.
-        ValueError where the state is not of a node with these pairs, or the counters are none;
-        nothing has changed then.
+        Parameters
+        ----------
+        state
+            Of a policy at the same node.
+        closed
+            The last slot that has ended.
+        counters
+            As they were saved with it; None where there are none: they begin at 0.
+
+        Raises
+        ------
+        ValueError
+            Where the state is not of a node with these pairs, or the counters are none. Nothing has
+            changed then.
         """
 
     def close_slot(
@@ -132,9 +143,17 @@ class LocalPolicy:
     ) -> list[Letter]:
         """Take in what the node measured in the slot that has ended.
 
-        Of each type, the requests that enter here; those that came to the node, to be served here
-        or passed on; and (k,) those that its options here served, of `loads_of`. The slot's number
-        is equal at all nodes; it is the next one if not given.
+        Parameters
+        ----------
+        arrived
+            Requests of each type that enters here.
+        reached
+            Requests of each type that came to the node: those that entered and those that came
+            by a hop to be served here or passed on.
+        load
+            For each type, (k,) requests that its options here served; see `loads_of`.
+        slot
+            The slot's number, equal at all nodes; the next one if not given.
         """
         return []
 

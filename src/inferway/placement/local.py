@@ -138,10 +138,26 @@ def local_policy(
 ) -> LocalPolicy:
     """Make a node's part of a placement policy by the policy's name.
 
-    The name is one of `inferway.placement.POLICIES`, or ``written``, which needs the deployment;
-    network, seed, batches and options, as of `inferway.placement.build_policy`, are equal at all
-    nodes. The node's data may have been cut out already. ValueError for an unknown name or option,
-    a wrong value, or where `batches` or the file are needed and missing.
+    Parameters
+    ----------
+    name
+        One of `inferway.placement.POLICIES`, or ``written``.
+    network
+        The inference delivery network, the same at all nodes.
+    node
+        The node's number in it.
+    seed, batches, options
+        As of `inferway.placement.build_policy`, equal at all nodes.
+    deployment
+        The file, for ``written``.
+    data
+        The node's, where it has been cut out already.
+
+    Raises
+    ------
+    ValueError
+        For an unknown name or option, a wrong value, or where `batches` or the file are needed and
+        missing.
     """
     own = data_of(network)[node] if data is None else data
     if name == WRITTEN:

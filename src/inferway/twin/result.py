@@ -70,19 +70,33 @@ class Percentiles(Reported):
 
 @dataclass(frozen=True, kw_only=True)
 class Served(Percentiles):
-    """Common results of a whole run and a phase of it, over the arrivals where nothing is said."""
+    """Common results of a whole run and a phase of it, over the arrivals where nothing is said.
 
-    accuracy_target: float | None  # Least mean accuracy that was asked for
-    shares: dict[str, float]  # Of the answers, by variant
-    # Requests refused at once, left without an answer later, answered after the deadline, and all
-    # of these.
+    Attributes
+    ----------
+    accuracy_target
+        Least mean accuracy that was asked for.
+    shares
+        Of the answers, by variant.
+    rejected, dropped, late, violation_ratio
+        Requests refused at once, left without an answer later, answered after the deadline, and
+        all of these.
+    goodput
+        Accuracy of the answers within the deadline, summed.
+    queries
+        Arrivals that count, in all replications.
+    dispatched
+        By variant: those dispatched to it, less those withdrawn.
+    """
+
+    accuracy_target: float | None
+    shares: dict[str, float]
     rejected: float
     dropped: float
     late: float
-    goodput: float  # Accuracy of the answers within the deadline, summed
+    goodput: float
     violation_ratio: float
-    queries: int  # Arrivals that count, in all replications
-    # By variant: those dispatched to it, less those withdrawn.
+    queries: int
     dispatched: dict[str, float] = field(default_factory=dict)
 
 
@@ -179,13 +193,24 @@ class Error(Reported):
 
 @dataclass(frozen=True)
 class Comparison:
-    """One recording of a task."""
+    """One recording of a task.
 
-    # Response times go from dispatch to answer; to read a request before that is not recorded.
+    Attributes
+    ----------
+    live
+        Response times go from dispatch to answer; to read a request before that is not recorded.
+    twin
+        With service times measured in the recording.
+    profiled
+        With those of the file.
+    notes
+        What of the recording the twin cannot follow.
+    """
+
     live: Numbers
-    twin: Numbers  # With service times measured in the recording
-    profiled: Numbers  # With those of the file
-    notes: tuple[str, ...] = ()  # What of the recording the twin cannot follow
+    twin: Numbers
+    profiled: Numbers
+    notes: tuple[str, ...] = ()
 
     @property
     def error(self) -> Error:
@@ -272,33 +297,59 @@ class Regret(Reported):
 
 @dataclass(frozen=True, eq=False)
 class NetworkResult:
-    """One policy on one network over some slots."""
+    """One policy on one network over some slots.
 
-    policy: str  # Its name
-    # How many, and their length in seconds.
+    Attributes
+    ----------
+    policy
+        Its name.
+    slots, slot_s
+        How many, and their length in seconds.
+    ntag_ms
+        Time-averaged gain per request ([SiSalem23], eq. 23), in the unit of the cost.
+    mu_bytes_per_slot
+        Time-averaged model updates (eq. 24).
+    latency_s, inaccuracy
+        Means over requests: seconds, and 0..1.
+    cpu_s_per_slot
+        CPU time of the policy's step, the mean without the first, which loads compiled code.
+    tiers, tasks
+        The same by part.
+    requests, gain, moved
+        (T,) per slot: requests, gain in cost times requests, bytes fetched.
+    network
+        What ran; the arrays below follow its options and pairs.
+    served
+        (O,) requests that each option served.
+    presence
+        (P,) share of the slots in which each useful pair was allocated.
+    fractional
+        (P,) the fractional allocation at the end; None where the policy has none.
+    regret
+        Against the best static allocation, if it was asked for.
+    notes
+        What a reader should know: an early end.
+    """
+
+    policy: str
     slots: int
     slot_s: float
-    ntag_ms: float  # Time-averaged gain per request ([SiSalem23], eq. 23), in the unit of the cost.
-    mu_bytes_per_slot: float  # Time-averaged model updates (eq. 24).
-    # Means over requests: seconds, and 0..1.
+    ntag_ms: float
+    mu_bytes_per_slot: float
     latency_s: float
     inaccuracy: float
-    # CPU time of the policy's step, the mean without the first, which loads compiled code.
     cpu_s_per_slot: float
-    # The same by part.
     tiers: dict[str, PartResult]
     tasks: dict[str, PartResult]
-    # (T,) per slot: requests, gain in cost times requests, bytes fetched.
     requests: Float
     gain: Float
     moved: Float
-    network: DeliveryNetwork  # What ran; the arrays below follow its options and pairs
-    served: Float  # (O,) requests that each option served
-    presence: Float  # (P,) share of the slots in which each useful pair was allocated
-    # (P,) the fractional allocation at the end; None where the policy has none.
+    network: DeliveryNetwork
+    served: Float
+    presence: Float
     fractional: Float | None
-    regret: Regret | None = None  # Against the best static allocation, if it was asked for
-    notes: tuple[str, ...] = ()  # What a reader should know: an early end
+    regret: Regret | None = None
+    notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """By name, as `inferway simulate FILE --json` prints it."""
@@ -328,33 +379,55 @@ class EventResult(NetworkResult):
     The names that it shares with `NetworkResult` mean the same, with latencies as they happened: a
     request's gain is what it costs less than the slot twin says that repositories alone would have
     cost it, and counts to the slot in which it entered. A lost request gains nothing.
+
+    Attributes
+    ----------
+    p50_s, p95_s, p99_s
+        Percentiles of the latency, s, to 0.5 %.
+    accuracy
+        Mean over the answers.
+    answered, lost
+        Requests. Lost are those that two nodes refused and those dropped past their deadline.
+    late
+        Answers after their deadline.
+    retried
+        Requests that were decided twice, since the first node refused.
+    forwarded
+        Share of the answers that came from another node than the entry.
+    variants
+        Share of the answers, by ``TASK/VARIANT`` of the file and by the tier that served, or the
+        node where there are no tiers.
+    letters
+        Sets of offers that nodes told each other.
+    used_most
+        Greatest share of its budget that any node ever held, copies that load and leave included.
+    in_system, flow
+        Mean number of requests in the network, counted, and by Little's law from their times.
+    lost_in, latency_in
+        (T,) by the slot of entry: requests lost, mean latency in s; nan where none was answered.
+    complete
+        Whether all slots were run to their end.
+    requests_per_cpu_s
+        Requests over the CPU time of the events, without what placement takes.
     """
 
-    # Percentiles of the latency, s, to 0.5 %.
     p50_s: float
     p95_s: float
     p99_s: float
-    accuracy: float  # Mean over the answers
-    # Requests. Lost are those that two nodes refused and those dropped past their deadline.
+    accuracy: float
     answered: int
     lost: int
-    late: int  # Answers after their deadline
-    retried: int  # Requests that were decided twice, since the first node refused
-    forwarded: float  # Share of the answers that came from another node than the entry
-    # Share of the answers, by ``TASK/VARIANT`` of the file and by the tier that served, or the node
-    # where there are no tiers.
+    late: int
+    retried: int
+    forwarded: float
     variants: dict[str, dict[str, float]]
-    letters: int  # Sets of offers that nodes told each other
-    # Greatest share of its budget that any node ever held, copies that load and leave included.
+    letters: int
     used_most: float
-    # Mean number of requests in the network, counted, and by Little's law from their times.
     in_system: float
     flow: float
-    # (T,) by the slot of entry: requests lost, mean latency in s; nan where none was answered.
     lost_in: Float
     latency_in: Float
-    complete: bool  # Whether all slots were run to their end
-    # Requests over the CPU time of the events, without what placement takes.
+    complete: bool
     requests_per_cpu_s: float
 
     def to_json(self) -> dict[str, Any]:

@@ -59,14 +59,40 @@ def simulate_events(
     progress: Callable[[int], None] | None = None,
     **options: Any,
 ) -> EventResult:
-    """Run a deployment's network request by request; parameters and errors as `simulate_slots`.
+    """Run a deployment's network request by request.
 
-    A node fetches a model at `fetch_rate` bytes per second, inf where that takes no time; `start_s`
-    later it can serve. With `measure` nodes predict by the service times that they measure, as
-    live, else by the file's. Progress is called with how many requests more have entered, now and
-    then. ValueError besides for a number out of its range, a dispatch policy that cannot run at
-    some node, or one central queue at a node; KeyboardInterrupt where `stop` was set before a
-    request entered.
+    Parameters
+    ----------
+    deployment
+        A file with `network` and `workload`, from `inferway.load`.
+    slots
+        How many slots.
+    seed
+        Of the requests, the service times and what policies draw; the file's if not given.
+    policy
+        Another placement policy than the file's; as for `inferway.twin.slots.simulate_slots`.
+    fetch_rate
+        Bytes per second at which a node fetches a model; inf where that takes no time.
+    start_s
+        How long a fetched model takes until it can serve, s.
+    measure
+        Whether nodes predict by the service times that they measure, as live, or by the file's.
+    stop
+        Ends it early once it is set.
+    progress
+        Called with how many requests more have entered, now and then.
+    options
+        The placement policy's own, over those of the file.
+
+    Raises
+    ------
+    DeploymentError
+        Where the file has no network, or one that cannot be used.
+    ValueError
+        For a number out of its range, an unknown policy or option, a dispatch policy that cannot
+        run at some node, or one central queue at a node.
+    KeyboardInterrupt
+        Where `stop` was set before a request entered.
     """
     for holds, sentence in (
         (slots >= 1, f"the twin runs one slot or more, not {slots}"),
@@ -179,11 +205,23 @@ class Mover:
     Departures: no load fails or is cut short, what comes or goes is announced at once, and nothing
     else moves until it has ended.
 
-    The mover changes `running`, the node's pairs that take requests. `refresh` is called with a
-    task when copies of it have come or go, and returns the pool that was replaced; `moved` with a
-    pair when it begins to load, which takes `load_s` for so many bytes. `told_s` after it has been
-    said what is to run the first copies may go: by then everybody has heard that they are offered
-    no more, and what was sent meanwhile has come.
+    Parameters
+    ----------
+    terrain, node
+        Where.
+    running
+        The node's pairs that take requests; the mover changes them.
+    refresh
+        Called with a task when copies of it have come or go; returns the pool that was replaced.
+    clock
+        The engine.
+    told_s
+        How long after it has been said what is to run the first copies may go: by then everybody
+        has heard that they are offered no more, and what was sent meanwhile has come.
+    load_s
+        How long a copy of so many bytes takes until it can serve, s.
+    moved
+        Told a pair when it begins to load.
     """
 
     def __init__(
