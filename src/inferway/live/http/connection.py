@@ -366,8 +366,7 @@ class Connection(asyncio.Protocol):
             return False  # the parser's way refuses it
         bodies.held += size
         self._queued += size
-        exchange = Exchange.of(self, match)
-        exchange.body, exchange.size = data[head:], size
+        exchange = Exchange.of(self, match, data[head:])
         exchange.headed, exchange.keep_alive = True, not listener.draining
         self.exchanges.append(exchange)
         self.handle(exchange)

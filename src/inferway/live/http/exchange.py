@@ -277,12 +277,12 @@ class Exchange:
     withdraw: Callable[[Any], object] | None = None
 
     @classmethod
-    def of(cls, connection: Any, match: re.Match[bytes]) -> Exchange:
-        """Make one of what `whole` has matched, but for its body."""
+    def of(cls, connection: Any, match: re.Match[bytes], body: bytes) -> Exchange:
+        """Make one of what `whole` has matched, and of its body."""
         groups = match.groups()
-        named = zip(_WHOLE_NAMES, groups[1:6] + groups[7:14], strict=True)
-        headers = {name: value for name, value in named if value is not None}
-        return cls(connection, b"POST", headers=headers, carried=groups[6], target=groups[0])
+        named = zip(_WHOLE_NAMES, groups[1:6] + groups[7:14])  # noqa: B905 - each request counts
+        headers = {name: value for name, value in named if value}
+        return cls(connection, b"POST", body, len(body), headers, groups[6], groups[0])
 
     def respond(
         self,
@@ -316,7 +316,7 @@ class Exchange:
         if self.method == b"HEAD":
             connection.send(self, head)
         else:
-            connection.send(self, b"".join((head, body, *(tensors or ()))))
+            connection.send(self, b"".join((head, body, *tensors)) if tensors else head + body)
 
     def name(self) -> TraceContext:
         """Give the request its names."""
