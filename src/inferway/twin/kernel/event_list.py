@@ -122,6 +122,12 @@ def put_in_heap(future: Heap, k: int, item: int, at_s: float) -> None:
 
 
 @jit
+def next_of_heap(future: Heap) -> float:
+    """The top."""
+    return future.at_s[0] if future.size[0] > 0 else np.inf
+
+
+@jit
 def take_from_heap(future: Heap) -> int:
     """Take the top, and let the last one sink from there."""
     item = future.item[0]
@@ -148,6 +154,12 @@ def take_from_heap(future: Heap) -> int:
 
 
 @jit
+def heap_is_crowded(future: Heap) -> bool:
+    """An event starts at most every server once, and leaves one to come for itself."""
+    return 2 * future.size[0] > future.at_s.size
+
+
+@jit
 def _comes_first(future: Heap, place: int, at_s: float, item: int) -> bool:
     earlier = future.at_s[place] < at_s
     return earlier or (future.at_s[place] == at_s and future.item[place] < item)
@@ -156,14 +168,11 @@ def _comes_first(future: Heap, place: int, at_s: float, item: int) -> bool:
 # ``put(future, k, item, at_s)`` adds an event; of class k, where it is a completion.
 put = either(Rings, put_in_rings, put_in_heap)
 # ``next_s(future)``: the time of the earliest event; inf where there is none.
-next_s = either(
-    Rings, next_of_rings, lambda future: future.at_s[0] if future.size[0] > 0 else np.inf
-)
+next_s = either(Rings, next_of_rings, next_of_heap)
 # ``take(future)`` removes the earliest event and says which it is.
 take = either(Rings, take_from_rings, take_from_heap)
-# ``crowded(future)``: whether there may be no place for the completions of one more event, which
-# starts at most every server once, and leaves one to come for itself.
-crowded = either(Rings, lambda future: False, lambda future: 2 * future.size[0] > future.at_s.size)
+# ``crowded(future)``: whether there may be no place for the completions of one more event.
+crowded = either(Rings, lambda future: False, heap_is_crowded)
 
 
 def larger(future: Any) -> Any:
