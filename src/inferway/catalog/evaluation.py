@@ -47,9 +47,16 @@ Right = NDArray[np.bool_]  # per test image: the model's answer was right
 
 
 class ResampledMean(NamedTuple):
-    """A mean over images, the ends of its 95 % percentile interval, and a one-sided p-value.
+    """A mean over images.
 
-    `p` is the share of resamples with a mean of 0 or less, never below 1/(resamples + 1).
+    Attributes
+    ----------
+    mean
+        The estimate.
+    interval
+        Lower and upper end of the 95 % percentile interval.
+    p
+        One-sided: the share of resamples with a mean of 0 or less, never below 1/(resamples + 1).
     """
 
     mean: float
@@ -70,9 +77,22 @@ def estimate(
     bootstrap: A. C. Davison and D. V. Hinkley, *Bootstrap Methods and their Application*, Sec. 3.8,
     DOI 10.1017/CBO9780511802843), and two models are compared on the same resample (paired).
 
-    `values`, shape [N], has one number per image: right or wrong for an accuracy, or the difference
-    of two models' (-1, 0 or 1) for a gain; `source`, shape [N], says which original each image was
-    drawn from. ValueError when the shapes differ or there is no image.
+    Parameters
+    ----------
+    values
+        One number per image, shape [N]: right or wrong for an accuracy, or for the gain of one
+        model over another the difference of the two (-1, 0 or 1).
+    source
+        Original that each image was drawn from, shape [N].
+    seed
+        Of the resampling.
+    resamples
+        Number of them.
+
+    Raises
+    ------
+    ValueError
+        When the shapes differ or there is no image.
     """
     if values.shape != source.shape or values.ndim != 1 or not len(values):
         raise ValueError(
@@ -105,12 +125,28 @@ def measure(
     seed: int = 1,
     progress: Progress | None = None,
 ) -> zoo.Zoo:
-    """Measure the digits zoo on this machine, as `inferway.catalog.zoo.load` would read it.
+    """Measure the digits zoo on this machine.
 
-    The profiles are written to `folder`, if given; they take precedence over the shipped ones in
-    `inferway.catalog.zoo.user_folder`. Accuracy is of so many test images drawn at random, or of
-    all, answered by so many threads; service times are of one thread, each measured in so many
-    rounds, of `round_s` seconds at least. `progress` is told the share done and what is under way.
+    Parameters
+    ----------
+    folder
+        Where the profiles are written, so that they take precedence over the shipped ones when
+        it is `inferway.catalog.zoo.user_folder`. None: nowhere.
+    images
+        Measure the accuracy on that many test images, drawn at random, and not on all.
+    rounds, round_s
+        How often each service time is measured, and for how long at least, in seconds.
+    workers
+        Threads that share the answering of the test set; service times are always of one thread.
+    seed
+        Of the resampling and of the choice of test images.
+    progress
+        Told the share that is done, 0..1, and what is under way.
+
+    Returns
+    -------
+    Zoo
+        As `inferway.catalog.zoo.load` would read it from `folder`.
     """
     tell = progress or (lambda share, what: None)
     known, chosen = zoo.load("digits"), zoo.testset("digits")
@@ -239,10 +275,23 @@ def service_times(
     round_s: float = ROUND_S,
     progress: Progress | None = None,
 ) -> list[tuple[ServiceProfile, ...]]:
-    """Measure how long models of one image input take, on one thread, at each of `BATCHES`.
+    """Measure how long models of one image input take, on one thread.
 
-    `images`, float32 of shape [N, 1, S, S], are at least as many as the largest batch. Each is
-    measured in so many rounds, of `round_s` seconds at least.
+    Parameters
+    ----------
+    paths
+        The model files.
+    images
+        Inputs, float32 of shape [N, 1, S, S], at least as many as the largest batch.
+    rounds, round_s
+        How often each is measured and for how long at least, in seconds.
+    progress
+        Told after each measurement.
+
+    Returns
+    -------
+    list
+        For each model its service times at each of `BATCHES`.
     """
     runtimes = [OnnxRuntime(path) for path in paths]
     measured: dict[tuple[int, int], list[ServiceProfile]] = {}

@@ -30,12 +30,24 @@ from inferway.spelling import closest
 
 
 class Entry(NamedTuple):
-    """One variant of a table."""
+    """One variant of a table.
+
+    Attributes
+    ----------
+    name
+        The variant.
+    accuracy
+        0..1.
+    size_bytes
+        Memory that one running copy takes of a node's budget.
+    mean_s
+        Mean time of one inference in seconds, by hardware.
+    """
 
     name: str
-    accuracy: float  # 0..1
-    size_bytes: int  # what one running copy takes of a node's budget
-    mean_s: Mapping[str, float]  # mean time of one inference in seconds, by hardware
+    accuracy: float
+    size_bytes: int
+    mean_s: Mapping[str, float]
 
 
 def tables() -> tuple[str, ...]:
@@ -44,7 +56,13 @@ def tables() -> tuple[str, ...]:
 
 
 def table(name: str) -> tuple[Entry, ...]:
-    """Return a built-in table, or CatalogError if there is none of that name."""
+    """Return a built-in table.
+
+    Raises
+    ------
+    CatalogError
+        If there is none of that name.
+    """
     if name not in _TABLES:
         raise CatalogError(f"there is no catalog {name!r}; there is {' and '.join(tables())}")
     return _TABLES[name]
@@ -79,7 +97,11 @@ def chosen(
     A name is understood whatever its case, dashes and underscores, so ``EfficientNet-B0`` is
     efficientnet_b0; the entry keeps the name as asked for. Where a table has a model at several
     image sizes, as ``efficientnet_b0-224``, the name without the size is the most accurate of them.
-    CatalogError if there is no entry of a name.
+
+    Raises
+    ------
+    CatalogError
+        If there is no entry of a name.
     """
     if variants == "all":
         return tuple(entries)
@@ -231,7 +253,13 @@ def speed_tables(folder: Path) -> dict[str, Path]:
 
 
 def accuracies(path: Path) -> Mapping[Sized, float]:
-    """Read the best top-1 accuracy, 0..1, of each model at each image size, or CatalogError."""
+    """Read the best top-1 accuracy, 0..1, of each model at each image size.
+
+    Raises
+    ------
+    CatalogError
+        If it cannot be read.
+    """
     best: dict[Sized, float] = {}
     for line, row in _rows(path):
         model, _, _ = row["model"].partition(".")

@@ -288,7 +288,13 @@ def load(path: str | os.PathLike[str] | Mapping[str, Any]) -> Deployment:
 
 
 def build(source: Source) -> Deployment:
-    """Check a file's data, as it was read or changed since; errors as `load`."""
+    """Check a file's data, as it was read or changed since.
+
+    Raises
+    ------
+    DeploymentError
+        As `load`.
+    """
     stated = _stated(source)
     if stated is not None:
         deployment = _resolved(stated, source)

@@ -132,9 +132,21 @@ UrlOrRemote = Annotated[
 def located(model: Model, folder: Path, digest: str | None = None) -> tuple[Model, Profile | None]:
     """Find the file behind a model's URI, and its profile where it comes from a zoo.
 
-    The URI is ``zoo://ZOO/VARIANT``; ``file:///absolute``; ``file:relative`` or a plain path, both
-    relative to the deployment file's `folder`; ``https://HOST/PATH`` with a `digest`, whose file is
-    not looked at. ModelError if there is none, or the digest contradicts the profile.
+    Parameters
+    ----------
+    model
+        Its URI is ``zoo://ZOO/VARIANT``; ``file:///absolute``; ``file:relative`` or a plain path,
+        both relative to `folder`; ``https://HOST/PATH`` with a `digest`, whose file is not looked
+        at.
+    folder
+        The deployment file's.
+    digest
+        Stated by the file, or None.
+
+    Raises
+    ------
+    ModelError
+        If there is none, or the digest contradicts the profile.
     """
     uri = model.uri
     if uri.startswith("zoo://"):
@@ -200,7 +212,13 @@ def _check_elsewhere(uri: str, parts: SplitResult, digest: str | None) -> None:
 
 
 def signature_of(model: Model) -> Signature:
-    """Check a model's file (size, digest, format), ModelError if it fails; return its signature."""
+    """Check a model's file (size, digest, format) and return its signature.
+
+    Raises
+    ------
+    ModelError
+        If the file fails a check, or is not on this machine.
+    """
     if model.path is None:
         raise ModelError(f"{model.uri} is not on this machine")
     try:

@@ -319,7 +319,10 @@ PlacementPolicy = Annotated[PolicySpec, _Policies("placement")]
 def spec_of(kind: Kind, policy: str, **options: Any) -> PolicySpec:
     """Return a policy with these options, as a file would name it, and its defaults.
 
-    pydantic.ValidationError for an unknown name or option, or a value that a file may not have.
+    Raises
+    ------
+    pydantic.ValidationError
+        For an unknown name or option, or a value that a file may not have.
     """
     written = {name: str(v) if isinstance(v, Path) else v for name, v in options.items()}
     return _adapter(kind).validate_python({"policy": policy, **written})

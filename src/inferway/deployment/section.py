@@ -38,7 +38,13 @@ class Section:
 
     @classmethod
     def read(cls, value: Any) -> Self:
-        """Make one of what a file would say; pydantic.ValidationError if it may not say it."""
+        """Make one of what a file would say.
+
+        Raises
+        ------
+        pydantic.ValidationError
+            If a file may not say it.
+        """
         return TypeAdapter(cls).validate_python(value)
 
     @classmethod

@@ -28,7 +28,15 @@ _KEYS: Final = (
 
 
 class SettingError(ValueError):
-    """A setting that makes no sense: its key, and a sentence that says why."""
+    """A setting that makes no sense.
+
+    Attributes
+    ----------
+    key
+        The setting, as a caller names it.
+    sentence
+        Why it makes no sense.
+    """
 
     def __init__(self, key: str, sentence: str) -> None:
         super().__init__(key, sentence)
@@ -89,8 +97,22 @@ def set_all(
 ) -> None:
     """Set values in a file's data, which is changed.
 
-    They come by key, as `Deployment.with_` has them; paths into the file begin with one of `keys`.
-    SettingError where there is no such key, or the file has nothing that it could change.
+    Parameters
+    ----------
+    data
+        As `Source.data` has it.
+    settings
+        By key: ``policy``, ``scheduling``, ``placement``, ``rate``, ``load``, ``target``,
+        ``deadline``, ``seed``, ``instances.TASK/VARIANT`` or a path into the file.
+    node
+        The node whose instances are meant, where there are several.
+    keys
+        Those at the top of a file, which paths begin with.
+
+    Raises
+    ------
+    SettingError
+        Where there is no such key, or the file has nothing that it could change.
     """
     if "rate" in settings and "load" in settings:
         raise SettingError("rate", "cannot be given with load: each says how fast requests arrive")

@@ -48,14 +48,30 @@ _SCALARS: Final[tuple[tuple[str, Callable[[str], Any]], ...]] = (
 
 @dataclass
 class Source:
-    """The data of a file and where each part of it stands."""
+    """The data of a file and where each part of it stands.
 
-    path: Path  # as named by the caller
-    data: dict[str, Any] = field(default_factory=dict)  # plain Python values
-    problems: list[Problem] = field(default_factory=list)  # `MOST_PROBLEMS` at most
-    lines: dict[Place, int] = field(default_factory=dict)  # from 1, of every key and list item
-    top: int = 1  # the line of what has none of its own: 0 where there is no file
-    more: int = 0  # problems, beyond those
+    Attributes
+    ----------
+    path
+        The file, as named by the caller.
+    data
+        The document: a mapping of plain Python values.
+    problems
+        Duplicate keys first, then whatever is noted; `MOST_PROBLEMS` at most.
+    lines
+        Line (from 1) of every key and list item, by its place.
+    top
+        Line of what has none of its own; 0 where there is no file.
+    more
+        Number of problems noted beyond those.
+    """
+
+    path: Path
+    data: dict[str, Any] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+    lines: dict[Place, int] = field(default_factory=dict)
+    top: int = 1
+    more: int = 0
 
     @property
     def folder(self) -> Path:
@@ -93,7 +109,10 @@ class Source:
 def given(data: Mapping[str, Any]) -> Source:
     """Take a deployment as Python data instead of a file: what YAML holds, and NumPy's numbers.
 
-    DeploymentError if a key is no word, or a value is nothing that a file could say.
+    Raises
+    ------
+    DeploymentError
+        If a key is no word, or a value is nothing that a file could say.
     """
     return Source(Path("deployment"), _plain(data, ()), top=0)
 
@@ -123,7 +142,10 @@ def _refused(path: Path | str, line: int, sentence: str, place: Place = ()) -> D
 def read(path: Path | str) -> Source:
     """Read a deployment file's YAML.
 
-    DeploymentError if there is no such file, it is not UTF-8, not YAML, or not one mapping.
+    Raises
+    ------
+    DeploymentError
+        If there is no such file, it is not UTF-8, not YAML, or not one mapping.
     """
     path = Path(path)
     text = _text(path)

@@ -30,13 +30,27 @@ class QuantityError(ValueError):
 
 @dataclass(frozen=True)
 class Quantity:
-    """A kind of number with a unit."""
+    """A kind of number with a unit.
 
-    noun: str  # in errors, with its article: "a time"
-    example: str  # a good value, shown in errors and to editors
-    units: Mapping[str, Fraction]  # as written, by its size in the base unit, smallest first
-    whole: bool = False  # only whole numbers of the base unit make sense: bytes
-    bare: bool = False  # a plain number is understood as well: ratios
+    Attributes
+    ----------
+    noun
+        Name in errors, with its article: "a time".
+    example
+        A good value, shown in errors and to editors.
+    units
+        Size in the base unit by unit as written, smallest first.
+    whole
+        True where only whole numbers of the base unit make sense (bytes).
+    bare
+        True where a plain number is understood as well (ratios).
+    """
+
+    noun: str
+    example: str
+    units: Mapping[str, Fraction]
+    whole: bool = False
+    bare: bool = False
 
     @property
     def pattern(self) -> str:
@@ -45,7 +59,13 @@ class Quantity:
         return rf"^\s*(?:{_NUMBER})\s*(?:{units})\s*$"
 
     def parse(self, value: object) -> float:
-        """Turn a value of the file into the base unit; QuantityError says what was expected."""
+        """Turn a value of the file into the base unit.
+
+        Raises
+        ------
+        QuantityError
+            With one sentence that says what was expected.
+        """
         such = f'{self.noun} such as "{self.example}"'
         if (number := _plain(value)) is not None:
             if self.bare:

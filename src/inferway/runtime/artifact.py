@@ -90,7 +90,13 @@ def inspect(path: Path, *, digest: str | None = None, max_bytes: int = MAX_BYTES
 def read(
     path: Path, *, digest: str | None = None, max_bytes: int = MAX_BYTES
 ) -> tuple[bytes, Signature]:
-    """Do as `inspect` does, and return as well what was checked, as bytes for the runtime."""
+    """Do as `inspect` does, and return as well what was checked, as bytes for the runtime.
+
+    Raises
+    ------
+    ArtifactError
+        As `inspect`.
+    """
     try:
         with path.open("rb") as file:
             # One byte beyond the limit is enough to know, whatever the file system says of the
@@ -129,7 +135,13 @@ def digest_of(content: bytes) -> str:
 
 
 def canonical(digest: str) -> str:
-    """Write a digest in lower case; ValueError where it is none."""
+    """Write a digest in lower case.
+
+    Raises
+    ------
+    ValueError
+        Where it is not ``sha256:`` and 64 hexadecimal digits.
+    """
     if not _DIGEST.fullmatch(digest.lower()):
         raise ValueError(
             f"the digest {digest!r} is not 'sha256:' followed by 64 hexadecimal digits"
@@ -277,8 +289,14 @@ def _tensor(path: Path, side: str, value: onnx.ValueInfoProto) -> Tensor:
 class External(NamedTuple):
     """A tensor that lies in another file.
 
-    It has the tensor's name, or that of the nearest part around it that has one, maybe none; its
-    place in the model, as fields of the schema; and the file that it names, empty for none.
+    Attributes
+    ----------
+    name
+        The tensor's, or that of the nearest part around it that has one; may be empty.
+    place
+        Where it is in the model, as fields of the schema.
+    location
+        The file that it names; empty for none.
     """
 
     name: str

@@ -56,13 +56,25 @@ def trim() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """Peaks of memory, beyond what the loaded model takes."""
+    """Peaks of memory, beyond what the loaded model takes.
 
-    peaks: tuple[tuple[int, int], ...]  # Rows and bytes, both increasing; one at least
+    Attributes
+    ----------
+    peaks
+        Pairs of rows and bytes, both increasing; one at least.
+    """
+
+    peaks: tuple[tuple[int, int], ...]
 
     @classmethod
     def of_peaks(cls, peaks: Sequence[Sequence[int]]) -> Growth:
-        """Take what was measured, a peak no less than that of fewer rows; ValueError if none is."""
+        """Take what was measured; a peak is no less than that of fewer rows.
+
+        Raises
+        ------
+        ValueError
+            Where there is no pair, or one is not of rows, from 1 on, and bytes, from 0 on.
+        """
         found: dict[int, int] = {}
         most = 0
         for rows, size in sorted((int(rows), int(size)) for rows, size in peaks):
@@ -95,8 +107,16 @@ class Growth:
 def growth_of(path: Path, largest: int, limit_bytes: int, digest: str | None = None) -> Growth:
     """Measure a model file in a process of its own, which takes a second or some.
 
-    The largest run has so many rows; sizes beyond the limit need not be tried. With a digest, the
-    file must hash to it.
+    Parameters
+    ----------
+    path
+        The model file.
+    largest
+        Rows of the largest run.
+    limit_bytes
+        Sizes beyond this need not be tried.
+    digest
+        What the file must hash to; None accepts any.
 
     Raises
     ------

@@ -90,7 +90,13 @@ class RemoteRuntime:
 
     @property
     def signature(self) -> Signature:
-        """Inputs and outputs; a server that has not said it is asked in this thread (`learn`)."""
+        """Inputs and outputs; a server that has not said it is asked, in this thread.
+
+        Raises
+        ------
+        RemoteError
+            When it is not known yet and the server does not say it.
+        """
         if self.known_signature is None:
             self.learn()
         assert self.known_signature is not None
@@ -109,21 +115,36 @@ class RemoteRuntime:
     def learn(self) -> None:
         """Ask the server, in this thread, for the model's signature and for what it can take.
 
-        RemoteError when it does not answer, does not serve the model, or its signature cannot be
-        served or is not the one expected.
+        Raises
+        ------
+        RemoteError
+            When it does not answer, does not serve the model, or its signature cannot be served or
+            is not the one expected.
         """
         with closing(BlockingRemote(self)) as blocking:
             blocking.wait(self.describe())
 
     async def describe(self) -> None:
-        """Ask the server for the same; see `learn`."""
+        """Ask the server for the same as `learn` does, on the loop.
+
+        Raises
+        ------
+        RemoteError
+            As `learn`.
+        """
         try:
             await self._describe()
         except RemoteError as error:
             raise await self._failed(error) from None
 
     async def infer(self, inputs: Arrays) -> Arrays:
-        """Answer one batch, or RemoteError; canceled, its connection ends."""
+        """Answer one batch; canceled, its connection ends.
+
+        Raises
+        ------
+        RemoteError
+            When the server gave no answer.
+        """
         try:
             if self.binary is None:
                 await self._describe()
@@ -233,7 +254,14 @@ Served = Runtime | RemoteRuntime
 
 
 class BlockingRemote:
-    """A remote model as a runtime, for those who have a thread to wait with."""
+    """A remote model as a runtime, for those who have a thread to wait with.
+
+    Parameters
+    ----------
+    remote
+        The model. Its loop is this runtime's own, in the calling thread, or in one aside where the
+        calling thread runs another loop.
+    """
 
     def __init__(self, remote: RemoteRuntime) -> None:
         self.remote = remote
@@ -247,7 +275,13 @@ class BlockingRemote:
         return self.remote.signature
 
     def run(self, inputs: Arrays) -> Arrays:
-        """Answer one batch; see `inferway.runtime.Runtime.run`."""
+        """Answer one batch; see `inferway.runtime.Runtime.run`.
+
+        Raises
+        ------
+        RemoteError
+            When the server gave no answer.
+        """
         return self.wait(self.remote.infer(inputs))
 
     def close(self) -> None:

@@ -62,8 +62,14 @@ def zeros(
 ) -> Arrays:
     """Make rows of zeros (empty strings for BYTES), by tensor.
 
-    Open axes take their lengths from `shapes` of arrays that fit, where these name the tensor; else
-    the length 1.
+    Parameters
+    ----------
+    tensors
+        Of a signature.
+    rows
+        Length of the first axis.
+    shapes
+        Shapes of arrays that fit, by tensor; open axes take their lengths, else 1.
     """
     shapes = shapes or {}
     return {

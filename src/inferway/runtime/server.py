@@ -27,15 +27,33 @@ _LONGEST_REASON: Final = 300
 
 
 class Fault(enum.Enum):
-    """Kinds of failure; the values are label values of metrics."""
+    """Kinds of failure; the values are label values of metrics.
 
-    REFUSED = "refused"  # The server takes no such input: another one it may take
-    OVERLOADED = "overloaded"  # It works and has no room now
-    UNAVAILABLE = "unavailable"  # It works and does not serve the model now
-    UNREACHABLE = "unreachable"  # There was no connection, or it ended before the request was out
-    LATE = "late"  # There was no whole answer in time
-    BROKEN = "broken"  # It failed at the request, or what it answered is no answer to it
-    UNFIT = "unfit"  # Its model has another signature than it should, or none that can be used
+    Attributes
+    ----------
+    REFUSED
+        The server takes no such input: another one it may take.
+    OVERLOADED
+        The server works and has no room now.
+    UNAVAILABLE
+        The server works and does not serve the model now.
+    UNREACHABLE
+        There was no connection, or it ended before the request was out.
+    LATE
+        There was no whole answer in time.
+    BROKEN
+        The server failed at the request, or what it answered is no answer to it.
+    UNFIT
+        The server's model is not what it should be: another signature, or none that can be used.
+    """
+
+    REFUSED = "refused"
+    OVERLOADED = "overloaded"
+    UNAVAILABLE = "unavailable"
+    UNREACHABLE = "unreachable"
+    LATE = "late"
+    BROKEN = "broken"
+    UNFIT = "unfit"
 
 
 _FAULTS: Final = {
@@ -52,9 +70,21 @@ _OURS: Final = frozenset((401, 402, 403, 405, 407, 411))
 class RemoteError(RuntimeError):
     """A call to a remote server that gave no answer; the message is one sentence.
 
-    Where it is certain that the model has not run, the call is `unserved`, and may be given to
-    another server. `retry_after_s` is 0 where the server says nothing of another try, and `hung`
-    says whether it was asked afterwards whether it lives, and did not say so.
+    Parameters
+    ----------
+    fault
+        Kind of failure.
+    reason
+        The sentence.
+    unserved
+        True where it is certain that the model has not run: another server may be asked.
+    retry_after_s
+        Time after which another try may be worth it, s; 0 where the server says nothing.
+
+    Attributes
+    ----------
+    hung
+        True where the server was asked afterwards whether it lives, and did not say so.
     """
 
     hung = False
@@ -67,7 +97,17 @@ class RemoteError(RuntimeError):
 
 
 class ServerReply(NamedTuple):
-    """One answer of a remote server: its status, its headers by name in lower case, its body."""
+    """One answer of a remote server.
+
+    Attributes
+    ----------
+    status
+        Of HTTP.
+    headers
+        Values by name in lower case.
+    body
+        All of it, undecoded.
+    """
 
     status: int
     headers: dict[bytes, bytes]
@@ -80,7 +120,13 @@ class ServerReply(NamedTuple):
 
     @property
     def json_length(self) -> int | None:
-        """Value of Inference-Header-Content-Length; None without it."""
+        """Value of Inference-Header-Content-Length, bytes; None without it.
+
+        Raises
+        ------
+        RemoteError
+            Where it is no number.
+        """
         value = self.headers.get(b"inference-header-content-length")
         if value is not None and not value.strip().isdigit():
             raise _not_http("Inference-Header-Content-Length is not a number")
@@ -96,7 +142,13 @@ class ServerReply(NamedTuple):
         return IDLE_S
 
     def check(self) -> None:
-        """Raise what any answer but a plain 200 stands for."""
+        """Refuse any answer but a plain 200.
+
+        Raises
+        ------
+        RemoteError
+            With the kind of failure that the status stands for, and the server's own sentence.
+        """
         if self.status != 200:
             raise self._failure()
         coding = self.headers.get(b"content-encoding", b"").decode("latin-1").strip().lower()
@@ -212,9 +264,19 @@ class ServerConnections(ConnectionPool):
         self.retried = 0
 
     async def exchange(self, head: bytes, body: Sequence[bytes], deadline_s: float) -> ServerReply:
-        """Send a request and read its answer, until `deadline_s` on the monotonic clock.
+        """Send a request and read its answer; canceled, the connection ends.
 
-        Without one it is a `RemoteError`. Canceled, the connection ends.
+        Parameters
+        ----------
+        head, body
+            Request line and headers with the empty line, and the parts of the body.
+        deadline_s
+            Until when, on the monotonic clock, s.
+
+        Raises
+        ------
+        RemoteError
+            When no whole answer comes until then.
         """
         call = _ServerCall(head, body, self._loop.create_future())
         timer = self._loop.call_later(max(0.0, deadline_s - time.monotonic()), call.expire)

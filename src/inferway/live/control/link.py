@@ -16,13 +16,25 @@ _PROCESSES: Final = 4
 
 
 class Sample(NamedTuple):
-    """A value that a neighbor put or deleted, or a message of it, which has no name."""
+    """A value that a neighbor put or deleted, or a message of it.
 
-    process: str  # Which of the neighbor's processes sent it
-    number: int  # Of the change; of the last change before it where it is a message
+    Attributes
+    ----------
+    process
+        The neighbor's process that sent it.
+    number
+        Of the change; of the last change before it where it is a message.
+    kind, name
+        Its key in two parts; a message has no name.
+    data
+        The content; None where the value was deleted.
+    """
+
+    process: str
+    number: int
     kind: str
     name: str
-    data: bytes | None  # None where the value was deleted
+    data: bytes | None
 
     @property
     def key(self) -> str:
@@ -52,9 +64,16 @@ _NOTHING: Final = _Held(-1, 0, False)
 class PeerLink:
     """The link to one neighbor, without the wire.
 
-    It has the `values` that are said to the neighbor, by key, and the `number` of their last
-    change. The neighbor may have been said to be `alive`, and is held `whole` where all is held
-    that it says.
+    Attributes
+    ----------
+    values
+        What is said to the neighbor, by key.
+    number
+        Of the last change of it.
+    alive
+        True while the neighbor is said to live.
+    whole
+        True while all that the neighbor says is held.
     """
 
     alive = whole = False

@@ -62,11 +62,15 @@ Counts = dict[tuple[str, str], tuple[int, int]]
 class Traffic(NamedTuple):
     """Traffic over the node's links since the last `Peers.cut`.
 
-    Samples and bytes, of names and contents, by (neighbor, kind); and samples that were dropped, by
-    (neighbor, reason): ``gone`` (nobody was there) and ``large`` before they were sent; ``large``,
-    ``kind``, ``anonymous`` (names no process), ``flood``, ``full``, ``old`` (overtaken) and
-    ``gone`` (of another process than the one that counts) when they came; ``failed`` where whoever
-    took them raised.
+    Attributes
+    ----------
+    sent, received
+        Samples and bytes, by (neighbor, kind); the bytes are of names and contents.
+    refused
+        Samples that were dropped, by (neighbor, reason): ``gone`` (nobody was there) and ``large``
+        before they were sent; ``large``, ``kind``, ``anonymous`` (names no process), ``flood``,
+        ``full``, ``old`` (overtaken) and ``gone`` (of another process than the one that counts)
+        when they came; ``failed`` where whoever took them raised.
     """
 
     sent: Counts
@@ -82,10 +86,22 @@ class _Token(NamedTuple):
 class Peers:
     """A node's links to its neighbors; used from one event loop.
 
-    Nodes of other networks are not heard. The neighbors are those of
-    `inferway.live.control.session.neighbors_of`, `open` checks the node's credentials, and without
-    these any process that reaches the address may speak in a neighbor's name. Where links are
-    emulated, all that is said reaches a neighbor later by its delay, s.
+    Parameters
+    ----------
+    node
+        The node's name.
+    network
+        The network's name; nodes of others are not heard.
+    listen
+        Own address, as HOST:PORT.
+    neighbors
+        Their names, with the address of each that this node connects to; None for those that
+        connect to it (`inferway.live.control.session.neighbors_of`).
+    credentials
+        The node's, checked by `open`; None for TCP without encryption, where any process that
+        reaches the address may speak in a neighbor's name.
+    delays_s
+        Delay of all that is said to a neighbor, s, by neighbor, where links are emulated.
     """
 
     def __init__(
@@ -139,8 +155,11 @@ class Peers:
     async def open(self) -> None:
         """Listen, and begin to connect to the neighbors; returns without waiting for them.
 
-        ServeError where the address cannot be listened at, the credentials do not hold, or the
-        extra `network` is not installed.
+        Raises
+        ------
+        ServeError
+            Where the address cannot be listened at, the credentials do not hold, or the extra
+            `network` is not installed.
         """
         check_extra(secured=self._credentials is not None)
         if self._credentials is not None:

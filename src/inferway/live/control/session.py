@@ -57,9 +57,26 @@ def neighbors_of(
     """Name the other ends of a node's links.
 
     One end of each link connects, that which the file names later: in a tree the one further down,
-    which may sit behind a router that lets nobody in. Neighbors come in the network's order, each
-    with the HOST:PORT that it has in `addresses`, or None where it connects to this node.
-    ServeError for a name that no node has, or an address that is missing.
+    which may sit behind a router that lets nobody in.
+
+    Parameters
+    ----------
+    topology
+        Nodes and links.
+    node
+        Its name.
+    addresses
+        HOST:PORT by name, of at least the neighbors that the node connects to.
+
+    Returns
+    -------
+    dict
+        Address by neighbor, in the network's order; None for those that connect to this node.
+
+    Raises
+    ------
+    ServeError
+        For a name that no node has, or a neighbor to connect to without an address.
     """
     if node not in topology.nodes:
         raise ServeError(f"the network has no node {node}; it has {', '.join(topology.nodes[:20])}")

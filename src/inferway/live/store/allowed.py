@@ -53,12 +53,22 @@ class ModelSource(NamedTuple):
 
 @dataclass(frozen=True)
 class Allowed:
-    """The sources that models may come from; link-local and metadata addresses never are."""
+    """The sources that models may come from.
+
+    Attributes
+    ----------
+    schemes
+        Of ``file`` and ``https``.
+    hosts
+        Names; ``*.example.org`` stands for all below it, and ``example.org:8443`` for one port
+        only. None: any.
+    loopback, private
+        True where hosts may resolve to this machine, or to addresses of networks that are not
+        public. Link-local and metadata addresses are never allowed.
+    """
 
     schemes: Sequence[str] = SCHEMES
-    # Names; ``*.example.org`` stands for all below it, and ``example.org:8443`` for one port only.
     hosts: Sequence[str] | None = None
-    # Whether hosts may resolve to this machine, or to addresses of networks that are not public.
     loopback: bool = False
     private: bool = False
 

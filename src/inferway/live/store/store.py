@@ -186,11 +186,29 @@ class Cache:
 
 
 class ModelStore(Cache):
-    """A node's models on its disk, for one event loop; what takes time runs in threads beside it.
+    """A node's models on its disk.
 
-    The folder is made if it is missing, and no other process may have it open; StoreError where it
-    cannot be used. By default models come from any file, and any public host over HTTPS that the
-    system's authorities vouch for. `now` is the wall clock, s: it stamps files with their last use.
+    For one event loop; all that takes time runs in threads beside it.
+
+    Parameters
+    ----------
+    folder
+        Made if it is missing; no other process may have it open.
+    limit_bytes
+        Most that all its files may take.
+    allowed
+        Where models may come from; by default any file, and any public host over HTTPS.
+    now
+        Wall clock, seconds: stamps files with their last use.
+    tls
+        Authorities to trust; by default the system's.
+
+    Raises
+    ------
+    StoreError
+        When the folder cannot be used.
+    ValueError
+        For a limit that is not above 0.
     """
 
     def __init__(
@@ -224,11 +242,37 @@ class ModelStore(Cache):
     async def fetch(self, uri: str, digest: str, progress: Progress | None = None) -> Path:
         """Have a model in the store, fetching what is missing of it, one model at a time.
 
-        The URI is ``file:///PATH`` or ``https://HOST/PATH``; messages leave out its query, which
-        may hold keys. Canceled, it leaves what came for the next fetch. The file that is returned
-        stays while in `use`, which may begin before. ValueError for a digest of another form; the
-        StoreError says whether the source is forbidden or unavailable, has another file or one too
-        large for what is left, or the store's folder fails.
+        Canceled, it leaves what came for the next fetch.
+
+        Parameters
+        ----------
+        uri
+            ``file:///PATH`` or ``https://HOST/PATH``. Messages leave out its query, which may hold
+            keys.
+        digest
+            ``sha256:`` and 64 hexadecimal digits.
+        progress
+            Called now and then while bytes come.
+
+        Returns
+        -------
+        path
+            The model's file. It stays while in `use`, which may begin before the fetch.
+
+        Raises
+        ------
+        ValueError
+            For a digest of another form.
+        ForbiddenSourceError
+            If models must not come from there.
+        UnavailableError
+            If the source does not answer, breaks off, or is too slow.
+        DamagedError
+            If it has another file.
+        NoRoomError
+            If the model is too large for what is left.
+        StoreError
+            When the store's folder fails.
         """
         digest = canonical(digest)
         source = self._allowed.source(uri)
