@@ -65,8 +65,12 @@ def addresses_of(
     """Tell where the nodes are, by node, in the network's order.
 
     A `file` of addresses by node, such as `inferway up` writes, counts before the deployment's
-    `address`, `peer` and `control`; nodes of which that gives no `address` are left out. ServeError
-    for a file that cannot be read or lacks a node, or two nodes in one place.
+    `address`, `peer` and `control`; nodes of which that gives no `address` are left out.
+
+    Raises
+    ------
+    ServeError
+        For a file that cannot be read or lacks a node, or two nodes in one place.
     """
     if file is not None:
         written = read(file)
@@ -137,8 +141,13 @@ def bound(name: str, own: Addresses, host: str | None = None) -> Addresses:
 
     `own` is where it is reached. A `host` is of the listeners for clients, peers and control
     messages: an address or a name, an IPv6 address with or without brackets; 0.0.0.0 and :: stand
-    for all of the machine. ServeError for what is no host, a name without an address, an address
-    that this machine does not have, or two listeners that would have one place.
+    for all of the machine.
+
+    Raises
+    ------
+    ServeError
+        For what is no host, a name without an address, an address that this machine does not have,
+        or two listeners that would have one place.
     """
     at = own
     if host is not None:

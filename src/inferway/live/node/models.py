@@ -104,7 +104,12 @@ class LoadedModels:
         """Find out what a task takes and gives; None where nothing here says it.
 
         While none of its variants has been loaded, the smallest of its model files on this machine
-        says it. LoadError if there is no such task.
+        says it.
+
+        Raises
+        ------
+        LoadError
+            If there is no such task.
         """
         if task not in self._agreed:
             files = [
@@ -122,8 +127,12 @@ class LoadedModels:
         """Have a variant's file here and check it, so that little can go wrong with `load`.
 
         The file stays in the store until the variant is loaded, or `forget` is called. Of a remote
-        variant, its server is asked. LoadError, which begins with its name, when it could not be
-        loaded.
+        variant, its server is asked.
+
+        Raises
+        ------
+        LoadError
+            When it could not be loaded; begins with its name.
         """
         pair = task, variant
         if self.is_ready(task, variant):
@@ -152,8 +161,12 @@ class LoadedModels:
 
         Canceled, it leaves nothing but a file, or its beginning, in the store. One call at a time.
         `progress` is called on the loop with the bytes that are there of those that are to come,
-        where the file must be fetched first. LoadError, which begins with its name, when it cannot
-        be loaded.
+        where the file must be fetched first.
+
+        Raises
+        ------
+        LoadError
+            When it cannot be loaded; the message begins with its name.
         """
         pair = task, variant
         if pair in self._loaded:
@@ -174,7 +187,12 @@ class LoadedModels:
         """Give a pool what runs a loaded variant; closing it gives it back.
 
         Any thread may run what stays. A remote variant's is made anew each time: there are no
-        weights to share, and what it counts is the pool's. LoadError if it is not loaded.
+        weights to share, and what it counts is the pool's.
+
+        Raises
+        ------
+        LoadError
+            If it is not loaded.
         """
         if (task, variant) not in self._loaded:
             raise LoadError(f"{task}/{variant} is not loaded, so that nothing can run it")

@@ -258,7 +258,12 @@ class NodePlacement:
         A state that is damaged is told in the log, and the node begins anew. Nothing is loaded in a
         new process: what is said first is what was loaded, and what is wanted beside. Where the
         node was killed before a copy had made room for another, or could, the former runs until the
-        latter does. StateError where what was saved is another network's, or cannot be read.
+        latter does.
+
+        Raises
+        ------
+        StateError
+            Where what was saved is another network's, or cannot be read.
         """
         if self._memory.damage:
             self._log.error("begins anew", reason=self._memory.damage)

@@ -105,8 +105,12 @@ class NodeState:
     def save(self, saved: Saved) -> None:
         """Replace what is remembered, all at once; on the disk when this returns.
 
-        It waits for the disk, so that an event loop calls it aside. StateError when it cannot be
-        written, as on a full disk; what was remembered before still is.
+        It waits for the disk, so that an event loop calls it aside.
+
+        Raises
+        ------
+        StateError
+            When it cannot be written, as on a full disk; what was remembered before still is.
         """
         row = saved._replace(balances=dict(saved.balances))
         content = msgspec.msgpack.encode(
@@ -122,7 +126,10 @@ class NodeState:
     def begin_anew(self) -> Path:
         """Put aside what makes no sense to whoever has loaded it; return where it is.
 
-        StateError when that cannot be done.
+        Raises
+        ------
+        StateError
+            When that cannot be done.
         """
         with self._lock:
             self._base.close()
@@ -136,8 +143,12 @@ class NodeState:
     def load(self) -> Saved | None:
         """Read what was saved last; None if nothing was.
 
-        DamagedStateError when it is damaged, StateError when it is another network's, or the disk
-        fails.
+        Raises
+        ------
+        DamagedStateError
+            When it is damaged.
+        StateError
+            When it is another network's, or the disk fails.
         """
         try:
             with self._lock:

@@ -86,8 +86,12 @@ def forward_headers_of(headers: Mapping[bytes, bytes], own: bytes) -> tuple[Forw
     """Read the hop headers of a request, by name in lower case, at a node of this encoded name.
 
     The second value are the seconds until the deadline, when the request was sent; inf without one.
-    RefusalError 400 where one is missing or malformed; 508 where the request has been here before,
-    or has come through too many nodes.
+
+    Raises
+    ------
+    RefusalError
+        400 where one is missing or malformed; 508 where the request has been here before, or has
+        come through too many nodes.
     """
     node, variant = headers.get(NODE), headers.get(VARIANT)
     path, deadline = headers.get(PATH), headers.get(DEADLINE)
