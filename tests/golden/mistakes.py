@@ -296,7 +296,7 @@ MISTAKES: Final[dict[str, str | bytes]] = {
     "dispatch-beta": _after("dispatch: {policy: r-jiq, beta: 0.5}"),
     "dispatch-d": _after("dispatch: {policy: r-jsq-d, d: 0}"),
     "dispatch-rate": _after("dispatch: {policy: r-jiq, rate: 5}"),
-    "dispatch-margin": _after("dispatch: {policy: deadline, margin: 0.5}"),
+    "dispatch-margin": _after("dispatch: {policy: deadline, margin: -0.5}"),
     "dispatch-alpha": _after("dispatch: {policy: least-cost, alpha: -1}"),
     "dispatch-probabilities": _after("dispatch: {policy: alias, probabilities: {a: 0.4}}"),
     "dispatch-probabilities-of": _after("dispatch: {policy: alias, probabilities: {wrong: 1}}"),

@@ -298,9 +298,8 @@ class PlainSite:
         if self.scenario.deadline_s is not None and self.scenario.late == "drop":
             narrowed = True
             for server in self.servers:
-                service_s = self._predicted_s(server)
-                in_time = self.now_s + self.predicted_wait_s(server) + service_s <= deadline_s
-                allowed[server.number] &= in_time
+                wait_s, service_s = self._joining_s(server)
+                allowed[server.number] &= self.now_s + wait_s + service_s <= deadline_s
         decided = REJECT
         if not narrowed or allowed.any():
             asked = Request(self.now_s, deadline_s, 0.0, 0, 1, ALL_CLASSES, allowed, narrowed)
@@ -330,7 +329,7 @@ class PlainSite:
         return math.inf if self.scenario.deadline_s is None else self.scenario.deadline_s
 
     def _join(self, server: Server, request: Waiting) -> None:
-        wait_s, service_s = self.predicted_wait_s(server), self._predicted_s(server)
+        wait_s, service_s = self._joining_s(server)
         if not server.queue:
             self._stop_being_idle(server)
         request.joined_s = self.now_s
@@ -351,21 +350,97 @@ class PlainSite:
         if self.scenario.late == "drop":
             while server.queue and server.queue[0].arrived_s + self._deadline_s() < self.now_s:
                 self._drop(server)
-        if self.pull is None:
-            least, wanted = self._limits(server.k)
-            if len(server.queue) < least:
-                self._wait(server)
-                return
         batch_s = self._batches(server.k)
-        fitting = [size for size in batch_s if size <= min(wanted, len(server.queue))]
-        if not fitting:
+        if self.pull is None:
+            taken = self._formed(server)
+        else:
+            fitting = [size for size in batch_s if size <= min(wanted, len(server.queue))]
+            taken = max(fitting, default=0)
+        if taken == 0:
             return
-        server.serving = max(fitting)
+        server.serving = taken
         server.started_s = self.now_s
-        server.predicted_s = self.now_s + self._predicted_s(server, server.serving)
+        server.predicted_s = self.now_s + self._run_s(server, taken)
         server.service += 1
-        took_s = self._service_s(server.k, batch_s[server.serving])
+        took_s = self._service_s(server.k, batch_s[self._padded(server.k, taken)])
         self._plan(self.now_s + took_s, server.number, "ends", server.number, server.service)
+
+    def _formed(self, server: Server) -> int:
+        """How many a free server takes by the file's rule; it is asked again where it waits."""
+        waiting = len(server.queue)
+        if not waiting:
+            return 0
+        least, most = self._limits(server.k)
+        if waiting < least:
+            self._wait(server)
+            return 0
+        batch = self.scenario.batches[server.k] if self.scenario.batches else None
+        first_s = server.queue[0].arrived_s
+        dropped = self.scenario.late == "drop"
+        latest_s = first_s + self._deadline_s() if dropped else math.inf
+        taken = self._best(server, min(waiting, most), latest_s - self.now_s)
+        if batch is not None and batch.wait_s > 0 and taken < self._best(server, most, math.inf):
+            until_s = min(first_s + batch.wait_s, latest_s - self._run_s(server, taken))
+            if self.now_s < until_s:
+                self._plan(until_s, server.number, "expires", server.number)
+                return 0
+        return taken
+
+    def _best(self, server: Server, waiting: int, left_s: float) -> int:
+        """Of the batches that so many make, that of the most a second that is in time."""
+        sizes = self._sizes(server.k)
+        may = [size for size in sizes if size <= waiting]
+        beyond = [size for size in sizes if size > waiting]
+        if self._pads(server.k) and beyond and (not may or max(may) < waiting):
+            may.append(waiting)
+        if self._run_s(server, sizes[0]) > left_s:
+            left_s = math.inf  # who is late anyway is not waited for
+        in_time = [size for size in may if self._run_s(server, size) <= left_s] or may[:1]
+        best = in_time[0]
+        for size in in_time[1:]:
+            per_s = size / self._run_s(server, size)
+            if per_s > best / self._run_s(server, best) * (1 + 1e-9):
+                best = size
+        return best
+
+    def _sizes(self, k: int) -> list[int]:
+        """What a class forms, increasing; 1 always."""
+        most = self._limits(k)[1]
+        return sorted(size for size in {1, *self._offered(k)} if size <= most)
+
+    def _pads(self, k: int) -> bool:
+        batch = self.scenario.batches[k] if self.scenario.batches else None
+        return batch is not None and batch.pad
+
+    def _padded(self, k: int, requests: int) -> int:
+        """As how many so many are run."""
+        beyond = [size for size in self._sizes(k) if size >= requests]
+        return beyond[0] if self._pads(k) and beyond else requests
+
+    def _run_s(self, server: Server, requests: int) -> float:
+        """Predicted time of a batch."""
+        return self._predicted_s(server, self._padded(server.k, requests))
+
+    def _runs_s(self, server: Server, requests: int) -> list[float]:
+        """Predicted times of the batches, one after the other, that so many are run in."""
+        times_s = []
+        while requests:
+            taken = self._best(server, requests, math.inf)
+            times_s.append(self._run_s(server, taken))
+            requests -= taken
+        return times_s
+
+    def _together(self, server: Server) -> bool:
+        """Whether the server forms batches at all."""
+        return len(self._sizes(server.k)) > 1
+
+    def _joining_s(self, server: Server) -> tuple[float, float]:
+        """Predicted wait and service time of who joins now: with the last of those that wait."""
+        if not server.queue or not self._together(server):
+            return self.predicted_wait_s(server), self._predicted_s(server)
+        times_s = self._runs_s(server, len(server.queue) - server.serving + 1)
+        left_s = max(0.0, server.predicted_s - self.now_s) if server.serving else 0.0
+        return left_s + sum(times_s[:-1]), times_s[-1]
 
     def _wait(self, server: Server) -> None:
         """A server waits for more; its first, for no longer than its deadline lets it."""
@@ -382,12 +457,15 @@ class PlainSite:
     def _complete(self, server: Server) -> None:
         """The batch in service is answered."""
         started_s = server.started_s
+        untold = server.serving
         for _ in range(server.serving):
             server.serving -= 1
             request = self._take_first(server)
             late = self.now_s > request.arrived_s + self._deadline_s()
             self._leave(request, started_s, server.number, LATE if late else ANSWERED)
-            self._tell(COMPLETED, server, started_s - request.arrived_s, self.now_s - started_s)
+            took_s = self.now_s - started_s
+            self._tell(COMPLETED, server, started_s - request.arrived_s, took_s, untold)
+            untold = 0  # of a run it is told once
         server.started_s = server.predicted_s = math.nan
         server.service += 1
         if server.queue:
@@ -437,9 +515,11 @@ class PlainSite:
     def _lead(self, server: Server, request: Waiting) -> float:
         return float(self.scenario.fleet.accuracy[server.k]) - self.targets[request.phase]
 
-    def _tell(self, kind: int, server: Server, wait_s: float, service_s: float) -> None:
+    def _tell(
+        self, kind: int, server: Server, wait_s: float, service_s: float, rows: int = 0
+    ) -> None:
         if self.learn is not None:
-            event = Event(kind, server.number, 1, True, wait_s, service_s)
+            event = Event(kind, server.number, 1, True, wait_s, service_s, rows)
             self.learn(self.policy, self.view(), event)
 
     # --- who is idle
@@ -490,17 +570,37 @@ class PlainSite:
         return mean_s * words.exponential() / (2 * chance)
 
     def _predicted_s(self, server: Server, requests: int = 1) -> float:
-        """What so many take as one batch, s: their part of the largest batch known that is no more
-        than twice as large; of 3 or 4, 5 to 8, and so on, times are not told apart."""
+        """What so many take as one batch, s: linear between the times at 1, 2, 4, ... requests,
+        which are such that the sizes known take what they are known to take."""
         fleet = self.scenario.fleet
         known = {1: 1.0 / float(fleet.rate[server.k])} | self._offered(server.k)
         measured = self.scenario.measured_s.get(fleet.variants[server.k], {})
-        known |= {size: times_s[0] for size, times_s in measured.items()}
-        nearest = max(size for size in known if _doublings(size) <= _doublings(requests))
-        return requests * (known[nearest] / nearest)
+        if measured:
+            known = {size: times_s[0] for size, times_s in sorted(measured.items())}
+        at = [known[1]]
+        for power in range(1, 8):
+            full, half = 2**power, 2 ** (power - 1)
+            inside = [size for size in known if half < size <= full]
+            if inside:
+                slope_s = (known[max(inside)] - at[-1]) / (max(inside) - half)
+                at.append(max(at[-1] + slope_s * half, at[-1] / 4))
+            elif full < max(known):
+                below = max(size for size in known if size < full)
+                above = min(size for size in known if size > full)
+                part = (full - below) / (above - below)
+                at.append(known[below] + part * (known[above] - known[below]))
+            else:
+                at.append(2 * at[-1])
+        power = min(7, _doublings(requests))
+        if requests >= 2**power:
+            return requests * (at[power] / 2**power)
+        half = 2 ** (power - 1)
+        return at[power - 1] + (at[power] - at[power - 1]) * (requests - half) / half
 
     def _behind_s(self, server: Server) -> float:
         """Predicted service times of those that wait behind the ones in service, s."""
+        if self._together(server):
+            return sum(self._runs_s(server, len(server.queue) - server.serving))
         first = max(server.serving, 1 if not math.isnan(server.predicted_s) else 0)
         return (len(server.queue) - first) * self._predicted_s(server)
 
@@ -524,6 +624,7 @@ class PlainSite:
         shape = (len(servers), max(lengths) + 1)
         arrived_s, expected_s = np.full(shape, np.nan), np.full(shape, np.nan)
         ends_s, free_s = np.full(len(servers), np.nan), np.full(len(servers), np.nan)
+        running, waiting = np.zeros(len(servers), np.int64), np.zeros(len(servers), np.int64)
         for server in servers:
             number = server.number
             for place, request in enumerate(server.queue):
@@ -531,6 +632,8 @@ class PlainSite:
                 expected_s[number, place] = self._predicted_s(server)
             if server.queue:
                 known = not math.isnan(server.predicted_s)
+                running[number] = server.serving if self._together(server) else 0
+                waiting[number] = len(server.queue) - server.serving
                 ends_s[number] = server.predicted_s if known else self.now_s
                 free_s[number] = ends_s[number] + self._behind_s(server)
             else:
@@ -559,6 +662,10 @@ class PlainSite:
             slow_s=row_s,
             measured=np.zeros((len(servers), 8), np.int64),
             most_rows=np.full(len(servers), RUN_ROWS),
+            sizes=np.array([self._sizes(k) + [0] * (64 - len(self._sizes(k))) for k in classes]),
+            pads=np.array([self._pads(k) for k in classes]),
+            running=running,
+            waiting_rows=waiting,
             healthy=np.array(healthy),
             open=np.array(
                 [there and length < limit for there, length in zip(healthy, lengths, strict=True)]
@@ -654,7 +761,7 @@ class MarkovSite(PlainSite):
         server = self.servers[busy[k][min(int(place / rates[k]), len(busy[k]) - 1)]]
         request = self._take_first(server)
         self.found.response_s[request.phase][k] += self.now_s - request.arrived_s
-        self._tell(COMPLETED, server, 0.0, 0.0)
+        self._tell(COMPLETED, server, 0.0, 0.0, 1)
         return False
 
     def _start(self, server: Server) -> None:

@@ -29,6 +29,7 @@ from inferway.deployment.units import (
     PositiveRate,
     PositiveSeconds,
     Ratio,
+    Seconds,
 )
 
 ANY_HARDWARE: Final = "*"
@@ -166,7 +167,9 @@ ServiceTimes = Annotated[
 class Batch(Section):
     """Sizes at which a variant may serve several requests at once, and how long each takes."""
 
-    sizes: Annotated[tuple[Count, ...], Field(min_length=1), says("Batch sizes, increasing.")]
+    sizes: Annotated[
+        tuple[Count, ...], Field(min_length=1, max_length=63), says("Batch sizes, increasing.")
+    ]
     service_s: Annotated[
         tuple[PositiveSeconds, ...],
         Field(min_length=1),
@@ -181,6 +184,18 @@ class Batch(Section):
     max: Annotated[Count, says("Largest batch; the largest size if not given.")] = field(
         default_factory=int
     )
+    pad: Annotated[
+        Switch,
+        says("Whether requests that fill no size may be run as the next one, where quicker."),
+    ] = False
+    wait_s: Annotated[
+        Seconds,
+        says(
+            "How long after its first request came a batch waits for more, at most; never beyond "
+            "the latest start at which that one is in time.",
+            "wait",
+        ),
+    ] = 0.0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "min", self.min or self.sizes[0])

@@ -15,7 +15,7 @@ from inferway.deployment.deployment import Deployment
 from inferway.deployment.models import ModelError, signature_of
 from inferway.deployment.nodes import Node
 from inferway.deployment.policies import DISPATCH
-from inferway.deployment.tasks import Task, Variant
+from inferway.deployment.tasks import Batch, Task, Variant
 from inferway.deployment.units import TIME
 from inferway.deployment.workloads import PhasedArrivals, TraceArrivals, Workload
 from inferway.spelling import closest
@@ -102,6 +102,8 @@ def _of_task(deployment: Deployment, task: Task) -> Iterator[Found]:
         if not variant.service:
             sentence = "gives no service time, so it is measured when the server starts"
             yield "unmeasured", f"{field}.variants.{variant.name}", sentence
+        if variant.batch is not None:
+            yield from _slow_sizes(f"{field}.variants.{variant.name}", variant, variant.batch)
     running = deployment.running(task)
     if target is not None and running:
         best = max(running, key=lambda variant: variant.accuracy)
@@ -138,6 +140,25 @@ def _of_task(deployment: Deployment, task: Task) -> Iterator[Found]:
             f"{TIME.write(task.deadline_s)} is shorter than every service time; the shortest mean "
             f"is {TIME.write(min(times))}",
         )
+
+
+def _slow_sizes(field: str, variant: Variant, batch: Batch) -> Iterator[Found]:
+    """Name the sizes of batches that serve no more per second than a smaller one."""
+    run_s = dict(zip(batch.sizes, batch.service_s, strict=True))
+    run_s = {size: service_s for size, service_s in run_s.items() if size <= batch.max}
+    if 1 not in run_s and variant.service:
+        run_s[1] = min(service.mean_s for service in variant.service.values())
+    best = 0
+    for size in sorted(run_s):
+        if best and size / run_s[size] <= best / run_s[best] * (1.0 + 1e-9):
+            yield (
+                "slow-batch-size",
+                f"{field}.batch",
+                f"size {size} serves {size / run_s[size]:.4g}/s, no more than size {best} with "
+                f"{best / run_s[best]:.4g}/s, so no batch of {size} is formed",
+            )
+        else:
+            best = size
 
 
 def _dominated(deployment: Deployment, task: Task) -> Iterator[Found]:

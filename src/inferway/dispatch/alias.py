@@ -219,7 +219,8 @@ class Steered(NamedTuple):
     smallest: Ints
     largest: Ints
     order: Ints
-    slow_s: Floats
+    mean: Floats
+    high: Floats
     seen: Ints
     margin: float
     steered: Ints  # (1,) 1 while a scheduler sets the routing

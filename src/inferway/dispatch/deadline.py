@@ -1,9 +1,11 @@
 """Deadline: the most accurate server that is predicted to finish in time, or none at once.
 
 Not in the papers: a rule that needs no training where a request has a deadline and the task no
-accuracy target. Predictions are on the safe side, since a request that is late costs its whole
-accuracy and one that is sent to a less accurate server costs a difference: each request at a
-server is taken to last a margin longer than a high quantile of the service times seen there.
+accuracy target. A request is predicted to end with the batch that it would join, once all that
+waits before it has run. Predictions are on the safe side, since a request that is late costs its
+whole accuracy and one that is sent to a less accurate server costs a difference: to the predicted
+time is added a margin times its spread. The spread of one run is its learned high quantile less its
+mean; that of several runs, one after the other, grows as the square root of their number.
 """
 
 from __future__ import annotations
@@ -13,21 +15,26 @@ from typing import Annotated, NamedTuple, Self
 import numpy as np
 from pydantic import Field
 
-from inferway.deployment.units import PositiveNumber
-from inferway.site import COMPLETED, REJECT, Event, Fleet, Request, Site
+from inferway.deployment.units import Number
+from inferway.site import COMPLETED, REJECT, Event, Fleet, Request, Site, predicted_join
+from inferway.site.selection import predicted_run
 from inferway.site.view import Floats, Ints
 
 LEVEL = 0.95  # Of the running quantile
 MARGIN = 1.5
 _LEAST_STEP = 0.02
+# Times that differ by less are equal: they are sums, and their rounding must not decide.
+_TIE_S = 1e-9
 
 
 class Deadline(NamedTuple):
     """Accuracy first, among those in time."""
 
     order: Ints  # (K,) classes, the most accurate first
-    slow_s: Floats  # (K,) running quantile of service times, s: the policy's memory
-    seen: Ints  # (K,) service times that it has learned from
+    # (K,) running mean and quantile of runs' times, of what the site predicts: the policy's memory.
+    mean: Floats
+    high: Floats
+    seen: Ints  # (K,) runs that it has learned from
     margin: float
 
     @classmethod
@@ -38,46 +45,48 @@ class Deadline(NamedTuple):
         target: float | None,
         rate_per_s: float | None,
         margin: Annotated[
-            PositiveNumber,
+            Number,
             Field(
-                ge=1,
-                description="Service times are believed to be this much longer than their learned "
-                "quantile.",
+                description="A predicted time is believed to be longer by this many times its "
+                "spread: the learned 0.95 quantile of service times less their mean."
             ),
         ] = MARGIN,
     ) -> Self:
-        """Begin with the fleet's mean service times."""
+        """Begin with the site's predictions, and no spread."""
         order = np.lexsort((-fleet.rate, -fleet.accuracy)).astype(np.int64)
-        return cls(order, 1.0 / fleet.rate, np.zeros(len(order), np.int64), float(margin))
+        classes = len(order)
+        return cls(
+            order, np.ones(classes), np.ones(classes), np.zeros(classes, np.int64), float(margin)
+        )
 
     def choose(self, site: Site, request: Request, draw: int) -> int:
         """Of the most accurate class with a server in time, the server that finishes first."""
-        now_s = site.clock_s[0]
+        left_s = request.deadline_s - site.clock_s[0]
         for k in self.order:
-            each_s = self.margin * self.slow_s[k]
-            best, least = REJECT, np.inf
+            best, least_s, run_s = REJECT, np.inf, 0.0
             for server in range(site.first[k], site.first[k + 1]):
                 if not request.allowed[server]:
                     continue
-                # In services, not seconds: a server overdue with its last is level with an idle one
-                # but for rounding, which must not decide.
-                ahead = float(site.queue[server])
-                served_s = now_s - site.started_s[server]  # nan where nothing is in service
-                if served_s > 0.0:
-                    ahead -= min(1.0, served_s / each_s)
+                wait_s, service_s = predicted_join(site, server, request.rows)
+                end_s = wait_s + service_s
+                # A server overdue with its last is predicted to be level with an idle one.
                 shorter = best != REJECT and site.queue[server] < site.queue[best]
-                if ahead < least or (ahead == least and shorter):
-                    best, least = server, ahead
-            if best != REJECT and now_s + (least + 1.0) * each_s <= request.deadline_s:
+                if end_s < least_s - _TIE_S or (shorter and end_s <= least_s + _TIE_S):
+                    best, least_s, run_s = server, end_s, service_s
+            if best == REJECT:
+                continue
+            spread_s = max(0.0, self.high[k] - self.mean[k]) * np.sqrt(run_s * least_s)
+            if self.mean[k] * least_s + self.margin * spread_s <= left_s:
                 return best
         return REJECT
 
     def learn(self, site: Site, event: Event) -> None:
-        """Move the quantile: up by its level, down by the rest, less and less (Robbins, Monro)."""
-        if event.kind != COMPLETED or not event.service_s > 0.0:
+        """Move mean and quantile, less and less (Robbins, Monro)."""
+        if event.kind != COMPLETED or event.run_rows == 0 or not event.service_s > 0.0:
             return
         k = site.server_class[event.server]
         step = max(_LEAST_STEP, 1.0 / (2.0 + self.seen[k]))
-        longer = event.service_s > self.slow_s[k] * event.rows
-        self.slow_s[k] *= np.exp(step * (LEVEL if longer else LEVEL - 1.0))
+        ratio = event.service_s / predicted_run(site, event.server, event.run_rows)
+        self.mean[k] += step * (ratio - self.mean[k])
+        self.high[k] *= np.exp(step * (LEVEL if ratio > self.high[k] else LEVEL - 1.0))
         self.seen[k] += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -157,6 +158,18 @@ def unreachable_rates(deployment: Deployment) -> list[Caution]:
     return sorted(advice, key=lambda caution: caution.line)
 
 
+# Policies of [Anonymous], which take idle servers first, and what becomes of them where few are.
+_FALLS_SHORT: Final = {
+    "tad": "`tad` keeps the mean by waiting, and its queues may grow",
+    "tad-op": "`tad-op` does not wait for an accurate one, and its mean may fall short",
+}
+
+
+def _busy(fleet: Fleet) -> float:
+    """The load from which on fewer servers than the square root of all are idle on average."""
+    return 1.0 - 1.0 / math.sqrt(fleet.servers)
+
+
 def _of_workload(deployment: Deployment, task: Task, fleet: Fleet) -> Iterator[Caution]:
     field = f"workload.{task.name}.arrivals"
     arrivals = deployment.workload[task.name].arrivals
@@ -170,6 +183,16 @@ def _of_workload(deployment: Deployment, task: Task, fleet: Fleet) -> Iterator[C
             parts.append((f"{field}.phases[{index}]", phase.mean_rate_per_s(greatest), goal))
     for place, rate, goal in parts:
         most = max_rate(fleet, goal, budget)
+        policy = deployment.policy_of(task).policy
+        if goal is not None and policy in _FALLS_SHORT and most * _busy(fleet) < rate <= most:
+            yield Caution(
+                "may-miss",
+                place,
+                deployment.line_of(place),
+                f"{rate:.6g}/s are {rate / most:.0%} of the greatest rate, so that few of the "
+                f"{fleet.servers} instances are idle at a time: {_FALLS_SHORT[policy]}; `priced` "
+                "keeps the target",
+            )
         if most * (1 + 1e-9) < rate < fleet.capacity.sum():
             kept = [] if goal is None else [f"a mean accuracy of {goal:g}"]
             kept += [] if budget is None else [f"a mean of {ENERGY.write(budget)} per request"]

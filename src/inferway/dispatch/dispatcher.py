@@ -6,7 +6,7 @@ batches also `pull` and `begin`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -67,6 +67,14 @@ class RetunedPolicy(NamedTuple):
 
     rate_per_s: float
     policy: Any
+
+
+class FormedBatch(NamedTuple):
+    """A batch that a free server takes by itself; see `Dispatcher.form`."""
+
+    rows: int
+    padded: int  # Rows that the model runs for it
+    run_s: float  # Predicted time of the run
 
 
 class Dispatcher:
@@ -146,6 +154,14 @@ class Dispatcher:
         return compiled(steps.begin, self._handles.silent)
 
     @cached_property
+    def _form(self) -> Any:
+        return compiled(steps.form, self._handles.silent)
+
+    @cached_property
+    def _predict(self) -> Any:
+        return compiled(steps.predict, self._handles.silent)
+
+    @cached_property
     def _pull(self) -> Any:
         return compiled(steps.pull, self._handles.pulling)
 
@@ -156,10 +172,11 @@ class Dispatcher:
     def prepare(self, *, batches: bool = False, shifts: bool = False) -> None:
         """Compile now what not every world asks for; else its first call takes a moment.
 
-        Batches are `pull` and `begin`, for servers that take several requests at once; shifts are
-        `shift`, for times that change from outside.
+        Batches are `pull`, `form` and `begin`, for servers that take several requests at once;
+        shifts are `shift`, for times that change from outside.
         """
-        _ = (self._begin, self._pull) if batches else None, self._shift if shifts else None
+        _ = (self._begin, self._form, self._pull) if batches else None
+        _ = self._shift if shifts else None
 
     @property
     def pulls(self) -> bool:
@@ -351,6 +368,28 @@ class Dispatcher:
             set_routing(self.policy, probabilities, smallest, largest)
         if hasattr(self.policy, "steered"):
             self.policy.steered[0] = probabilities is not None
+
+    def form(self, server: int, rows: int, left_s: float = np.inf) -> FormedBatch:
+        """Form the batch that a free server takes by itself of `rows` that wait.
+
+        It serves the most rows per second among the sizes that its class offers and that keep the
+        first request in time, whose deadline is `left_s` away.
+        """
+        return FormedBatch(*self._form(self._silent, server, rows, left_s))
+
+    def predict(self, server: int, rows: int, now_s: float) -> tuple[float, float]:
+        """Predicted wait and service time of a request that joined the server now, s."""
+        wait_s, service_s = self._predict(self._silent, server, rows, now_s)
+        return wait_s, service_s
+
+    def predictions(self, seen: Mapping[str, Any], rows: int, now_s: float) -> Floats:
+        """(n, 2) what `predict` said of each server when the site's arrays were as in `seen`."""
+        site = self.site._replace(
+            clock_s=np.zeros(1), **{name: np.array(array) for name, array in seen.items()}
+        )
+        silent = bind(self._binding(self.policy, site)).silent  # which keeps what the handle is of
+        servers = range(len(site.queue))
+        return np.array([self._predict(silent.handle, server, rows, now_s) for server in servers])
 
     @property
     def routed(self) -> bool:

@@ -27,8 +27,7 @@ from inferway.site import (
     Request,
     Site,
     has_class,
-    predicted_service,
-    predicted_wait,
+    predicted_join,
 )
 
 ALPHA = 1.0  # ms per point of inaccuracy, as where a deployment file does not say
@@ -78,9 +77,8 @@ class LeastCost(NamedTuple):
                 free = site.queue[server] == 0
                 if not request.allowed[server] or (idle and not free):
                     continue
-                time_s = predicted_wait(site, server) + predicted_service(
-                    site, server, request.rows
-                )
+                wait_s, service_s = predicted_join(site, server, request.rows)
+                time_s = wait_s + service_s
                 if time_s < mine_s - _TIE_S or (free and not idle):
                     mine, mine_s, idle = server, time_s, free
             cost_s = mine_s + self.price_s * (1.0 - site.accuracy[k])

@@ -366,6 +366,13 @@ def _facts_of_site(own: Site, said: dict[str, np.ndarray]) -> Iterator[tuple[str
     yield "idle_place", np.array_equal(place < own.first[classes] + idle[classes], free)
     busy = np.bincount(classes[queue > 0], minlength=len(counts))
     yield "busy", np.array_equal(busy, said["busy"])
+    yield "in_system", np.array_equal(np.bincount(classes, queue, len(counts)), said["in_system"])
+    sizes = said["sizes"]
+    yield "sizes", _within(sizes, 0) and _within(sizes[:, 0], 1)
+    rising = (np.diff(sizes) > 0) | (sizes[:, 1:] == 0)
+    yield "sizes", bool(rising.all()) and bool((np.diff((sizes > 0).astype(int)) <= 0).all())
+    yield "running", bool(((said["running"] >= 0) & (said["running"] <= queue)).all())
+    yield "waiting_rows", _within(said["waiting_rows"], 0)
     for field in ("rate", "row_s", "slow_s"):
         yield field, bool((np.isfinite(said[field]) & (said[field] > 0)).all())
 

@@ -16,7 +16,7 @@ from numba.core.types import boolean, float64, int64
 from inferway.dispatch import contract
 from inferway.site.compiled import call_of, entry, fingerprint, jit
 from inferway.site.handle import Pinned, pin
-from inferway.site.selection import predicted_service, predicted_wait
+from inferway.site.selection import formed, padded, predicted_join, predicted_run
 from inferway.site.transitions import (
     abandon,
     admit,
@@ -122,14 +122,15 @@ def arrive(
     if to >= 0:
         site = bound.site
         k = site.server_class[to]
-        wait_s, service_s = predicted_wait(site, to), predicted_service(site, to, rows)
+        wait_s, service_s = predicted_join(site, to, rows)
         bound.decision[PREDICTED_WAIT] = wait_s
         bound.decision[PREDICTED_SERVICE] = service_s
         ready(site, to)
         admit(site, to, rows)
         if counted:
             site.balance[0] += rows * (site.accuracy[k] - site.target[0])
-        contract.learn(bound.policy, site, Event(DISPATCHED, to, rows, counted, wait_s, service_s))
+        event = Event(DISPATCHED, to, rows, counted, wait_s, service_s, 0)
+        contract.learn(bound.policy, site, event)
     return int(server)
 
 
@@ -153,7 +154,9 @@ def finish(bound: Any, server: int, now_s: float, service_s: float, measured: in
     release(site, server)
     if bound.measures and service_s > 0.0 and measured >= 0:
         measure(site, server, measured if measured > 0 else rows, service_s)
-    contract.learn(bound.policy, site, Event(COMPLETED, server, rows, True, wait_s, service_s))
+    run_rows = measured if measured > 0 else rows if measured == 0 else 0
+    event = Event(COMPLETED, server, rows, True, wait_s, service_s, run_rows)
+    contract.learn(bound.policy, site, event)
 
 
 def withdraw(bound: Any, server: int, position: int, now_s: float, counted: bool) -> None:
@@ -169,13 +172,29 @@ def withdraw(bound: Any, server: int, position: int, now_s: float, counted: bool
         abandon(site, server, position)
     if counted:
         site.balance[0] -= rows * (site.accuracy[k] - site.target[0])
-    contract.learn(bound.policy, site, Event(WITHDRAWN, server, rows, counted, 0.0, 0.0))
+    contract.learn(bound.policy, site, Event(WITHDRAWN, server, rows, counted, 0.0, 0.0, 0))
 
 
 def pull(bound: Any, server: int, now_s: float, draw: int) -> tuple[int, int]:
     """Result of the policy's `pull` for a server that has fallen free: (drop, take)."""
     bound.site.clock_s[0] = now_s
     return contract.pull(bound.policy, bound.site, server, draw)
+
+
+def form(bound: Any, server: int, rows: int, left_s: float) -> tuple[int, int, float]:
+    """Rows of the batch that a free server forms of `rows` that wait, to end within `left_s`.
+
+    With the rows that the model runs, which are more where it pads, and the time that it takes, s.
+    """
+    site = bound.site
+    taken = formed(site, server, rows, left_s)
+    return taken, padded(site, server, taken), predicted_run(site, server, taken)
+
+
+def predict(bound: Any, server: int, rows: int, now_s: float) -> tuple[float, float]:
+    """Predicted wait and service time of a request that joined the server now, s."""
+    bound.site.clock_s[0] = now_s
+    return predicted_join(bound.site, server, rows)
 
 
 def mark(bound: Any, server: int, healthy: bool, now_s: float) -> None:
@@ -198,6 +217,8 @@ _TYPES: dict[Callable[..., Any], tuple[Any, ...]] = {
     withdraw: (int64, int64, float64, boolean),
     mark: (int64, boolean, float64),
     pull: (int64, float64, int64),
+    form: (int64, int64, float64),
+    predict: (int64, int64, float64),
     shift: (int64, int64, float64, float64, float64),
 }
 _ENTRIES: dict[Any, Any] = {step: entry(step) for step in _TYPES}
@@ -211,7 +232,7 @@ class Handles(NamedTuple):
     """
 
     whole: Pinned  # For `arrive`
-    silent: Pinned  # Without the policy, for `begin`, `mark` and `shift`
+    silent: Pinned  # Without the policy, for `begin`, `form`, `predict`, `mark` and `shift`
     learning: Pinned  # For `finish` and `withdraw`
     pulling: Pinned  # For `pull`
 

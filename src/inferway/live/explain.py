@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections import deque
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import msgspec
@@ -21,13 +22,17 @@ KEPT = 4096
 # look at them again and again would hold requests up by milliseconds. They hold no containers.
 
 
-# The site as the policy saw it, its arrays as bytes. `shares` are the probabilities of each server,
-# empty where requests are not routed by any.
+# The site as the policy saw it, its arrays as bytes. `running` and `waiting_rows` are empty where
+# no batches are formed; `shares` are the probabilities of each server, empty where requests are
+# not routed by any.
 Snapshot: Any = msgspec.defstruct(
     "Snapshot",
-    ["now_s", "balance", "queue", "ends_s", "free_s", "row_s", "healthy", "shares"],
+    [
+        "now_s", "balance", "queue", "ends_s", "free_s", "row_s", "running", "waiting_rows",
+        "healthy", "shares",
+    ],
     gc=False,
-)
+)  # fmt: skip
 
 
 class FleetFacts(NamedTuple):
@@ -39,6 +44,8 @@ class FleetFacts(NamedTuple):
     target: float | None
     places: int
     most_rows: list[int]
+    # `Dispatcher.predictions`: waits and service times at a site as it was.
+    predictions: Callable[..., Any]
 
 
 # A request that has ended, without its tensors; `elsewhere`: another node has answered. The rest is
@@ -137,12 +144,12 @@ def _candidates(before: Any, ended: Any) -> list[dict[str, Any]]:
     fleet, rows = ended.fleet, ended.rows
     queue = np.frombuffer(before.queue, np.int32)
     ends_s, free_s = np.frombuffer(before.ends_s), np.frombuffer(before.free_s)
-    left_s = np.maximum(0.0, ends_s - before.now_s) + (free_s - ends_s)
-    wait_s = np.where(queue == 0, 0.0, left_s)
-    row_s = np.frombuffer(before.row_s).reshape(len(queue), SIZES)
-    most = np.repeat(fleet.most_rows, np.diff(fleet.first))
-    full, rest = np.divmod(rows, most)
-    service_s = full * most * _of_size(row_s, most) + rest * _of_size(row_s, rest)
+    seen = {"queue": queue, "ends_s": ends_s, "free_s": free_s}
+    seen["row_s"] = np.frombuffer(before.row_s).reshape(len(queue), SIZES)
+    if before.running:
+        seen["running"] = np.frombuffer(before.running, np.int64)
+        seen["waiting_rows"] = np.frombuffer(before.waiting_rows, np.int64)
+    wait_s, service_s = fleet.predictions(seen, rows, before.now_s).T
     healthy = np.frombuffer(before.healthy, np.bool_)
     shares = np.frombuffer(before.shares)
     found = []
@@ -198,12 +205,6 @@ def _batch(ended: Any, chosen: int) -> dict[str, int] | None:
     requests, rows = ended.together if ended.together[0] else (1, ended.rows)
     runs = -(-rows // ended.fleet.most_rows[chosen])
     return {"requests": requests, "rows": rows} | ({"runs": runs} if runs > 1 else {})
-
-
-def _of_size(row_s: Any, rows: Any) -> Any:
-    """By server, what each row takes in a run of so many; of none, whatever."""
-    sizes = [min(SIZES - 1, max(0, int(one) - 1).bit_length()) for one in rows]
-    return row_s[np.arange(len(row_s)), sizes]
 
 
 def _ms(seconds: float) -> float:

@@ -133,7 +133,8 @@ class Pool:
         self.fits = [WHOLE if one is None else one.rows for one in self.demands]
         self.most_rows = [int(view.most_rows[server]) for server in first[:-1]]
         self.facts = FleetFacts(
-            fleet.variants, self.accuracy, first, options.target, self.places, self.most_rows
+            *(fleet.variants, self.accuracy, first, options.target, self.places, self.most_rows),
+            dispatcher.predictions,
         )
         self.columns = list(self.classes)
         self.budget = RetryBudget()
@@ -153,6 +154,7 @@ class Pool:
         self._arrived, self.arrivals_per_s = 0, math.nan
         self._queue, self._ends_s, self._free_s = view.queue, view.ends_s, view.free_s
         self._row_s, self.balance, self._held = view.row_s, view.balance, view.held
+        self._running, self._waiting_rows = view.running, view.waiting_rows
         self._routed = dispatcher.routed
         self.recording: Recording | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -320,6 +322,8 @@ class Pool:
             self._ends_s.tobytes(),
             self._free_s.tobytes(),
             self._row_s.tobytes(),
+            self._running.tobytes() if self.servers.batches else b"",
+            self._waiting_rows.tobytes() if self.servers.batches else b"",
             self.health.flags,
             b"" if routing is None else routing.tobytes(),
         )
@@ -441,7 +445,7 @@ class Pool:
             failed = batch.outcome in (Outcome.FAILED, Outcome.INVALID)
             if failed and len(batch.members) > 1 and not self.instances[batch.server].resting:
                 batch.part()
-            measured = batch.rows
+            measured = batch.run_rows
             for request in list(batch.members):
                 try:
                     # Of the batch's service time the dispatcher learns once.
@@ -618,7 +622,7 @@ class Pool:
             queue = self.queues[server]
             if len(queue) < self.places:
                 return None
-            behind_s = servers.wait_s(server) + servers.service_s(server, newcomer.rows)
+            behind_s = sum(servers.predict(server, newcomer.rows))
             # Nobody gives up a service; those in service stand before the others.
             for queued in islice(queue, self.servers.begun(server), None):
                 stands = _rank(queued)

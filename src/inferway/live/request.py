@@ -162,11 +162,13 @@ class InferRequest(_Job, eq=False):
 class RequestBatch(_Job, eq=False):
     """Requests of a server that its instance runs as if they were one, in the order they came.
 
-    Until the run begins, some may leave.
+    Until the run begins, some may leave. The model runs `padded` rows, where that is more than
+    there are: those beyond the members' repeat the last one.
     """
 
     server: int
     members: list[InferRequest]
+    padded: int = 0
     joined: Arrays | None = None
 
     @property
@@ -180,25 +182,32 @@ class RequestBatch(_Job, eq=False):
         return sum(request.rows for request in self.members)
 
     @property
+    def run_rows(self) -> int:
+        """Rows that the model runs."""
+        return max(self.rows, self.padded)
+
+    @property
     def inputs(self) -> Arrays:
-        """The members' inputs one behind the other, along the first axis."""
+        """The members' inputs one behind the other, along the first axis, padded to `run_rows`."""
         if self.joined is None:
-            self.joined = self.members[0].inputs
-            if len(self.members) > 1:
-                self.joined = {
-                    name: np.concatenate([request.inputs[name] for request in self.members])
-                    for name in self.joined
-                }
+            self.joined = {}
+            beyond = self.run_rows - self.rows
+            for name, array in self.members[0].inputs.items():
+                parts = [array, *(request.inputs[name] for request in self.members[1:])]
+                if beyond:
+                    parts.append(parts[-1][-1:].repeat(beyond, axis=0))
+                self.joined[name] = np.concatenate(parts) if len(parts) > 1 else array
         return self.joined
 
     def share_out(self) -> None:
         """Give each member its part of the answer, or of the failure."""
-        rows, outputs, lone = self.rows, self.outputs, len(self.members) == 1
+        rows, outputs, run_rows = self.rows, self.outputs, self.run_rows
+        lone = len(self.members) == 1 and run_rows == rows
         if outputs is not None and not lone:
-            short = [len(array) for array in outputs.values() if len(array) != rows]
+            short = [len(array) for array in outputs.values() if len(array) != run_rows]
             if short:
                 self.outcome = Outcome.FAILED
-                self.reason = f"the model answered {short[0]} rows to a batch of {rows}"
+                self.reason = f"the model answered {short[0]} rows to a batch of {run_rows}"
         at = 0
         for request in self.members:
             request.started_s, request.service_s = self.started_s, self.service_s

@@ -12,6 +12,7 @@ from functools import partial
 from itertools import islice
 from typing import Final
 
+from inferway.dispatch.batching import run_s_of
 from inferway.dispatch.dispatcher import Dispatcher
 from inferway.dispatch.recording import Recording
 from inferway.live.headroom import is_closed
@@ -20,7 +21,6 @@ from inferway.live.options import PoolOptions
 from inferway.live.request import DROPPED, EXPIRED, InferRequest, RequestBatch, fit
 from inferway.live.upstream.upstream import Upstream
 from inferway.protocol import Signature
-from inferway.site.view import SIZES
 
 WITHDRAWN: Final = "the node does not offer this any more"
 FIRST_WAIT_S = 1.0
@@ -34,8 +34,9 @@ class ServerQueues:
 
     An instance without batches has all of its server's requests, and takes one after the other.
     With batches they wait here, and it has one batch at most: a free server is asked what it takes
-    when a request comes to it and when it falls free, which is rounded down to a size that its
-    class offers, counted in rows.
+    when a request comes to it and when it falls free. By the file's rule that is the size, counted
+    in rows, that serves the most per second and keeps the first in time; of what a policy takes,
+    the largest size that it fills.
 
     What policies predict of a server, it predicts for those who tell clients of the future.
 
@@ -62,6 +63,8 @@ class ServerQueues:
         # Whether requests of the task may differ in more than their first axis.
         self._mixed = not is_closed(signature)
         self._serving: list[RequestBatch | None] = [None] * len(instances)
+        # Of servers that wait for more, when they are asked again at the latest.
+        self._timers: dict[int, asyncio.TimerHandle] = {}
         self.draw = random.Random(options.seed).getrandbits
         self._flushing = False
         self._idle: asyncio.Event | None = None
@@ -120,6 +123,7 @@ class ServerQueues:
         if not self.instances[server].cancel(batch):
             return False
         batch.members.remove(request)
+        batch.padded = 0
         self.take_back(request)
         if batch.members:
             self._begin(server, len(batch.members))
@@ -197,7 +201,9 @@ class ServerQueues:
             if self._pulls:
                 drop, take = self.dispatcher.pull(server, self._now(), self.draw(64) - HALF_WORD)
             else:
-                drop, take = 0, 1 if rule is None else rule.take(len(queue))
+                drop, take = 0, 1
+                if rule is not None:
+                    take = 0 if len(queue) < rule.smallest else min(len(queue), rule.largest)
             for _ in range(min(drop, len(queue))):
                 gone.append((queue[0], DROPPED))
                 self.take_back(queue[0])
@@ -206,12 +212,18 @@ class ServerQueues:
                 self.take_back(queue[0])
             if self._flushing and take <= 0:
                 take = len(queue)
-        members = self._first(server, take)
+        members, padded = self._first(server, take)
+        if (timer := self._timers.pop(server, None)) is not None:
+            timer.cancel()
+        if members and (later_s := self._waits(server, members)) > 0.0:
+            loop = asyncio.get_running_loop()
+            self._timers[server] = loop.call_later(later_s, self._ask, server)
+            members = []
         if members:
             for request in members:
                 request.untime()
             self._begin(server, len(members))
-            self._serving[server] = batch = RequestBatch(server, members)
+            self._serving[server] = batch = RequestBatch(server, members, padded)
             self.instances[server].put(batch)
         elif queue:
             self._begin(server, 0)
@@ -219,23 +231,36 @@ class ServerQueues:
         for request, reason in gone:
             self._expired(request, reason)
 
-    def _first(self, server: int, take: int) -> list[InferRequest]:
-        """Those at the head of the queue that make the largest batch offered."""
+    def _first(self, server: int, take: int) -> tuple[list[InferRequest], int]:
+        """Those at the head of the queue that make the batch, and the rows that are run for it."""
         queue = self.queues[server]
         if not queue or take <= 0:
-            return []
+            return [], 0
         first, rule = queue[0], self._rules[server]
         members = [first]
-        if rule is not None and not first.alone:
-            for request in islice(queue, 1, take):
-                if request.alone or (self._mixed and not fit(first, request)):
-                    break
-                members.append(request)
-            rows = sum(request.rows for request in members)
-            room = rule.rounded(rows)
-            while len(members) > 1 and rows > room:
-                rows -= members.pop().rows
-        return members
+        if rule is None or first.alone:
+            return members, first.rows
+        for request in islice(queue, 1, take):
+            if request.alone or (self._mixed and not fit(first, request)):
+                break
+            members.append(request)
+        rows = sum(request.rows for request in members)
+        room = rule.rounded(rows)
+        if not self._pulls:
+            room = self.dispatcher.form(server, min(rows, rule.largest), self.left_s(first)).rows
+        while len(members) > 1 and rows > room:
+            rows -= members.pop().rows
+        return members, rule.padded(rows)
+
+    def _waits(self, server: int, members: list[InferRequest]) -> float:
+        """How long a server had better wait until it begins this batch, for more to come, s."""
+        rule, first = self._rules[server], members[0]
+        if rule is None or rule.wait_s == 0.0 or self._pulls or first.alone or self._flushing:
+            return 0.0
+        now_s, rows = self._now(), sum(request.rows for request in members)
+        latest_s = now_s + self.left_s(first)
+        form = partial(self.dispatcher.form, server)
+        return rule.form(form, rows, now_s, first.received_s, latest_s)[1] - now_s
 
     # Predictions, as policies make them.
 
@@ -244,8 +269,21 @@ class ServerQueues:
         enough = sum(1 << k for k, one in enumerate(self._accuracy) if one >= request.floor)
         return enough & request.classes
 
-    def wait_s(self, server: int) -> float:
-        """Time until the server has emptied its queue (`inferway.site.selection`)."""
+    def predict(self, server: int, rows: int) -> tuple[float, float]:
+        """Wait and service time of a request of so many rows that joined the server now."""
+        return self.dispatcher.predict(server, rows, self._now())
+
+    def earliest_s(self, classes: int, rows: int) -> float:
+        """Time until the first server of these classes has answered a newcomer."""
+        return min(
+            (sum(self.predict(server, rows)) for server in self._of(classes)), default=math.inf
+        )
+
+    def idle_s(self, classes: int) -> float:
+        """Time until the first server of these classes is idle."""
+        return min(map(self._free_in_s, self._of(classes)), default=math.inf)
+
+    def _free_in_s(self, server: int) -> float:
         view = self._view
         if not view.queue[server]:
             return 0.0
@@ -253,26 +291,11 @@ class ServerQueues:
         return float(max(0.0, ends_s - self._now()) + (free_s - ends_s))
 
     def service_s(self, server: int, rows: int) -> float:
-        """Service time of a request of so many rows at the server, all its runs."""
-        view = self._view
-        most: int = view.most_rows.item(server)
-        parts = (most, rows % most) if rows > most else (0, rows)
-        full_s, rest_s = (
-            part * view.row_s.item(server, min(SIZES - 1, max(0, part - 1).bit_length()))
-            for part in parts
-        )
-        return float(rows // most * full_s + rest_s)
-
-    def earliest_s(self, classes: int, rows: int) -> float:
-        """Time until the first server of these classes has answered a newcomer."""
-        return min(
-            (self.wait_s(server) + self.service_s(server, rows) for server in self._of(classes)),
-            default=math.inf,
-        )
-
-    def idle_s(self, classes: int) -> float:
-        """Time until the first server of these classes is idle."""
-        return min(map(self.wait_s, self._of(classes)), default=math.inf)
+        """Service time of a lone request of so many rows at the server, all its runs."""
+        most, row_s = self._view.most_rows.item(server), self._view.row_s[server]
+        full, rest = divmod(rows, most) if rows > most else (0, rows)
+        full_s = full * run_s_of(row_s, most) if full else 0.0
+        return full_s + (run_s_of(row_s, rest) if rest else 0.0)
 
     def falls_open(self, request: InferRequest, least: int) -> bool:
         """Tell whether a server that may answer would be in time, once it is free.

@@ -114,17 +114,6 @@ def observe(
 
 
 def batches(site: Site, pick: Any = slice(None)) -> Ints:
-    """(n,) requests in service at each server.
-
-    The view does not hold the number: those that are served along with the first of their batch are
-    the ones behind it without a service time of their own.
-    """
-    places = site.expected_s.shape[1]
-    found = np.zeros(len(site.queue), np.int64)
-    for server in np.flatnonzero(~np.isnan(site.started_s)):
-        head, queue = int(site.head[server]), int(site.queue[server])
-        size = 1
-        while size < queue and site.expected_s[server, (head + size) % places] == 0.0:
-            size += 1
-        found[server] = size
-    return np.asarray(found[pick])
+    """(n,) requests in service at each server."""
+    serving = ~np.isnan(site.started_s[pick])
+    return np.asarray(np.where(serving, np.maximum(1, site.running[pick]), 0))

@@ -6,6 +6,8 @@ returns -1 where there is none. Costs O(1) for an ordinary request; a narrowed o
 
 from __future__ import annotations
 
+import numpy as np
+
 from inferway.site.compiled import jit
 from inferway.site.view import SIZES, Request, Site
 
@@ -21,14 +23,26 @@ def size_class(rows: int) -> int:
 
 
 @jit
+def run_time(row_s: np.ndarray, server: int, rows: int) -> float:
+    """Time of one run of `rows` rows by (n, S) times of a row: linear from one size to the next."""
+    size = size_class(rows)
+    full = 1 << size
+    if rows >= full:
+        return rows * row_s[server, size]
+    half = full >> 1
+    half_s, full_s = half * row_s[server, size - 1], full * row_s[server, size]
+    return half_s + (full_s - half_s) * ((rows - half) / half)
+
+
+@jit
 def predicted_service(site: Site, server: int, rows: int) -> float:
     """Predicted service time of a request of `rows` rows at the server, all its runs, s."""
     most = site.most_rows[server]
     if rows <= most:
-        return rows * site.row_s[server, size_class(rows)]
+        return run_time(site.row_s, server, rows)
     rest = rows % most
-    full_s = (rows - rest) * site.row_s[server, size_class(most)]
-    return full_s if rest == 0 else full_s + rest * site.row_s[server, size_class(rest)]
+    full_s = (rows // most) * run_time(site.row_s, server, most)
+    return full_s if rest == 0 else full_s + run_time(site.row_s, server, rest)
 
 
 @jit
@@ -42,6 +56,89 @@ def predicted_wait(site: Site, server: int) -> float:
     now_s = site.clock_s[0]
     left_s = max(0.0, site.ends_s[server] - now_s)
     return left_s + (site.free_s[server] - site.ends_s[server])
+
+
+@jit
+def forms_batches(site: Site, k: int) -> bool:
+    """Tell whether servers of class k run several requests at once."""
+    return site.sizes[k, 1] > 0
+
+
+@jit
+def padded(site: Site, server: int, rows: int) -> int:
+    """Rows that the model runs for a batch of `rows`: of the next size, where its class pads."""
+    k = site.server_class[server]
+    if site.pads[k]:
+        for size in site.sizes[k]:
+            if size >= rows:
+                return size
+    return rows
+
+
+@jit
+def predicted_run(site: Site, server: int, rows: int) -> float:
+    """Predicted service time of a batch of `rows` rows, padded where its class pads, s."""
+    return predicted_service(site, server, padded(site, server, rows))
+
+
+@jit
+def formed(site: Site, server: int, rows: int, left_s: float) -> int:
+    """Rows of the batch that a free server forms of `rows` that wait.
+
+    The batch of the most rows per second among those whose run ends within `left_s`, or among all
+    where none does; of equal ones the smaller. Of 64 runs that are measured one is the largest in
+    time, so that a size that was slow once is tried again.
+    """
+    k = site.server_class[server]
+    best, most_per_s = 0, 0.0
+    largest = site.measured[server].sum() % 64 == 63
+    if predicted_service(site, server, site.sizes[k, 0]) > left_s:
+        left_s = np.inf
+    for size in site.sizes[k]:
+        if size == 0 or (size > rows and not site.pads[k]):
+            break
+        taken, service_s = min(size, rows), predicted_service(site, server, size)
+        quicker = largest or taken > most_per_s * service_s * (1.0 + 1e-9)
+        if best == 0 or (service_s <= left_s and quicker):
+            best, most_per_s = taken, taken / service_s
+        if size >= rows:
+            break
+    return best
+
+
+@jit
+def predicted_runs(site: Site, server: int, rows: int) -> tuple[float, float]:
+    """Predicted time in which a free server runs `rows` rows, batch by batch, and its last run, s.
+
+    Deadlines are left out of account.
+    """
+    total_s, last_s = 0.0, 0.0
+    best = formed(site, server, 1 << 62, np.inf)
+    if rows >= best:
+        last_s = predicted_service(site, server, best)
+        total_s = (rows // best) * last_s
+        rows %= best
+    while rows > 0:
+        taken = formed(site, server, rows, np.inf)
+        last_s = predicted_run(site, server, taken)
+        total_s += last_s
+        rows -= taken
+    return total_s, last_s
+
+
+@jit
+def predicted_join(site: Site, server: int, rows: int) -> tuple[float, float]:
+    """Predicted wait and service time of a request of `rows` rows that joins the server now, s.
+
+    Where the server forms batches it is run with the last of those that wait.
+    """
+    if site.queue[server] == 0 or not forms_batches(site, site.server_class[server]):
+        return predicted_wait(site, server), predicted_service(site, server, rows)
+    left_s = 0.0
+    if site.running[server] > 0:
+        left_s = max(0.0, site.ends_s[server] - site.clock_s[0])
+    total_s, last_s = predicted_runs(site, server, site.waiting_rows[server] + rows)
+    return left_s + (total_s - last_s), last_s
 
 
 @jit

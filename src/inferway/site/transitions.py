@@ -10,7 +10,14 @@ from __future__ import annotations
 import numpy as np
 
 from inferway.site.compiled import jit
-from inferway.site.selection import predicted_service, predicted_wait, size_class
+from inferway.site.selection import (
+    forms_batches,
+    predicted_join,
+    predicted_run,
+    predicted_runs,
+    predicted_service,
+    size_class,
+)
 from inferway.site.view import SIZES, Site
 
 
@@ -35,8 +42,7 @@ def narrow(
         in_class = (classes >> k) & 1 != 0
         most_s = np.inf if (lasting >> k) & 1 != 0 else max_wait_s
         for server in range(site.first[k], site.first[k + 1]):
-            service_s = predicted_service(site, server, rows)
-            wait_s = predicted_wait(site, server)
+            wait_s, service_s = predicted_join(site, server, rows)
             fits = (
                 in_class
                 and site.open[server]
@@ -56,6 +62,10 @@ def admit(site: Site, server: int, rows: int) -> None:
     place = (site.head[server] + site.queue[server]) % places
     site.arrived_s[server, place] = now_s
     site.rows[server, place] = rows
+    if forms_batches(site, site.server_class[server]):
+        _admit_to_batch(site, server, rows)
+        join(site, server, places)
+        return
     service_s = predicted_service(site, server, rows)
     site.expected_s[server, place] = service_s
     if site.queue[server] > 0:
@@ -65,6 +75,24 @@ def admit(site: Site, server: int, rows: int) -> None:
         site.ends_s[server] = now_s + service_s
         site.free_s[server] = now_s + service_s
     join(site, server, places)
+
+
+@jit
+def _admit_to_batch(site: Site, server: int, rows: int) -> None:
+    if site.queue[server] > 0:
+        site.waiting_rows[server] += rows
+    else:  # alone, until the server says what it begins
+        site.running[server] = 1
+        site.started_s[server] = site.clock_s[0]
+        site.ends_s[server] = site.clock_s[0] + predicted_run(site, server, rows)
+    _foresee_batches(site, server)
+
+
+@jit
+def _foresee_batches(site: Site, server: int) -> None:
+    """Predict when the server has run all that waits there."""
+    free_s = site.ends_s[server] if site.running[server] > 0 else site.clock_s[0]
+    site.free_s[server] = free_s + predicted_runs(site, server, site.waiting_rows[server])[0]
 
 
 @jit
@@ -107,6 +135,9 @@ def release(site: Site, server: int) -> None:
     """The request in service leaves at the site's time, and the next in the queue starts."""
     now_s = site.clock_s[0]
     places = site.arrived_s.shape[1]
+    if forms_batches(site, site.server_class[server]):
+        _release_from_batch(site, server)
+        return
     # What is left of the queue shifts by how wrong the prediction for this one was.
     site.free_s[server] += now_s - site.ends_s[server]
     site.head[server] = (site.head[server] + 1) % places
@@ -124,12 +155,39 @@ def release(site: Site, server: int) -> None:
 
 
 @jit
+def _release_from_batch(site: Site, server: int) -> None:
+    """The first request leaves: of the run in service, or of those that wait."""
+    now_s, head = site.clock_s[0], site.head[server]
+    site.head[server] = (head + 1) % site.arrived_s.shape[1]
+    if site.running[server] > 0:
+        site.running[server] -= 1
+    else:
+        site.waiting_rows[server] -= site.rows[server, head]
+    if leave(site, server, site.server_class[server]) == 0:
+        site.running[server] = 0
+        site.started_s[server] = np.nan
+        site.ends_s[server] = np.nan
+        site.free_s[server] = now_s
+        return
+    if site.running[server] == 0:
+        site.started_s[server] = np.nan
+    site.ends_s[server] = now_s
+    _foresee_batches(site, server)
+
+
+@jit
 def abandon(site: Site, server: int, position: int) -> None:
     """A queued request leaves without service; `position` >= 1 counts from the one in service."""
     places = site.arrived_s.shape[1]
     head = site.head[server]
     gone = (head + position) % places
-    site.free_s[server] -= site.expected_s[server, gone]
+    batched = forms_batches(site, site.server_class[server])
+    if not batched:
+        site.free_s[server] -= site.expected_s[server, gone]
+    elif position < site.running[server]:
+        site.running[server] -= 1
+    else:
+        site.waiting_rows[server] -= site.rows[server, gone]
     for step in range(position, site.queue[server] - 1):
         here, after = (head + step) % places, (head + step + 1) % places
         site.arrived_s[server, here] = site.arrived_s[server, after]
@@ -138,6 +196,8 @@ def abandon(site: Site, server: int, position: int) -> None:
     site.queue[server] -= 1
     site.in_system[site.server_class[server]] -= 1
     site.open[server] = site.healthy[server]
+    if batched:
+        _foresee_batches(site, server)
 
 
 @jit
@@ -189,22 +249,25 @@ def measure(site: Site, server: int, rows: int, service_s: float) -> None:
 
     Each quantile moves by a step in its logarithm, up where the time was longer and down where it
     was shorter, in the proportion that holds it at its level (Robbins and Monro,
-    doi 10.1214/aoms/1177729586); the step falls from 1 to a fiftieth, so that it forgets. Larger
+    doi 10.1214/aoms/1177729586); the step falls from 1 to a fiftieth, so that it forgets. A run
+    between two sizes counts for the larger, with the time that would predict it. Larger
     sizes not seen yet move along: a batch keeps the part of its rows' single times that it is
     known to take. Of a request that took several runs, one is learned, of the mean time of its
     rows. The class's rate follows the medians of its servers at one row.
     """
-    size = size_class(min(rows, site.most_rows[server]))
-    row_s = service_s / rows
+    run_rows = min(rows, site.most_rows[server])
+    size, run_s = size_class(run_rows), run_rows * (service_s / rows)
     count = site.measured[server, size]
     median_s, high_s = site.row_s[server, size], site.slow_s[server, size]
+    at_median_s = _row_of(site.row_s, server, run_rows, run_s)
+    at_high_s = _row_of(site.slow_s, server, run_rows, run_s)
     if count == 0:
-        site.row_s[server, size] = row_s
-        site.slow_s[server, size] = row_s
+        site.row_s[server, size] = at_median_s
+        site.slow_s[server, size] = at_high_s
     else:
         step = max(0.02, 1.0 / (1.0 + count))
-        _towards(site.row_s, server, size, row_s, 0.5, step)
-        _towards(site.slow_s, server, size, row_s, 0.95, step)
+        _towards(site.row_s, server, size, at_median_s, 0.5, step)
+        _towards(site.slow_s, server, size, at_high_s, 0.95, step)
     site.measured[server, size] = count + 1
     for larger in range(size + 1, SIZES):
         if site.measured[server, larger] > 0:
@@ -213,6 +276,18 @@ def measure(site: Site, server: int, rows: int, service_s: float) -> None:
         _follow(site.slow_s, server, larger, high_s, site.slow_s[server, size])
     if size == 0:
         _set_rate(site, site.server_class[server])
+
+
+@jit
+def _row_of(times_s: np.ndarray, server: int, rows: int, run_s: float) -> float:
+    """Time of a row in a run of the size that such a run counts for, had that been as slow, s."""
+    size = size_class(rows)
+    full = 1 << size
+    if rows >= full:
+        return run_s / rows
+    half = full >> 1
+    half_s = half * times_s[server, size - 1]
+    return max(half_s + (run_s - half_s) * (half / (rows - half)), half_s / 4.0) / full
 
 
 @jit
@@ -232,6 +307,12 @@ def shift_services(site: Site, low: int, high: int, by_s: float, least_s: float)
             row_s, slow_s = site.row_s[server, size] * rows, site.slow_s[server, size] * rows
             site.row_s[server, size] = _shifted(row_s, by_s, least_s) / rows
             site.slow_s[server, size] = _shifted(slow_s, by_s, least_s) / rows
+        if forms_batches(site, site.server_class[server]):
+            if site.running[server] > 0:
+                site.ends_s[server] += by_s
+            if site.queue[server] > 0:
+                _foresee_batches(site, server)
+            continue
         for offset in range(site.queue[server]):
             place = (site.head[server] + offset) % places
             before_s = site.expected_s[server, place]
@@ -279,6 +360,8 @@ def _towards(
 @jit
 def ready(site: Site, server: int) -> None:
     """Before one joins the server, or its first leaves: where it waits, that could start now."""
+    if forms_batches(site, site.server_class[server]):
+        return  # what waits is not predicted one by one
     if site.queue[server] > 0 and np.isnan(site.started_s[server]):
         now_s, all_s = site.clock_s[0], site.free_s[server] - site.ends_s[server]
         site.started_s[server] = now_s
@@ -297,6 +380,9 @@ def begin_batch(site: Site, server: int, taken: int) -> None:
         return
     now_s, places = site.clock_s[0], site.arrived_s.shape[1]
     head = site.head[server]
+    if forms_batches(site, site.server_class[server]):
+        _run_batch(site, server, taken)
+        return
     rows = site.rows[server, head]
     if site.expected_s[server, head] == 0.0:  # it was to be served along with another
         site.expected_s[server, head] = predicted_service(site, server, rows)
@@ -321,3 +407,19 @@ def begin_batch(site: Site, server: int, taken: int) -> None:
         site.started_s[server] = now_s
         site.ends_s[server] = now_s + predicted_service(site, server, rows)
     site.free_s[server] = site.ends_s[server] + ahead_s
+
+
+@jit
+def _run_batch(site: Site, server: int, taken: int) -> None:
+    """As `begin_batch`, where what waits is known by its rows."""
+    now_s, head, places = site.clock_s[0], site.head[server], site.arrived_s.shape[1]
+    rows = 0
+    for offset in range(site.running[server]):  # what was to be run until now waits again
+        site.waiting_rows[server] += site.rows[server, (head + offset) % places]
+    for offset in range(taken):
+        rows += site.rows[server, (head + offset) % places]
+    site.waiting_rows[server] -= rows
+    site.running[server] = taken
+    site.started_s[server] = now_s if taken > 0 else np.nan
+    site.ends_s[server] = now_s + (predicted_run(site, server, rows) if taken > 0 else 0.0)
+    _foresee_batches(site, server)

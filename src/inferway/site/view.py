@@ -26,9 +26,10 @@ HOLD = -2  # Decision: the request waits in the site's central queue
 # above 2**63 costs a compiled call 30 us more.
 ALL_CLASSES = -1
 MAX_CLASSES = 62
-SIZES = 8  # Sizes of request that service times are kept for: 1, 2, 3-4, 5-8, ... rows, S of them.
+SIZES = 8  # Sizes of run that service times are kept for: 1, 2, 4, 8, ... rows, S of them
 RUN_ROWS = 64  # Rows of one run of a model, where nothing says it
 WHOLE = 1 << 62  # Rows of one run where a request is never divided
+MOST_SIZES = 64  # Sizes of batches that a class forms, at most
 
 # Kinds of event: sent to a server, answered, left without an answer (a dispatch undone).
 DISPATCHED, COMPLETED, WITHDRAWN = 0, 1, 2
@@ -52,8 +53,8 @@ class Site(NamedTuple):
     arrived_s: Floats  # (n, B) arrival time by place in the buffer
     rows: Ints  # (n, B) rows of each request by place in the buffer
     expected_s: Floats  # (n, B) service time predicted at admission by place in the buffer, s
-    # (n, S) predicted service time of one row by the request's size (see `size_class`), s: the
-    # profile's, or the running median of what was measured.
+    # (n, S) predicted service time of one row in a run of 1, 2, 4, ... rows, s: the profile's, or
+    # the running median of what was measured. Between these, a run's time is linear in its rows.
     row_s: Floats
     slow_s: Floats  # (n, S) the same, its running 0.95 quantile
     measured: Ints  # (n, S) services measured; all 0 where the world does not measure
@@ -64,7 +65,6 @@ class Site(NamedTuple):
     # Which servers are idle.
     idle: Ints  # (K,) healthy idle servers
     busy: Ints  # (K,) servers with a request in service
-    in_system: Ints  # (K,) requests at the servers, those in service included
     # (n,) ``idle_server[first[k] : first[k] + idle[k]]`` are the idle servers of class k; the
     # others of the class stand behind them.
     idle_server: Indices
@@ -76,6 +76,14 @@ class Site(NamedTuple):
     target: Floats  # (1,) accuracy target; 0 where none is set
     balance: Floats  # (1,) running sum of (accuracy - target) over dispatched answers
     held: Ints  # (1,) requests in the central queue
+    # Behind the others, which kernels reach the sooner.
+    in_system: Ints  # (K,) requests at the servers, those in service included
+    # Batches of rows that servers of a class form, and what is known of those at a server. Where a
+    # class forms none, its only size is 1, and the last two stay 0.
+    sizes: Ints  # (K, MOST_SIZES) increasing, 0 behind the last
+    pads: Flags  # (K,) whether rows that fill no size are run as the next one
+    running: Ints  # (n,) requests of the run in service; 0 where the server waits for more
+    waiting_rows: Ints  # (n,) rows of the requests behind these
 
 
 class Request(NamedTuple):
@@ -101,6 +109,9 @@ class Event(NamedTuple):
     counted: bool  # Whether the accuracy balance moved with it (pinned requests do not move it)
     wait_s: float  # Time in the queue: predicted when dispatched, actual when completed
     service_s: float  # Service time: predicted when dispatched, actual when completed
+    # Rows of the run that took so long, when completed; 0 where another request of the same run has
+    # said it.
+    run_rows: int = 0
 
 
 def empty_site(fleet: Fleet, target: float | None, places: int) -> Site:
@@ -143,6 +154,10 @@ def empty_site(fleet: Fleet, target: float | None, places: int) -> Site:
         slow_s=np.repeat(1.0 / fleet.rate, fleet.count)[:, None].repeat(SIZES, axis=1),
         measured=np.zeros((servers, SIZES), np.int64),
         most_rows=np.full(servers, RUN_ROWS, np.int64),
+        sizes=np.eye(1, MOST_SIZES, dtype=np.int64).repeat(classes, axis=0),
+        pads=np.zeros(classes, np.bool_),
+        running=np.zeros(servers, np.int64),
+        waiting_rows=np.zeros(servers, np.int64),
         healthy=np.ones(servers, np.bool_),
         open=np.ones(servers, np.bool_),
         idle=fleet.count.astype(np.int64),

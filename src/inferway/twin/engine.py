@@ -258,7 +258,7 @@ class GeneralEngine(SiteEngine):
             future=event_list.rings(fleet)
             if kind == "ordered"
             else event_list.heap(4 * servers + len(changes) + 64),
-            laws=laws(scenario.service, batches, ruled=not rules.pulls),
+            laws=laws(scenario.service, batches),
             serving=state.empty_serving(servers),
             waiting=state.empty_waiting(servers, 1024),
             tally=self.tally,

@@ -12,12 +12,12 @@ import numpy as np
 from inferway.deployment import Batch, PolicySpec, ServiceTime
 from inferway.deployment.policies import scheduled_dispatch, spec_of
 from inferway.deployment.workloads import Arrivals, PhasedArrivals
-from inferway.dispatch.batching import column_of, foresee
+from inferway.dispatch.batching import foresee, row_times
 from inferway.dispatch.bounds import max_rate
 from inferway.dispatch.contract import takes
 from inferway.scheduling import Conditions, Controller, controller_of
 from inferway.site.fleet import Fleet, fleet_of
-from inferway.site.view import SIZES, Site, empty_site
+from inferway.site.view import Site, empty_site
 from inferway.workload import mean_rate, phases_of
 
 if TYPE_CHECKING:
@@ -170,10 +170,9 @@ class Scenario:
         for variant, times_s in self.measured_s.items():
             k = self.fleet.variants.index(variant)
             servers = slice(int(self.fleet.first[k]), int(self.fleet.first[k + 1]))
-            for size, (median_s, slow_s) in sorted(times_s.items()):
-                beyond = slice(column_of(size), SIZES)
-                site.row_s[servers, beyond] = median_s / size
-                site.slow_s[servers, beyond] = slow_s / size
+            for column, of_site in enumerate((site.row_s, site.slow_s)):
+                run_s = {size: times_s[size][column] for size in sorted(times_s)}
+                of_site[servers] = row_times(run_s)
             site.rate[k] = 1.0 / times_s[1][0]
         return site
 

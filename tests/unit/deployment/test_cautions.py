@@ -128,7 +128,22 @@ def test_batches_serve_more(write: Write, rate: int, most: int, found: list[str]
     text = ladder(more=f"workload: {{t: {{arrivals: {{process: poisson, rate: {rate}/s}}}}}}\n")
     batch = f"batch: {{sizes: [2, 4, 8], service: [18.4 ms, 20 ms, 1 s], max: {most}}}"
     text = text.replace("{accuracy: 0.7", f"{{{batch}, accuracy: 0.7")
-    assert [kind for kind, _ in kinds(write, text)] == found
+    slow = ["slow-batch-size"] if most == 8 else []
+    assert [kind for kind, _ in kinds(write, text)] == slow + found
+
+
+def test_sizes_that_serve_no_more_than_smaller_ones_are_named(write: Write) -> None:
+    batch = "batch: {sizes: [1, 2, 3, 4, 8], service: [10 ms, 20 ms, 25 ms, 40 ms, 60 ms]}"
+    found = check(load(write(ladder().replace("{accuracy: 0.7", f"{{{batch}, accuracy: 0.7"))))
+    assert [(one.kind, one.line, one.message) for one in found] == [
+        (
+            "slow-batch-size",
+            5,
+            f"size {size} serves 100/s, no more than size {than} with {per_s}/s, so no batch of "
+            f"{size} is formed",
+        )
+        for size, than, per_s in ((2, 1, 100), (4, 3, 120))
+    ]
 
 
 @pytest.mark.parametrize(

@@ -412,8 +412,8 @@ MISTAKES: list[tuple[str, str]] = [
         '6: dispatch.rate: 5 has no unit; write a rate such as "120/s"',
     ),
     (
-        after("dispatch: {policy: deadline, margin: 0.5}\n"),
-        "6: dispatch.margin: must be 1 or more, not 0.5",
+        after("dispatch: {policy: deadline, margin: -0.5}\n"),
+        "6: dispatch.margin: must be 0 or more, not -0.5",
     ),
     (
         after("dispatch: {policy: './mine.py:Cheapest'}\n"),

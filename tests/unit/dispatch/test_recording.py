@@ -162,7 +162,7 @@ def test_a_folder_in_use_and_a_folder_without_are_refused(tmp_path: Path) -> Non
     assert recordings(tmp_path) == [tmp_path / "run"]
     head = tmp_path / "run" / "recording.json"
     head.write_text(json.dumps({**json.loads(head.read_text()), "schema": 99}))
-    with pytest.raises(ValueError, match="is not a recording of schema 3"):
+    with pytest.raises(ValueError, match="is not a recording of schema 4"):
         replay(tmp_path / "run")
 
 
@@ -436,9 +436,9 @@ def test_batches_are_predicted_in_a_replay_as_they_were(tmp_path: Path) -> None:
         recording.arrive(0.0, 1)
     assert recording.pull(0, 0.0, 1) == (0, 1)
     recording.begin(0, 3, 0.0)
-    # Three together take 0.15 s, and one after the other 0.3 s: these two tell them apart.
-    assert recording.arrive(0.0, 1, 0.24) == -1
-    assert recording.arrive(0.0, 1, 0.26) == 0
+    # Three together take 0.2 s, and one after the other 0.3 s: these two tell them apart.
+    assert recording.arrive(0.0, 1, 0.29) == -1
+    assert recording.arrive(0.0, 1, 0.31) == 0
     for measured in (3, -1, -1):
         recording.finish(0, 0.2, 0.15, measured)
     recording.begin(0, 0, 0.2)

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from doubling import LIMIT_S, SIGNATURE, Gate, One, give
 
+from inferway.deployment import Batch
 from inferway.dispatch import Dispatcher
 from inferway.dispatch.alias import set_routing
-from inferway.dispatch.batching import Rule
+from inferway.dispatch.batching import Rule, foresee
 from inferway.dispatch.replay import replay
 from inferway.live import Outcome, Pool, PoolOptions, TaskSite
 from inferway.live.errors import WarmUpError
@@ -40,7 +41,10 @@ def site_of(
     if policy == "alias":
         ones = np.ones(1, np.int64)
         set_routing(made.policy, made.policy.probabilities, least * ones, most * ones)
-    rules = [Rule(SIZES, least, most)]
+    extra = {name: options.pop(name) for name in ("pad", "wait_s") if name in options}
+    rules = [Rule(SIZES, least, most, **extra)]
+    # Batches are worth it.
+    foresee(made.site, [Batch(SIZES, (0.01, 0.01, 0.01), pad=rules[0].pad)])
     return TaskSite.of(
         Pool("task", signature, made, gates, PoolOptions(target=0.8, rules=rules, **options))
     )
@@ -108,7 +112,7 @@ def test_a_server_waits_for_the_smallest_batch(run: Any, patient: Any, policy: s
         view = site.pool.dispatcher.site
         assert np.isnan(view.started_s[0])
         # As if the first could start now.
-        assert site.pool.servers.wait_s(0) == pytest.approx(2 / 100)
+        assert site.pool.servers.idle_s(1) == pytest.approx(2 / 100)
         give(site, ones[2])
         assert await ones[0].answer() == [[2.0, 2.0]]
         assert gate.seen() == [3]
@@ -130,8 +134,8 @@ def test_rows_count_and_a_larger_request_is_run_by_itself(run: Any) -> None:
         gate.opened.set()
         for number, one in enumerate(ones):
             assert await one.answer() == [[2.0 * number] * 2] * rows[number]
-        # Five ask for fourteen rows: five rows are the most, and two requests fit.
-        assert gate.seen() == [4, 2, 7, 1]
+        # Five ask for fourteen rows: five are the most, and two requests fit; seven are two runs.
+        assert gate.seen() == [4, 2, 5, 2, 1]
         assert is_empty(site)
         await site.stop()
 
@@ -212,7 +216,7 @@ def test_who_waits_for_a_batch_has_a_deadline_all_the_same(run: Any, patient: An
         await patient.let(5.1)
         assert ones[0].outcome is Outcome.EXPIRED
         assert np.isnan(site.pool.dispatcher.site.started_s[0])
-        assert site.pool.servers.wait_s(0) == pytest.approx(1 / 100)
+        assert site.pool.servers.idle_s(1) == pytest.approx(1 / 100)
         give(site, *ones[2:])
         for one in ones[1:]:
             await one.answer()
@@ -424,5 +428,59 @@ def test_a_replay_of_batches_decides_the_same(run: Any, tmp_path: Path, policy: 
         assert (found.batches > 50) is (policy == "alias")
         sizes = {one.request.together[0] for one in ones}
         assert {1, 2} <= sizes
+
+    run(main())
+
+
+def test_rows_that_fill_no_size_are_padded(run: Any) -> None:
+    async def main() -> None:
+        gate = Gate()
+        site = site_of(gate, policy="fastest-only", pad=True)
+        await opened(site, gate)
+        ones = [One(float(value)) for value in range(5)]
+        give(site, *ones)
+        assert await asyncio.to_thread(gate.runs.get, True, LIMIT_S) == 1
+        gate.opened.set()
+        # Four wait, and are run as five; each gets its own row, and nobody the fifth.
+        for value, one in enumerate(ones):
+            assert await one.answer() == [[2.0 * value] * 2]
+        assert gate.seen() == [5]
+        stats = site.stats
+        assert (stats.total_rows, stats.batch_rows) == (5, [1 + 5])
+        # What was measured counts for the size that was run.
+        assert site.pool.dispatcher.site.measured[0, :4].tolist() == [1, 0, 0, 1]
+        assert is_empty(site)
+        await site.stop()
+
+    run(main())
+
+
+def test_a_batch_waits_for_more_and_no_longer_than_it_may(run: Any, patient: Any) -> None:
+    async def main() -> None:
+        gate = Gate()
+        site = site_of(gate, policy="fastest-only", wait_s=2.0, now=patient.time)
+        await opened(site, gate)
+        gate.opened.set()
+        ones = [One(float(value)) for value in range(5)]
+        for one in ones:
+            one.request.received_s = patient.time()
+        give(site, *ones[:4])
+        await patient.let(1.9)
+        assert gate.seen() == []
+        await patient.let(0.2)
+        for one in ones[:4]:
+            await one.answer()
+        assert gate.seen() == [3, 1]
+        # The first one's deadline ends the wait before that.
+        ones[4].request.received_s = patient.time()
+        ones[4].request.deadline_s = patient.time() + 0.5
+        give(site, ones[4])
+        await patient.let(0.4)
+        assert gate.seen() == []
+        await patient.let(0.095)
+        await ones[4].answer()
+        assert gate.seen() == [1]
+        assert is_empty(site)
+        await site.stop()
 
     run(main())

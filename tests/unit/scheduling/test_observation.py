@@ -69,7 +69,7 @@ def test_the_workload_is_seen_where_the_layout_says_so(fleet: Fleet) -> None:
 def test_batches_in_service(fleet: Fleet) -> None:
     dispatcher = busy(fleet)
     site = dispatcher.site
-    site.expected_s[2, 1] = 0.0  # served along with the first
+    site.running[2] = 2
     layout = layout_of(
         counts=fleet.count,
         service_s=SERVICE_S,

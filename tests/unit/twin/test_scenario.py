@@ -75,12 +75,14 @@ def test_batches_are_predicted_as_live(scenario: Scenario) -> None:
     site = batched.site(0.7, 1)
     assert site.rate.tolist() == [2.0, pytest.approx(1 / 1.5)]
     assert site.row_s[1].tolist() == [0.5] * 8
-    assert site.row_s[2, :4].tolist() == [1.5, 1.5, 1.0, 1.0]
+    # Linear between the two, and three in a row beyond: 1.5, 2.25, 3.75 s for 1, 2, 4 requests.
+    assert site.row_s[2, :4].tolist() == [1.5, 1.125, 0.9375, 0.9375]
+    assert site.sizes[1, :3].tolist() == [1, 3, 0]
     measured = replace(batched, measured_s={"good": {3: (6.0, 9.0), 1: (4.0, 5.0)}})
     site = measured.site(0.7, 1)
     assert site.rate.tolist() == [2.0, 0.25]
-    assert site.row_s[2, :4].tolist() == [4.0, 4.0, 2.0, 2.0]
-    assert site.slow_s[4, :4].tolist() == [5.0, 5.0, 3.0, 3.0]
+    assert site.row_s[2, :4].tolist() == [4.0, 2.5, 1.75, 1.75]
+    assert site.slow_s[4, :4].tolist() == [5.0, 3.5, 2.75, 2.75]
     with pytest.raises(ValueError, match="good was measured at batches alone"):
         replace(batched, measured_s={"good": {3: (6.0, 9.0)}})
 

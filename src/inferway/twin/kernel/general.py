@@ -16,7 +16,7 @@ from inferway.dispatch.steps import NO_SERVER, decide
 from inferway.site.compiled import jit
 from inferway.site.draw import exponential, step, word
 from inferway.site.handle import handle
-from inferway.site.selection import predicted_service
+from inferway.site.selection import formed, forms_batches, predicted_run, predicted_service
 from inferway.site.transitions import set_health
 from inferway.site.view import ALL_CLASSES, COMPLETED, DISPATCHED, HOLD, REJECT, WITHDRAWN, Event
 from inferway.twin.kernel.event_list import crowded, next_s, put, take
@@ -188,7 +188,7 @@ def _join(world: World, server: int, arrived_s: float, phase: int, now_s: float)
     site.balance[0] += site.accuracy[k] - world.targets[phase]
     if phase >= 0:
         world.tally.sent[phase, k] += 1
-    learn(world.bound.policy, site, Event(DISPATCHED, server, 1, True, wait_s, service_s))
+    learn(world.bound.policy, site, Event(DISPATCHED, server, 1, True, wait_s, service_s, 0))
     if world.serving.batch[server] == 0:
         _start(world, server, k, now_s)
 
@@ -198,7 +198,7 @@ def _start(world: World, server: int, k: int, now_s: float) -> None:
     """Let a free server take what the policy says, or the file's rule for batches."""
     site, rules, serving = world.bound.site, world.rules, world.serving
     most = world.laws.size.shape[1] - 1
-    wanted = most
+    wanted = 0
     if rules.pulls and site.queue[server] > 0:
         world.states[0] = step(world.states[0])
         dropped, wanted = pull(world.bound.policy, site, server, word(world.states[0]))
@@ -210,19 +210,39 @@ def _start(world: World, server: int, k: int, now_s: float) -> None:
             if first + rules.deadline_s >= now_s:
                 break
             _drop(world, server, k, now_s)
-    taken = world.laws.size[k, max(0, min(wanted, site.queue[server], most))]
+    if rules.pulls:
+        taken, until_s = world.laws.size[k, max(0, min(wanted, site.queue[server], most))], np.inf
+    else:
+        taken, until_s = _formed(world, server, k, now_s)
     if taken > 0:
         time_s, world.states[1] = draw(world.laws, k, taken, world.states[1])
         serving.started_s[server] = now_s
         serving.ends_s[server] = now_s + time_s
         put(world.future, k, server, now_s + time_s)
-    elif rules.expires and site.queue[server] > 0 and serving.ends_s[server] == np.inf:
-        # Nothing else may happen here until the first one's deadline has passed.
-        first = world.waiting.arrived_s[world.waiting.first[server]]
-        serving.ends_s[server] = np.nextafter(first + rules.deadline_s, np.inf)
-        put(world.future, k, server, serving.ends_s[server])
+    elif until_s < serving.ends_s[server]:  # nothing else may happen here until then
+        serving.ends_s[server] = until_s
+        put(world.future, k, server, until_s)
     begin(world.upkeep, site, server, taken)
     serving.batch[server] = taken
+
+
+@jit
+def _formed(world: World, server: int, k: int, now_s: float) -> tuple[int, float]:
+    """Requests that a free server takes by the file's rule; where none, until when it waits, s."""
+    site, laws, rules = world.bound.site, world.laws, world.rules
+    waiting = site.queue[server]
+    if waiting == 0 or not forms_batches(site, k):
+        return min(waiting, 1), np.inf
+    first_s = world.waiting.arrived_s[world.waiting.first[server]]
+    latest_s = first_s + rules.deadline_s if rules.drops else np.inf
+    if waiting < laws.smallest[k]:  # until the first one's deadline has passed
+        return 0, np.nextafter(latest_s, np.inf) if rules.expires else np.inf
+    taken = formed(site, server, min(waiting, laws.largest[k]), latest_s - now_s)
+    if laws.wait_s[k] > 0.0 and taken < formed(site, server, laws.largest[k], np.inf):
+        until_s = min(first_s + laws.wait_s[k], latest_s - predicted_run(site, server, taken))
+        if now_s < until_s:
+            return 0, until_s
+    return taken, np.inf
 
 
 @jit
@@ -237,6 +257,7 @@ def _complete(world: World, server: int, now_s: float) -> None:
     taken = serving.batch[server]
     serving.batch[server] = 0
     serving.ends_s[server] = np.inf
+    untold = taken  # the run's service time is told once
     for _ in range(taken):
         entry = pop(world.waiting, server)
         arrived_s, phase = world.waiting.arrived_s[entry], world.waiting.phase[entry]
@@ -246,7 +267,8 @@ def _complete(world: World, server: int, now_s: float) -> None:
         late = now_s > arrived_s + world.rules.deadline_s
         _leave(world, arrived_s, phase, started_s, now_s, server, LATE if late else ANSWERED)
         wait_s, service_s = started_s - arrived_s, now_s - started_s
-        event = Event(COMPLETED, server, 1, True, wait_s, service_s)
+        event = Event(COMPLETED, server, 1, True, wait_s, service_s, untold)
+        untold = 0
         learn(world.bound.policy, site, event)
     if site.queue[server] > 0:
         _start(world, server, k, now_s)
@@ -270,7 +292,7 @@ def _withdraw(world: World, server: int, k: int, now_s: float) -> tuple[float, i
     site.balance[0] -= site.accuracy[k] - world.targets[phase]
     if phase >= 0:
         world.tally.sent[phase, k] -= 1
-    learn(world.bound.policy, site, Event(WITHDRAWN, server, 1, True, 0.0, 0.0))
+    learn(world.bound.policy, site, Event(WITHDRAWN, server, 1, True, 0.0, 0.0, 0))
     return arrived_s, phase
 
 

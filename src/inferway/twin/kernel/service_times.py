@@ -29,32 +29,33 @@ class Laws(NamedTuple):
     shape: Floats
     samples: Floats  # Measured times over their mean, the classes' one behind the other
     first: Ints  # (K + 1,) first sample of each class
-    # (K, B + 1) the batch that is served where so many requests are taken, the largest offered; or
-    # where so many wait, by the file's rule.
+    # (K, B + 1) the batch that is served where so many requests are taken, the largest offered.
     size: Ints
-    batch_s: Floats  # (K, B + 1) mean service time of a batch of a size that is offered, s
+    # (K, B + 1) mean service time of a batch, s: of the size that so many fill, or are padded to.
+    batch_s: Floats
+    # (K,) the file's rule: requests below which a server waits for more, the most that it takes,
+    # and how long after its first came a batch waits that could be larger, s.
+    smallest: Ints
+    largest: Ints
+    wait_s: Floats
 
 
-def laws(
-    service: Sequence[ServiceTime], batches: Sequence[Batch | None], *, ruled: bool = False
-) -> Laws:
-    """The laws of the classes of a fleet, in its order.
-
-    With `ruled`, batches are formed by the file's rule, and not by who says how many are taken.
-    """
+def laws(service: Sequence[ServiceTime], batches: Sequence[Batch | None]) -> Laws:
+    """The laws of the classes of a fleet, in its order."""
     largest = max((batch.sizes[-1] for batch in batches if batch is not None), default=1)
     size = np.zeros((len(service), largest + 1), np.int64)
     batch_s = np.zeros((len(service), largest + 1))
     samples: list[Floats] = []
+    rules = [rule_of(batch) for batch in batches]
     for k, (time, batch) in enumerate(zip(service, batches, strict=True)):
         offered = {1: time.mean_s}
         if batch is not None:
             offered |= dict(zip(batch.sizes, batch.service_s, strict=True))
-        rule = rule_of(batch)
+        rule = rules[k]
         for taken in range(1, largest + 1):
-            fitting = rule.rounded(taken)
-            batch_s[k, taken] = offered[fitting]
-            size[k, taken] = rule.rounded(rule.take(taken)) if ruled else fitting
+            size[k, taken] = fitting = rule.rounded(taken)
+            beyond = min((one for one in rule.sizes if one >= taken), default=fitting)
+            batch_s[k, taken] = offered[beyond if rule.pad else fitting]
         samples.append(np.array(time.samples_s) / time.mean_s)
     return Laws(
         kind=np.array([KINDS.index(time.distribution) for time in service], np.int64),
@@ -63,6 +64,9 @@ def laws(
         first=np.cumsum([0, *map(len, samples)]),
         size=size,
         batch_s=batch_s,
+        smallest=np.array([rule.smallest for rule in rules], np.int64),
+        largest=np.array([rule.largest for rule in rules], np.int64),
+        wait_s=np.array([rule.wait_s for rule in rules]),
     )
 
 

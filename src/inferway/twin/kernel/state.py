@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from inferway.site.compiled import either, jit
-from inferway.site.selection import predicted_service, predicted_wait
+from inferway.site.selection import predicted_join
 from inferway.site.transitions import admit, begin_batch, join, leave, ready, release
 from inferway.site.view import Floats, Indices, Ints, Site
 
@@ -236,7 +236,7 @@ def _begin_times(upkeep: Any, site: Site, server: int, taken: int) -> None:
 
 
 def _foreseen_times(upkeep: Any, site: Site, server: int) -> tuple[float, float]:
-    return predicted_wait(site, server), predicted_service(site, server, 1)
+    return predicted_join(site, server, 1)
 
 
 # ``enter(upkeep, site, server, places)``: a request joins the server; its class.

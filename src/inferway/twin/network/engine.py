@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from heapq import heappop, heappush
 from itertools import count
 from typing import Any
@@ -135,6 +136,7 @@ class Engine:
 
     def _put(self, server: NodeServer, request: NetworkRequest) -> None:
         server.pool.in_flight += 1
+        request.came_s = self.now_s
         if server.busy is None and not server.pool.batches:
             self._begin(server, request)
             return
@@ -150,17 +152,29 @@ class Engine:
         queue, pool, now_s = server.queue, server.pool, self.now_s
         if server.busy is not None or not queue:
             return
-        drop, take = 0, server.rule.take(len(queue))
-        if pool.dispatcher.pulls:
+        rule, pulls = server.rule, pool.dispatcher.pulls
+        drop, take = 0, 0 if len(queue) < rule.smallest else rule.largest
+        if pulls:
             drop, take = pool.dispatcher.pull(server.index, now_s, ~queue[0].draw)
         for _ in range(min(drop, len(queue))):
             self._drop(server, queue.popleft())
         while queue and pool.drops and queue[0].deadline_s < now_s:
             self._drop(server, queue.popleft())
-        if take <= 0 and (self._draining or pool.heir is not None):
+        hurried = self._draining or pool.heir is not None
+        if take <= 0 and hurried:
             take = len(queue)
-        fitting = server.rule.rounded(min(take, len(queue)))
-        if fitting:
+        take, until_s = min(take, len(queue)), -np.inf
+        fitting = rule.rounded(take)
+        if fitting and not pulls:
+            form, latest_s = partial(pool.dispatcher.form, server.index), np.inf
+            if pool.drops:
+                latest_s = queue[0].deadline_s
+            batch, until_s = rule.form(form, take, now_s, queue[0].came_s, latest_s)
+            fitting = batch.rows
+        if until_s > now_s and not hurried:
+            pool.dispatcher.begin(server.index, 0, now_s)
+            self.after(until_s - now_s, self._take, server)
+        elif fitting:
             server.members = [queue.popleft() for _ in range(fitting)]
             pool.dispatcher.begin(server.index, fitting, now_s)
             self._begin(server, server.members[0])

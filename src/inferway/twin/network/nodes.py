@@ -148,6 +148,7 @@ class NetworkRequest:
     slot: int  # In which it entered
     deadline_s: float
     draw: int
+    came_s: float = 0.0  # To the server where it is
     server: Any = None  # At its entry: an instance, or a virtual server that forwards
     there: NodeServer | None = None  # Where it was forwarded to
     refused: bool = False  # Whether some node has refused it already
