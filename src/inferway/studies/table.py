@@ -28,6 +28,7 @@ STUDIES = {
     "energy": "queueing.priced",
     "priced-limits": "queueing.priced",
     "promise": "queueing.promise",
+    "batches": "queueing.batches",
     "placement-tiers": "placement.tiers",
     "placement-alpha": "placement.gain",
     "placement-gain": "placement.gain",

@@ -55,6 +55,11 @@ VERDICTS = {
     "small-optimum": {"On a very small site the LP": True},
     "energy": {"TAD-OP, which knows no budget, overspends": True},
     "priced-limits": {},
+    "promise": {
+        "priced (ours) keeps its promise": True,
+        "After a burst, an outage or a raised target the balance of priced": True,
+    },
+    "batches": {"Batches serve more": True, "Waiting for more costs time": True},
     "placement-tiers": {
         "At alpha = 3 INFIDA allocates a considerable amount of small models": True,
         "The repository runs the second most accurate": True,

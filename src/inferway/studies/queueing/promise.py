@@ -349,7 +349,7 @@ def _claims(settings: PromiseSettings, results: Results) -> list[Claim]:
             if policy in settings.policies
         ),
         *_slower(results),
-        _waits(results),
+        *([_waits(results)] if "tad" in settings.policies else []),
         *(
             _recovers(results, policy, limit)
             for policy, limit in (("priced", "at least 95 %"), ("dual-ascent", "at most 80 %"))
