@@ -21,7 +21,7 @@ from inferway.site.selection import predicted_run
 from inferway.site.view import Floats, Ints
 
 LEVEL = 0.95  # Of the running quantile
-MARGIN = 1.5
+MARGIN = 1.0
 _LEAST_STEP = 0.02
 # Times that differ by less are equal: they are sums, and their rounding must not decide.
 _TIE_S = 1e-9

@@ -289,7 +289,7 @@ BOUND = Study(
     figure=_belief_figure,
     claims=_belief_claims,
     departures=(
-        "`deadline` learns service times and takes 1.5 times their 95th percentile; set beliefs "
+        "`deadline` learns service times and adds their spread, 95th percentile less mean; beliefs "
         "take the mean times a factor and learn nothing.",
     ),
     code=(*CODE, "studies/scheduling/rules.py"),

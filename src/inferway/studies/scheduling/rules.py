@@ -6,7 +6,7 @@ has; `Believed` is `deadline` with set beliefs about service times: what a wrong
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -57,6 +57,15 @@ class Believed(Deadline):
     """`deadline` that keeps believing its margin times the fleet's mean service times."""
 
     __slots__ = ()
+
+    @classmethod
+    def build(
+        cls, fleet: Fleet, *, target: float | None, rate_per_s: float | None, margin: float = 1.0
+    ) -> Self:
+        """Believe in times longer by this factor, and in no spread."""
+        policy = super().build(fleet, target=target, rate_per_s=rate_per_s, margin=0.0)
+        policy.mean[:] = margin
+        return policy
 
     def learn(self, site: Site, event: Event) -> None:
         """Nothing."""

@@ -60,7 +60,8 @@ def test_beliefs_decide_as_deadline_does():
     random = np.random.default_rng(2)
     for factor in (1.0, 1.5):
         believed = Believed.build(FLEET, margin=factor, **BUILT)
-        own = Deadline.build(FLEET, margin=factor, **BUILT)
+        own = Deadline.build(FLEET, **BUILT)
+        own.mean[:] = factor
         for _ in range(200):
             site = site_with(random.integers(0, 10, 4))
             busy = site.queue > 0
@@ -68,4 +69,4 @@ def test_beliefs_decide_as_deadline_does():
             site.started_s[busy] = 1.0 - random.uniform(0, 0.05, int(busy.sum()))
             asked = request(site, deadline_s=1.0 + random.uniform(0.01, 0.4))
             assert believed.choose(site, asked, 0) == own.choose(site, asked, 0)
-            believed.learn(site, Event(COMPLETED, 0, 1, True, 0.0, 0.5))
+            believed.learn(site, Event(COMPLETED, 0, 1, True, 0.0, 0.5, 1))
