@@ -92,7 +92,8 @@ class RetryBudget:
 
     def earn(self) -> None:
         """Count a request."""
-        self._left = min(self._most, self._left + self._share)
+        left = self._left + self._share
+        self._left = left if left < self._most else self._most
 
     def spend(self) -> bool:
         """Tell whether a request may be retried."""

@@ -7,7 +7,7 @@ parameters, unknown ones make the decoder stop, so that somebody looks at them:
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
@@ -24,6 +24,9 @@ class TensorParameters(msgspec.Struct, gc=False, forbid_unknown_fields=True):
     shared_memory_region: str | None = None
 
 
+NO_DATA: Final = msgspec.Raw()
+
+
 class InputMessage(msgspec.Struct, gc=False):
     """One input; `data` stays undecoded until its datatype has been checked."""
 
@@ -31,7 +34,7 @@ class InputMessage(msgspec.Struct, gc=False):
     datatype: str
     shape: list[Count]
     parameters: TensorParameters | None = None
-    data: msgspec.Raw = msgspec.Raw()
+    data: msgspec.Raw = NO_DATA
 
 
 class RequestedOutput(msgspec.Struct, gc=False):

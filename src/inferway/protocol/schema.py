@@ -120,7 +120,7 @@ class TaskSchema:
             )
         given, expected, size = tuple(shape), tensor.shape, 1
         fits = len(given) == len(expected)
-        for have, want in zip(given, expected, strict=False):
+        for have, want in zip(given, expected):  # noqa: B905 - each request pays for a keyword
             fits = fits and have >= 1 and want in (have, -1)
             size *= have
         if not fits:

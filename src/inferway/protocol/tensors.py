@@ -157,7 +157,7 @@ def long_from_json(
     return array.reshape(shape)
 
 
-class LazyTensor(NamedTuple):
+class LazyTensor(msgspec.Struct, frozen=True, gc=False):
     """Data of an input in JSON that nobody needs before the model does."""
 
     name: str
@@ -167,10 +167,10 @@ class LazyTensor(NamedTuple):
 
     def decoded(self) -> NDArray[Any]:
         """Decode it; malformed data is a `RefusalError`."""
-        text = bytes(self.data)
+        text, given = bytes(self.data), (self.name, self.datatype, self.shape)
         if len(text) > LARGE and self.datatype != "BYTES":
-            return finished(long_from_json(*self[:3], text))
-        return from_json(*self[:3], text)
+            return finished(long_from_json(*given, text))
+        return from_json(*given, text)
 
 
 def from_bytes(

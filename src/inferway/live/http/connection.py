@@ -366,10 +366,11 @@ class Connection(asyncio.Protocol):
             return False  # the parser's way refuses it
         bodies.held += size
         self._queued += size
-        exchange = Exchange.of(self, match, data[head:])
+        exchange = Exchange(self, b"POST", data[head:], size, {}, match[7], match[1], match)
         exchange.headed, exchange.keep_alive = True, not listener.draining
         self.exchanges.append(exchange)
         self.handle(exchange)
+        exchange.match = None  # it keeps all that has come
         return True
 
     def _too_large(self, size: int) -> _RefusedError:

@@ -26,18 +26,21 @@ VARIANT: Final = b"inferway-variant"
 PATH: Final = b"inferway-path"
 DEADLINE: Final = b"inferway-deadline-ms"
 PREDICTED: Final = b"inferway-predicted-ms"
+HOPS: Final = (NODE, VARIANT, PATH, DEADLINE, PREDICTED)
 
 # How a response speaks of its request, and how bodies are to be read and packed.
-NAMES: Final = (b"x-request-id", b"traceparent", b"tracestate")
+REQUEST_ID: Final = b"x-request-id"
+TRACEPARENT: Final = b"traceparent"
+TRACESTATE: Final = b"tracestate"
+NAMES: Final = (REQUEST_ID, TRACEPARENT, TRACESTATE)
 ENCODING: Final = b"content-encoding"
 HEADER_LENGTH: Final = b"inference-header-content-length"
 ACCEPT_ENCODING: Final = b"accept-encoding"
 _WHOLE_NAMES: Final = (
-    NODE, VARIANT, PATH, DEADLINE, PREDICTED,
-    *NAMES, b"content-type", ENCODING, HEADER_LENGTH, ACCEPT_ENCODING,
+    *HOPS, *NAMES, b"content-type", ENCODING, HEADER_LENGTH, ACCEPT_ENCODING
 )  # fmt: skip
 # Of these, several lines are one list.
-LISTS: Final = frozenset((HEADER_LENGTH, ENCODING, b"transfer-encoding", b"tracestate"))
+LISTS: Final = frozenset((HEADER_LENGTH, ENCODING, b"transfer-encoding", TRACESTATE))
 KEPT: Final = LISTS.union(_WHOLE_NAMES[5:], (b"host", b"authorization", b"expect"))
 """Headers that an exchange keeps, beside those of nodes on their own ports."""
 
@@ -257,11 +260,13 @@ class Exchange:
     body: bytes = b""
     # Bytes of its body, packed and unpacked, that are accounted for until it is answered.
     size: int = 0
-    # The headers that matter, by name in lower case; those of nodes on their own ports alone.
+    # The headers that matter, by name in lower case; those of nodes on their own ports alone. Of
+    # what has been matched they are here when they have been unfolded.
     headers: dict[bytes, bytes] = field(default_factory=dict)
     # Header lines that go on to the next node as they came; None where they must be written again.
     carried: bytes | None = None
     target: bytes = b""
+    match: re.Match[bytes] | None = None  # what `whole` has matched, while it is handled
     path: bytes = b""  # nodes that it has come through, as a hop header has them
     identity: TraceContext | None = None  # its names, made when they are first needed
     prepared: Any = None  # what has been made of its body beside, or why that could not be
@@ -276,13 +281,18 @@ class Exchange:
     request: Any = None
     withdraw: Callable[[Any], object] | None = None
 
-    @classmethod
-    def of(cls, connection: Any, match: re.Match[bytes], body: bytes) -> Exchange:
-        """Make one of what `whole` has matched, and of its body."""
-        groups = match.groups()
-        named = zip(_WHOLE_NAMES, groups[1:6] + groups[7:14])  # noqa: B905 - each request counts
-        headers = {name: value for name, value in named if value}
-        return cls(connection, b"POST", body, len(body), headers, groups[6], groups[0])
+    def hops(self) -> tuple[bytes | None, ...]:
+        """Values of its hop headers: node, variant, path, deadline and predicted time."""
+        if self.match is not None:
+            return self.match.group(2, 3, 4, 5, 6)
+        return tuple(map(self.headers.get, HOPS))
+
+    def unfold(self) -> None:
+        """Put what has been matched among the headers, for whoever does more than pass it on."""
+        if self.match is not None:
+            values = self.match.group(2, 3, 4, 5, 6, 8, 9, 10, 11, 12, 13, 14)
+            named = zip(_WHOLE_NAMES, values, strict=True)
+            self.headers, self.match = {name: value for name, value in named if value}, None
 
     def respond(
         self,
@@ -321,7 +331,7 @@ class Exchange:
     def name(self) -> TraceContext:
         """Give the request its names."""
         get = self.headers.get
-        self.identity = TraceContext(get(NAMES[0]), get(NAMES[1]), get(NAMES[2]))
+        self.identity = TraceContext(get(REQUEST_ID), get(TRACEPARENT), get(TRACESTATE))
         return self.identity
 
     def refuse(self, status: int, reason: str, extra: bytes = b"") -> None:

@@ -128,21 +128,24 @@ class Infer:
             _, refusal, body, message, ignored, before = exchange.prepared
             if refusal is not None:
                 raise refusal
-        binary_at, limit = _json_end(exchange, body), self.intake.limits.json_bytes
-        if HEADER_LENGTH in exchange.headers and binary_at > limit:
-            raise RefusalError(413, long_json(limit))
+        binary_at, limit = len(body), self.intake.limits.json_bytes
+        if HEADER_LENGTH in exchange.headers:
+            binary_at = _json_end(exchange, body)
+            if binary_at > limit:
+                raise RefusalError(413, long_json(limit))
         if message is None:
             message, ignored = read(
                 body if binary_at == len(body) else memoryview(body)[:binary_at]
             )
         self.site.stats.ignored += ignored
-        schema, arrays = self.intake.schema, Arrays()
+        schema = self.intake.schema
+        arrays: Arrays = {}
         for place, given in enumerate(message.inputs):
             name, datatype = given.name, given.datatype
             shape = schema.input(name, datatype, given.shape, arrays)
             parameters = given.parameters
             size = None if parameters is None else parameters.binary_data_size
-            has_data = memoryview(given.data).nbytes > 0
+            has_data = given.data is not messages.NO_DATA
             if size is not None:
                 if has_data:
                     raise RefusalError(400, f"input {name!r} has both data and binary_data_size")

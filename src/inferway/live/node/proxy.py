@@ -14,7 +14,6 @@ from inferway.live.http.exchange import (
     NAMES,
     NODE,
     PATH,
-    PREDICTED,
     Exchange,
     Handler,
     Limits,
@@ -37,7 +36,6 @@ from inferway.live.upstream.headers import (
     forward_head,
     forward_headers_of,
     live_head,
-    seconds_of,
     target_of,
 )
 from inferway.live.upstream.spans import Relayed, Spans
@@ -115,16 +113,15 @@ class Proxy:
 
     def _take(self, task: str, exchange: Exchange) -> None:
         received_s = self._now()
-        fields = exchange.headers
         try:
-            forward, left_s = forward_headers_of(fields, self._own)
-            said = fields.get(PREDICTED)
-            predicted_s = 0.0 if said is None else seconds_of("Inferway-Predicted-Ms", said)
+            forward, left_s, predicted_s = forward_headers_of(exchange.hops(), self._own)
         except RefusalError as refusal:
             self._refuse(exchange, refusal.status, refusal.reason, received_s, unserved=True)
             return
         exchange.path = forward.path
         own = forward.node == self.node.name
+        if own or self._spans is not None:
+            exchange.unfold()
         infer = self._infers.get((task, forward.variant)) if own else None
         if infer is not None:
             request = infer.take(exchange, received_s)

@@ -155,7 +155,7 @@ def time_limit_s(predicted_s: float, size: int, nodes: int = 0) -> float:
     """
     if predicted_s <= 0.0:
         return math.inf
-    share = max(SHARE**nodes, LEAST_SHARE)
+    share = max(SHARE**nodes, LEAST_SHARE) if nodes else 1.0
     return share * max(LIMIT_FACTOR * predicted_s, LIMIT_LEAST_S) + BYTE_S * size
 
 

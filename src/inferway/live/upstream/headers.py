@@ -20,7 +20,15 @@ from urllib.parse import quote, unquote
 import msgspec
 
 from inferway.deployment.nodes import MAX_HOPS
-from inferway.live.http.exchange import DEADLINE, JSON, NODE, PATH, VARIANT
+from inferway.live.http.exchange import (
+    ACCEPT_ENCODING,
+    ENCODING,
+    HEADER_LENGTH,
+    JSON,
+    NODE,
+    PATH,
+    VARIANT,
+)
 from inferway.live.request import NodeCondition
 from inferway.protocol import RefusalError
 from inferway.protocol.address import joined
@@ -41,20 +49,13 @@ _CARRIED: Final = (
     (b"content-encoding", b"Content-Encoding: %s\r\n"),
     (b"retry-after", b"Retry-After: %s\r\n"),
 )
-# Lines of a request that say how to read its body, and the answer's wish.
-_OF_BODY: Final = (
-    (b"content-type", b"Content-Type: %s\r\n"),
-    (b"content-encoding", b"Content-Encoding: %s\r\n"),
-    (b"inference-header-content-length", b"Inference-Header-Content-Length: %s\r\n"),
-    (b"accept-encoding", b"Accept-Encoding: %s\r\n"),
-)
 _WORD: Final = rb"([!-~]+)"
 _WHOLE: Final = re.compile(
     rb"HTTP/1\.1 200 OK\r\nContent-Type: " + _WORD + rb"\r\nContent-Length: ([0-9]{1,9})\r\n"
     rb"Inferway-Node: " + _WORD + rb"\r\nInferway-Path: " + _WORD + rb"\r\n"
     rb"Inferway-Time-Ms: " + _WORD + rb"\r\nInferway-Variant: " + _WORD + rb"\r\n"
-    rb"((?:Vary: " + _WORD + rb"\r\n)?(?:Inference-Header-Content-Length: " + _WORD + rb"\r\n)?"
-    rb"(?:Content-Encoding: " + _WORD + rb"\r\n)?)\r\n"
+    rb"((?:Vary: [!-~]+\r\n)?(?:Inference-Header-Content-Length: " + _WORD + rb"\r\n)?"
+    rb"(?:Content-Encoding: [!-~]+\r\n)?)\r\n"
 )
 
 
@@ -82,10 +83,13 @@ class ForwardHeaders(NamedTuple):
     entry: str  # The first of them
 
 
-def forward_headers_of(headers: Mapping[bytes, bytes], own: bytes) -> tuple[ForwardHeaders, float]:
-    """Read the hop headers of a request, by name in lower case, at a node of this encoded name.
+def forward_headers_of(
+    hops: tuple[bytes | None, ...], own: bytes
+) -> tuple[ForwardHeaders, float, float]:
+    """Read the hop headers of a request, as its `hops` are, at a node of this encoded name.
 
-    The second value are the seconds until the deadline, when the request was sent; inf without one.
+    The second value are the seconds until the deadline, when the request was sent, inf without one;
+    the third those that it was predicted to take, 0 where nothing was.
 
     Raises
     ------
@@ -93,8 +97,7 @@ def forward_headers_of(headers: Mapping[bytes, bytes], own: bytes) -> tuple[Forw
         400 where one is missing or malformed; 508 where the request has been here before, or has
         come through too many nodes.
     """
-    node, variant = headers.get(NODE), headers.get(VARIANT)
-    path, deadline = headers.get(PATH), headers.get(DEADLINE)
+    node, variant, path, deadline, predicted = hops
     if not node or not variant or not path:
         raise RefusalError(
             400,
@@ -102,11 +105,12 @@ def forward_headers_of(headers: Mapping[bytes, bytes], own: bytes) -> tuple[Forw
             "Inferway-Path; clients have a port of their own",
         )
     forward = _forward_headers(node, variant, path, own)
-    left_s = math.inf if deadline is None else seconds_of("Inferway-Deadline-Ms", deadline)
-    return forward, left_s
+    left_s = math.inf if deadline is None else _seconds_of("Inferway-Deadline-Ms", deadline)
+    predicted_s = 0.0 if predicted is None else _seconds_of("Inferway-Predicted-Ms", predicted)
+    return forward, left_s, predicted_s
 
 
-def seconds_of(name: str, value: bytes) -> float:
+def _seconds_of(name: str, value: bytes) -> float:
     """Read the milliseconds of a header as seconds; malformed, the request is refused with 400."""
     try:
         seconds = float(value) / 1e3
@@ -187,7 +191,16 @@ def target_of(task: str, host: str, port: int) -> bytes:
 
 def body_lines(headers: Mapping[bytes, bytes]) -> bytes:
     """Lines of a client's request that say how to read its body, and the answer's wish."""
-    return b"".join([line % headers[name] for name, line in _OF_BODY if name in headers])
+    get, lines = headers.get, b""
+    if (value := get(b"content-type")) is not None:
+        lines = b"Content-Type: %s\r\n" % value
+    if (value := get(ENCODING)) is not None:
+        lines += b"Content-Encoding: %s\r\n" % value
+    if (value := get(HEADER_LENGTH)) is not None:
+        lines += b"Inference-Header-Content-Length: %s\r\n" % value
+    if (value := get(ACCEPT_ENCODING)) is not None:
+        lines += b"Accept-Encoding: %s\r\n" % value
+    return lines
 
 
 class Response:
@@ -239,7 +252,7 @@ class Response:
         match = _WHOLE.match(data)
         if match is None:
             return None
-        kind, size, node, path, times, variant, lines, _, json_length, _ = match.groups()
+        kind, size, node, path, times, variant, lines, json_length = match.groups()
         end = match.end()
         if len(data) - end != int(size):
             return None
@@ -318,25 +331,28 @@ class ResponseHeaders:
         The path is that of the nodes before this one, empty at the entry. The time is counted from
         the whole request's arrival. No variant is named where none answered.
         """
-        nodes = b"%s,%s" % (path, self.name) if path else self.name
-        said = self.name, nodes, b"%.2f" % (took_s * 1e3)
-        return self._lines(said, encoded(variant), unserved, b"")
+        lines = b"Inferway-Node: %s\r\nInferway-Path: %s\r\nInferway-Time-Ms: %.2f\r\n" % (
+            self.name, b"%s,%s" % (path, self.name) if path else self.name, took_s * 1e3
+        )  # fmt: skip
+        if variant:
+            lines += b"Inferway-Variant: %s\r\n" % encoded(variant)
+        return lines + self._condition(unserved, b"")
 
     def passed(self, answer: Response, path: bytes, took_s: float) -> bytes:
         """Lines of an answer that another node made; `path` and `took_s` as `own` has them."""
         if not answer.path:  # it was refused before anybody had read whose it is
             return answer.lines + self.own(path, took_s, "", answer.unserved)
-        said = answer.node, answer.path, b"%.2f,%s" % (took_s * 1e3, answer.times)
-        return self._lines(said, answer.variant, answer.unserved, answer.degraded) + answer.lines
+        lines = b"Inferway-Node: %s\r\nInferway-Path: %s\r\nInferway-Time-Ms: %.2f,%s\r\n" % (
+            answer.node, answer.path, took_s * 1e3, answer.times
+        )  # fmt: skip
+        if answer.variant:
+            lines += b"Inferway-Variant: %s\r\n" % answer.variant
+        if answer.unserved or answer.degraded or self.node.degraded:
+            lines += self._condition(answer.unserved, answer.degraded)
+        return lines + answer.lines
 
-    def _lines(
-        self, said: tuple[bytes, bytes, bytes], variant: bytes, unserved: bool, degraded: bytes
-    ) -> bytes:
-        lines = b"Inferway-Node: %s\r\nInferway-Path: %s\r\nInferway-Time-Ms: %s\r\n" % said
-        if variant:
-            lines += b"Inferway-Variant: %s\r\n" % variant
-        if unserved:
-            lines += b"Inferway-Unserved: 1\r\n"
+    def _condition(self, unserved: bool, degraded: bytes) -> bytes:
+        lines = b"Inferway-Unserved: 1\r\n" if unserved else b""
         if self.node.degraded:  # of several nodes' sentences the nearest to the client's is told
             degraded = quote(self.node.degraded, safe=" !'()*,/:;=").encode()
         return lines + b"Inferway-Degraded: %s\r\n" % degraded if degraded else lines

@@ -61,6 +61,7 @@ class UpstreamCall:
     ended = False
     late = False  # Whether its answer is to be late by half of an emulated latency, as it was
     since_s = 0.0  # Since when it waits for a connection, on the monotonic clock, where it had to
+    asks = False
 
     def __init__(
         self,
@@ -70,11 +71,9 @@ class UpstreamCall:
         done: Callable[[Response | ConnectError], None],
         predicted_s: float = 0.0,
         limit_s: float = inf,
-        *,
-        asks: bool = False,
     ) -> None:
         self._pool, self.head, self.body, self.done = pool, head, body, done
-        self.predicted_s, self.limit_s, self.asks = predicted_s, limit_s, asks
+        self.predicted_s, self.limit_s = predicted_s, limit_s
 
     def cancel(self) -> None:
         """Nobody waits for the answer: the connection that carries the request is closed."""
@@ -171,7 +170,8 @@ class Upstream(ConnectionPool):
         for so long. One that `asks` is a question about health, for somebody else; it shows nothing
         of requests.
         """
-        call = UpstreamCall(self, head, body, done, predicted_s, limit_s, asks=asks)
+        call = UpstreamCall(self, head, body, done, predicted_s, limit_s)
+        call.asks = asks
         if not self.breaker.closed and (asks or not self._tries(call)):
             self._loop.call_soon(call.hand_on, ConnectError(self.reason, unserved=True))
         elif self.rtt_s == 0.0:
@@ -316,8 +316,9 @@ class Upstream(ConnectionPool):
                 self.trips.learn(answer, sent_s, now_s, self.rtt_s)
         if call.late:
             call.timer = self._loop.call_later(self.rtt_s / 2, call.hand_on, answer)
-        else:
-            call.hand_on(answer)
+        elif not call.ended:
+            call.ended = True
+            call.done(answer)
 
     def _erred(self, call: UpstreamCall, answer: Response) -> bool:
         strange = answer.is_strange_failure
@@ -502,7 +503,9 @@ class Upstream(ConnectionPool):
             if path not in self._looks:
                 self._looks.add(path)
                 head = live_head(self.at, path[-1] if len(path) > 1 else "", self._me)
-                self.submit(UpstreamCall(self, head, b"", partial(self._looked, path), asks=True))
+                look = UpstreamCall(self, head, b"", partial(self._looked, path))
+                look.asks = True
+                self.submit(look)
         self._look_at_ways_later()
 
     def _looked(self, path: tuple[str, ...], _: Response | ConnectError) -> None:

@@ -249,25 +249,14 @@ def test_names_of_any_kind_fit_into_headers() -> None:
     lines = trail.own(b"edge", 0.001, strange, unserved=False).decode("ascii")
     assert f"Inferway-Path: edge,{encoded(strange).decode()}\r\n" in lines
     assert "Inferway-Degraded: node x is away: %C3%BC\r\n" in lines
-    heading, left_s = forward_headers_of(
-        {
-            b"inferway-node": encoded(strange),
-            b"inferway-variant": encoded(strange),
-            b"inferway-path": encoded(strange) + b",isp",
-        },
-        b"metro",
+    name = encoded(strange)
+    heading, left_s, predicted_s = forward_headers_of(
+        (name, name, name + b",isp", None, None), b"metro"
     )
     assert (heading.node, heading.variant, heading.entry) == (strange,) * 3
-    assert left_s == math.inf
+    assert (left_s, predicted_s) == (math.inf, 0.0)
     with pytest.raises(RefusalError, match="has come back"):
-        forward_headers_of(
-            {
-                b"inferway-node": b"x",
-                b"inferway-variant": b"y",
-                b"inferway-path": encoded(strange),
-            },
-            encoded(strange),
-        )
+        forward_headers_of((b"x", b"y", name, None, None), name)
 
 
 def test_only_the_task_whose_site_has_changed_is_served_anew() -> None:
