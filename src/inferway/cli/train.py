@@ -186,6 +186,7 @@ def _accuracies(written: list[str]) -> dict[str, float]:
     found = {}
     for one in written:
         name, _, value = one.rpartition("=")
+        found.pop(name, None)
         with suppress(ValueError):
             found[name] = float(value)
         if not name or not 0 <= found.get(name, -1) <= 1:

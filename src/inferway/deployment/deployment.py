@@ -320,10 +320,14 @@ def _stated(source: Source) -> Deployment | None:
     for place, detail in complaints:
         source.note(place, partial(sentence_of, detail))
         # The entry that the place lies in: a task, a node, a section.
+        if not place:
+            continue
         by_name = len(place) > 1 and place[0] in {"tasks", "nodes", "workload"}
         entry, key = (kept.get(place[0]), place[1]) if by_name else (kept, place[0])
         if isinstance(entry, dict):
             entry.pop(key, None)
+        elif by_name:
+            kept.pop(place[0], None)
     try:
         return None if source.full else _adapter().validate_python(kept, context=context)
     except ValidationError:

@@ -55,7 +55,11 @@ class DeploymentError(ValueError):
 
     def __init__(self, path: Path | str, problems: Iterable[Problem], more: int = 0) -> None:
         self.path = Path(path)
-        ordered = sorted(set(problems), key=lambda one: (one.line, one.field, one.sentence))
+        # Problems of another such error may hold the number of those that are not listed.
+        ordered = sorted(
+            set(problems),
+            key=lambda one: (_is_number(one), one.line, one.field, one.sentence),
+        )
         rest = [Problem(0, "", f"and {more:,} more problems")] if more else []
         self.problems = (*ordered, *rest)
         super().__init__(self.path, self.problems)
@@ -64,6 +68,10 @@ class DeploymentError(ValueError):
         return "\n".join(
             f"{self.path}:{p.line}: {p}" if p.line else f"{self.path}: {p}" for p in self.problems
         )
+
+
+def _is_number(problem: Problem) -> bool:
+    return not problem.line and problem.sentence.endswith(" more problems")
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

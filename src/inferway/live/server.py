@@ -198,8 +198,13 @@ class Server:
             for pool in await run_detached(self._made, self._deployment):
                 self.sites[pool.task] = self._watched(TaskSite.of(pool))
         if self.options.record is not None:
-            for site in self.served():
-                self._record(site, self.options.record)
+            try:
+                for site in self.served():
+                    self._record(site, self.options.record)
+            except (ValueError, OSError) as error:
+                reason = getattr(error, "strerror", None) or error
+                folder = self.options.record
+                raise ServeError(f"nothing can be recorded in {folder}: {reason}") from error
         pages = admin_routes(
             self.served, self._is_ready, self._applying, self._pauses, self.guard, self.bodies
         )
@@ -335,17 +340,13 @@ class Server:
 
     def _record(self, site: TaskSite, folder: Path, *, following: bool = False) -> None:
         task = site.task
-        try:
-            site.pool.record(
-                _following(folder, task) if following else folder / task,
-                self.log,
-                following=lambda: _following(folder, task),
-                losses=self._losses.setdefault(task, Losses()),
-                patient=following,
-            )
-        except (ValueError, OSError) as error:
-            reason = getattr(error, "strerror", None) or error
-            raise ServeError(f"nothing can be recorded in {folder}: {reason}") from error
+        site.pool.record(
+            _following(folder, task) if following else folder / task,
+            self.log,
+            following=lambda: _following(folder, task),
+            losses=self._losses.setdefault(task, Losses()),
+            patient=following,
+        )
 
     async def _apply(self, deployment: Deployment) -> dict[str, list[str]]:
         if any(site.node is not None for site in self.sites.values()):

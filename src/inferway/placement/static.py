@@ -86,6 +86,7 @@ class Written(Static):
         pairs, models, layout = network.pairs, network.models, layout_of(network)
         task, variant = models.task[pairs.model], models.variant[pairs.model]
         index = {name: node for node, name in enumerate(network.nodes)}
+        names = np.array(network.variants)[variant]  # those of different tasks may be equal
         for node in deployment.nodes.values():
             place = index[node.name]
             here = (pairs.node == place) & ~network.repository[place]
@@ -93,8 +94,7 @@ class Written(Static):
                 for number, own in enumerate(network.tasks):
                     stem, _, last = own.rpartition("-")
                     if own == name or (stem == name and last.isdecimal()):
-                        k = network.variants.index(one) if one in network.variants else -1
-                        copies = np.flatnonzero(here & (task == number) & (variant == k))
+                        copies = np.flatnonzero(here & (task == number) & (names == one))
                         self.allocation[copies[:count]] = 1
         decided = np.where(layout.free, self.allocation * pairs.size, 0.0)
         used = np.bincount(pairs.node, decided, len(network.nodes))

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from inferway.deployment import DeploymentError, load
+from inferway.deployment.errors import Problem
 
 Write = Callable[..., Path]
 
@@ -720,3 +721,9 @@ def test_a_broken_task_is_not_complained_of_twice(write: Write) -> None:
     with pytest.raises(DeploymentError) as caught:
         load(path)
     assert [problem.line for problem in caught.value.problems] == [4]
+
+
+def test_the_number_of_those_that_are_not_listed_comes_last_however_often_it_is_said() -> None:
+    listed = DeploymentError("a.yaml", [Problem(7, "x", "is bad"), Problem(2, "y", "is bad")], 9)
+    again = DeploymentError("b.yaml", reversed(listed.problems))
+    assert list(map(str, again.problems)) == ["y: is bad", "x: is bad", "and 9 more problems"]

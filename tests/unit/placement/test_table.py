@@ -9,8 +9,11 @@ import naive_placement as naive
 import numpy as np
 import pytest
 
+from inferway.deployment import load
 from inferway.deployment.policies import HINDSIGHT, spec_of
+from inferway.network import network_of
 from inferway.placement import POLICIES, Observation, build_policy, minimal, policy_class, serve
+from inferway.placement.static import Written
 
 
 def test_a_deployment_file_may_name_every_policy() -> None:
@@ -57,3 +60,37 @@ def test_policies_are_imported_when_asked_for() -> None:
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
+
+
+def test_what_a_file_lists_is_placed_for_each_of_several_tasks() -> None:
+    """Their variants may have the same names."""
+    deployment = load(
+        {
+            "tasks": {
+                task: {
+                    "variants": {
+                        name: {"accuracy": accuracy, "size": "1 MB", "service": {"mean": mean}}
+                        for name, accuracy, mean in (("small", 0.6, "1 ms"), ("big", 0.9, "9 ms"))
+                    }
+                }
+                for task in ("a", "b")
+            },
+            "nodes": {
+                "edge": {"budget": "4 MB", "instances": {"a/small": 1, "b/small": 1, "b/big": 1}},
+                "cloud": {"repository": True},
+            },
+            "network": {"links": [{"between": ["edge", "cloud"], "rtt": "20 ms"}]},
+            "workload": {
+                task: {"arrivals": {"process": "poisson", "rate": "1/s"}} for task in ("a", "b")
+            },
+        }
+    )
+    network = network_of(deployment)
+    written, pairs, models = Written(deployment, network).allocation, network.pairs, network.models
+    edge = network.nodes.index("edge")
+    placed = {
+        (network.tasks[models.task[model]], network.variants[models.variant[model]])
+        for model, node, runs in zip(pairs.model, pairs.node, written, strict=True)
+        if runs and node == edge
+    }
+    assert placed == {("a", "small"), ("b", "small"), ("b", "big")}

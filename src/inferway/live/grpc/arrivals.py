@@ -167,6 +167,11 @@ class CallTraffic:
     def close(self) -> None:
         """Look no more at messages, and unpack none; answers are followed to their end."""
         self._beside.close()
+
+    def end(self) -> None:
+        """Follow answers no longer: the server has ended."""
+        if self._cut_timer is not None:
+            self._cut_timer.cancel()
         if self._look_timer is not None:
             self._look_timer.cancel()
 

@@ -140,6 +140,7 @@ class Endpoint:
         self._traffic.close()
         if self._server is not None:
             await self._server.stop(grace_s)
+        self._traffic.end()
 
     def abort(self) -> None:
         """Cancel what is still in flight; `stop`, waiting, then returns."""
