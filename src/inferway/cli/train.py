@@ -183,7 +183,7 @@ def _settings(paper: bool, slots: int | None, written: list[str]) -> Settings:
 
 
 def _accuracies(written: list[str]) -> dict[str, float]:
-    found = {}
+    found: dict[str, float] = {}
     for one in written:
         name, _, value = one.rpartition("=")
         found.pop(name, None)
