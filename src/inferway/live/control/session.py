@@ -102,10 +102,22 @@ def settings(
     """Write the configuration of a session, in JSON.
 
     With credentials, who speaks is known from the certificate, and access rules let each neighbor
-    say what begins with its own name and hear what is meant for it, and all others nothing; without
-    them names are only claimed. A name in `listen` stands for each of its addresses. A neighbor
-    from which nothing comes for `lease_s` is gone, and what is larger than `limit_bytes` is dropped
-    while it arrives.
+    say what begins with its own name and hear what is meant for it, and all others nothing.
+
+    Parameters
+    ----------
+    keys
+        The node's.
+    listen
+        Address, as HOST:PORT; a name stands for each of its addresses.
+    neighbors
+        Address of each that the node connects to; None for those that connect to it.
+    credentials
+        The node's; None for plain TCP, where names are only claimed.
+    lease_s
+        Time after which a neighbor from which nothing comes is gone, s.
+    limit_bytes
+        Larger messages are dropped while they arrive.
     """
     scheme = "tcp" if credentials is None else "tls"
     dialed = [f"{scheme}/{address}" for address in neighbors.values() if address is not None]

@@ -67,10 +67,21 @@ class _File(NamedTuple):
 class LoadedModels:
     """Models that are loaded; for one event loop.
 
-    The file names them; of a task with a `count` above 1, ``NAME-0`` and so on are the names. The
-    store fetches files and keeps them, `growths` say what runs take (None where nobody does), and
-    `headroom` is that of all runs; None bounds nothing. `freed` is called when weights that were to
-    go are gone at last.
+    Parameters
+    ----------
+    deployment
+        Names the models. Of a task with a `count` above 1, ``NAME-0`` and so on are the names.
+    store
+        Fetches files and keeps them.
+    growths
+        Says how much memory runs take; None where nobody does.
+    headroom
+        Of all runs; None bounds nothing.
+
+    Attributes
+    ----------
+    freed
+        Called when weights that were to go are gone at last.
     """
 
     def __init__(

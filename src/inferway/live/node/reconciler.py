@@ -39,13 +39,30 @@ def name_of(pair: Pair) -> str:
 class Reconciler:
     """Moves a node's copies; for one event loop.
 
-    `models` holds the models. `announce` is called with the copies that are to take requests from
-    now on, by task and variant, and returns when no others do any more. It borrows from the models,
-    and gives back what it borrowed for those that left. Where a new copy cannot be taken up, it
-    raises `LoadError`, `ServeError` or `WarmUpError`, and is called again without it; after it was
-    canceled, too. `sizes` are bytes of one copy, by task and variant, `budget_bytes` is for all
-    copies, and copies that are `pinned` are always wanted and never unloaded. ValueError for a size
-    or a budget that is none.
+    Parameters
+    ----------
+    models
+        Holds the models.
+    announce
+        Called with the copies that are to take requests from now on, by task and variant; returns
+        when no others do any more. It borrows from the models, and gives back what it borrowed for
+        those that left. Where a new copy cannot be taken up, it raises `LoadError`, `ServeError` or
+        `WarmUpError`, and is called again without it. After it was canceled it is called again.
+    sizes
+        Bytes of one copy, by task and variant.
+    budget_bytes
+        For all copies; infinite without a bound.
+    pinned
+        Copies that are always wanted and never unloaded, by task and variant.
+    now
+        Clock of the waits after failures, s.
+    log
+        Where events go.
+
+    Raises
+    ------
+    ValueError
+        For a size or a budget that is none.
     """
 
     def __init__(

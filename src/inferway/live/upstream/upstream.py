@@ -101,10 +101,24 @@ class Upstream(ConnectionPool):
     Where somebody follows how long ways through it take, it is asked along those that no request
     has gone for a while.
 
-    It is known by its `name` and listens at host and port; its certificate must hold `server_name`,
-    else the host. Of an emulated round trip, `rtt_s`, a half passes before a request is written,
-    the other before its answer is handed on. `reason` says why nothing is sent; it is empty while
-    requests are.
+    Parameters
+    ----------
+    name
+        Of the neighbor.
+    host, port
+        Where it listens for other nodes.
+    tls
+        Context of encrypted connections, with this node's certificate; None for plain ones.
+    server_name
+        Name that the neighbor's certificate must hold; None for the host.
+    rtt_s
+        Round-trip time to be emulated, s: a half passes before a request is written, the other
+        before its answer is handed on.
+
+    Attributes
+    ----------
+    reason
+        Why nothing is sent; empty while requests are.
     """
 
     # Less than the neighbor's `Limits`: a request that meets a closing connection is lost.
