@@ -67,36 +67,67 @@ class Look(NamedTuple):
 
 @dataclass(frozen=True)
 class Curve:
-    """Points of one thing, joined in the order given."""
+    """Points of one thing, joined in the order given.
 
-    label: str  # in the legend, once for all panels
+    Attributes
+    ----------
+    label
+        In the legend, once for all panels.
+    x, y
+        Of equal length.
+    error
+        Half the whisker of each point; empty for none.
+    hollow
+        True for points that are only marked, with a hollow marker and unjoined: an unstable system
+        has no mean. Empty for none.
+    color
+        Number of the color and marker; -1 is the black line of theory, without markers.
+    dash
+        matplotlib's line style.
+    markers
+        False for dense curves. A point alone is always marked, as it has no line.
+    """
+
+    label: str
     x: Sequence[float]
     y: Sequence[float]
-    error: Sequence[float] = ()  # half the whisker of each point; empty for none
-    # Which points are only marked, with a hollow marker and unjoined: an unstable system has no
-    # mean. Empty for none.
+    error: Sequence[float] = ()
     hollow: Sequence[bool] = ()
-    color: int = -1  # number of the color and marker; -1 is the black line of theory
+    color: int = -1
     dash: str = "-"
-    # Dense curves are not marked. A point alone always is, as it has no line.
     markers: bool = True
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One pair of axes."""
+    """One pair of axes.
+
+    Attributes
+    ----------
+    title, across, up
+        Text above it, below it, beside it.
+    curves
+        Lines and points that it shows.
+    levels
+        Horizontal lines by name, such as a target.
+    scale_across, scale_up
+        Linear or logarithmic.
+    limits_up, limits_across
+        Ends of the vertical and the horizontal axis, where the data should not choose them.
+    ticks_across
+        Where to write numbers on the horizontal axis; empty for matplotlib's choice.
+    """
 
     title: str
-    across: str  # what is written below it
+    across: str
     up: str
     curves: Sequence[Curve]
-    levels: Sequence[tuple[str, float]] = ()  # horizontal lines by name, such as a target
+    levels: Sequence[tuple[str, float]] = ()
     scale_across: Axis = "linear"
     scale_up: Axis = "linear"
-    # Ends of the axes, where the data should not choose them.
     limits_up: tuple[float, float] | None = None
     limits_across: tuple[float, float] | None = None
-    ticks_across: Sequence[float] = ()  # where to write numbers; empty for matplotlib's choice
+    ticks_across: Sequence[float] = ()
 
 
 def lines(

@@ -169,17 +169,31 @@ def _time(value: float, _: int | None = None) -> str:
 
 
 class Bars(NamedTuple):
-    """One pair of axes."""
+    """One pair of axes.
+
+    Attributes
+    ----------
+    title, up
+        Text above it, beside it.
+    names
+        Text below it.
+    heights
+        For each label in the legend, one number a name; NaN draws nothing.
+    marks
+        For some of these labels, what is marked beside each bar, such as a prediction.
+    marked
+        Label of the marks.
+    top
+        Upper end of the axis; None for the data's.
+    """
 
     title: str
     up: str
-    names: Sequence[str]  # below it
-    # For each label in the legend, one number a name; NaN draws nothing.
+    names: Sequence[str]
     heights: Mapping[str, Sequence[float]]
-    # For some of these labels, what is marked beside each bar, such as a prediction.
     marks: Mapping[str, Sequence[float]] = {}
-    marked: str = ""  # label of the marks
-    top: float | None = None  # upper end of the axis; None for the data's
+    marked: str = ""
+    top: float | None = None
 
 
 def bars(shown: Sequence[Bars], *, columns: int = 2, width: float = 3.6) -> Figure:
