@@ -172,13 +172,21 @@ def shares_table(
     target: float, rows: Sequence[Row], bound: Row, accuracies: Mapping[str, float]
 ) -> Table:
     """Lay out who gave which part of the answers; variants come with their profile accuracies."""
-    shown = [(row["policy"], row["shares"], row["profile_accuracy"]) for row in rows]
+    shown = [
+        (row["policy"], row["shares"], row["profile_accuracy"], row["promise"]["state"])
+        for row in rows
+    ]
     return table(
         "Answers by variant, and the mean of their accuracies by profile",
-        ["policy", "mean", *(f"{name}\n{value:.3f}" for name, value in accuracies.items())],
         [
-            [name, f"{mean:.4f}", *(percent(shares.get(one, 0.0), 0) for one in accuracies)]
-            for name, shares, mean in [*shown, (_BOUND, bound["shares"], target)]
+            "policy",
+            "mean",
+            "promise",
+            *(f"{name}\n{value:.3f}" for name, value in accuracies.items()),
+        ],
+        [
+            [name, f"{mean:.4f}", state, *(percent(parts.get(one, 0.0), 0) for one in accuracies)]
+            for name, parts, mean, state in [*shown, (_BOUND, bound["shares"], target, "")]
         ],
     )
 
@@ -297,7 +305,7 @@ def compare_policies(
             # Between two streams: encoding, the last answers.
             duration_s = contest.fitting(duration_s, len(policies), 1.5)
             times_s = load.arrivals(duration_s, seed)
-            rows = contest.drive(urls, times_s, duration_s, partial(_measured, accuracies))
+            rows = contest.drive(urls, times_s, duration_s, partial(_measured, accuracies, target))
         # With the servers gone: their recordings are complete, and the cores are free.
         steps.begin("simulating what was recorded", len(policies) * _TWIN_S)
         twins, lost = replayed(TASK, files, recordings)
@@ -360,11 +368,15 @@ def replayed(
 
 
 def _measured(
-    accuracies: Mapping[str, float], policy: str, record: Record, interval: Interval
+    accuracies: Mapping[str, float],
+    target: float,
+    policy: str,
+    record: Record,
+    interval: Interval,
 ) -> Row:
-    found = summary(record, accuracies)
+    found = summary(record, accuracies).judged(target, overloaded=False)
     answered = record.answered
-    if found.accuracy is None or found.profile_accuracy is None:
+    if found.accuracy is None or found.profile_accuracy is None or found.promise is None:
         raise DemoError(f"{policy}: none of {found.offered} requests was answered as expected")
     times_s = ("mean_s", "p50_s", "p95_s", "p99_s")
     return {
@@ -372,6 +384,7 @@ def _measured(
         "accuracy": found.accuracy,
         "accuracy_interval": interval(record.correct[answered], record.item[answered]),
         "profile_accuracy": found.profile_accuracy,
+        "promise": found.promise.to_json(),
         **{time_s: getattr(found, time_s) for time_s in times_s},
         "rejected": found.rejected / found.offered,
         "failed": found.failed / found.offered,

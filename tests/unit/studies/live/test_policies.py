@@ -21,6 +21,7 @@ _PRICED = {
     "accuracy": 0.931,
     "accuracy_interval": [0.92, 0.94],
     "profile_accuracy": 0.9305,
+    "promise": {"state": "kept"},
     "mean_s": 0.005,
     "p50_s": 0.004,
     "p95_s": 0.02,
