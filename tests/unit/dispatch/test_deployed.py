@@ -134,3 +134,41 @@ nodes:
     found.mark(large, False, 0.0)
     assert found.arrive(0.0, 2) == 1 - large
     assert found.balance == pytest.approx((0.9 - 0.95) + (0.7 - 0.95))
+
+
+@pytest.mark.parametrize(
+    ("policy", "load", "instances", "expected"),
+    [
+        ("tad-op", 0.8, 16, "its mean may fall short"),
+        ("tad-op", 0.7, 16, ""),
+        ("tad-op", 0.8, 64, ""),
+        ("tad", 0.8, 16, "its queues may grow"),
+        ("priced", 0.8, 16, ""),
+    ],
+)
+def test_where_the_papers_policies_may_miss_is_said(
+    policy: str, load: float, instances: int, expected: str
+) -> None:
+    """Above a load of 1 - 1 / sqrt(n) few servers are idle at a time."""
+    each = instances // 4
+    deployment = inferway.load(
+        {
+            "tasks": {
+                "t": {
+                    "accuracy_target": 0.76,
+                    "variants": {
+                        name: {"accuracy": accuracy, "service": {"rate": f"{rate}/s"}}
+                        for name, accuracy, rate in zip(
+                            "abcd", (0.7, 0.75, 0.8, 1.0), (2, 1, 0.9, 0.1), strict=True
+                        )
+                    },
+                }
+            },
+            "nodes": {"n": {"instances": {f"t/{name}": each for name in "abcd"}}},
+            "dispatch": {"policy": policy},
+            "workload": {"t": {"arrivals": {"process": "poisson", "load": load}}},
+        }
+    )
+    found = [one.message for one in unreachable_rates(deployment) if one.kind == "may-miss"]
+    assert len(found) == bool(expected)
+    assert all(expected in one and "`priced` keeps the target" in one for one in found)
