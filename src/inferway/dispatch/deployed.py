@@ -184,7 +184,8 @@ def _of_workload(deployment: Deployment, task: Task, fleet: Fleet) -> Iterator[C
     for place, rate, goal in parts:
         most = max_rate(fleet, goal, budget)
         policy = deployment.policy_of(task).policy
-        if goal is not None and policy in _FALLS_SHORT and most * _busy(fleet) < rate <= most:
+        tracked = goal is not None and fleet.accuracy.min() < goal
+        if tracked and policy in _FALLS_SHORT and most * _busy(fleet) < rate <= most:
             yield Caution(
                 "may-miss",
                 place,
