@@ -91,12 +91,10 @@ def accuracy(value: float | None, interval: tuple[float, float] | None = None) -
 
 
 def promise(one: Promise | None) -> str:
-    """Write a promise with its verdict: `kept: 0.9204 of 0.92 over 3,551 answers`."""
-    if one is None:
-        return _ABSENT
-    if one.mean is None:
-        return one.state
-    return f"{one.state}: {one.mean:.4f} of {one.target:g} over {one.answers:,} answers"
+    """Write a promise: its verdict, `0.9204 of 0.92` and how many answers, a line each."""
+    if one is None or one.mean is None:
+        return _ABSENT if one is None else one.state
+    return f"{one.state}\n{one.mean:.4f} of {one.target:g}\nin {one.answers:,} answers"
 
 
 def shares(parts: Mapping[str, float]) -> str:
