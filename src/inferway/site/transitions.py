@@ -413,7 +413,7 @@ def begin_batch(site: Site, server: int, taken: int) -> None:
 def _run_batch(site: Site, server: int, taken: int) -> None:
     """As `begin_batch`, where what waits is known by its rows."""
     now_s, head, places = site.clock_s[0], site.head[server], site.arrived_s.shape[1]
-    rows = 0
+    rows, taken = 0, min(taken, site.queue[server])
     for offset in range(site.running[server]):  # what was to be run until now waits again
         site.waiting_rows[server] += site.rows[server, (head + offset) % places]
     for offset in range(taken):
