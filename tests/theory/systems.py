@@ -233,7 +233,8 @@ def batch_rules(draw: st.DrawFn, mean_s: float) -> Batch:
     sizes = draw(st.sampled_from([(1, 2), (2,), (1, 3, 4), (2, 5, 8)]))
     service_s = tuple(mean_s * draw(st.sampled_from([1.0, 1.25, 1.5, 2.0])) for _ in sizes)
     least, most = sorted(draw(st.tuples(st.sampled_from(sizes), st.sampled_from(sizes))))
-    return Batch(sizes, service_s, least, most)
+    pad, wait = draw(st.booleans()), draw(st.sampled_from([0.0, 0.0, 0.5, 3.0]))
+    return Batch(sizes, service_s, least, most, pad, wait * mean_s)
 
 
 def filled(batch: Batch | None, room: float) -> Batch | None:

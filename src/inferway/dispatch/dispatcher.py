@@ -73,8 +73,7 @@ class FormedBatch(NamedTuple):
     """A batch that a free server takes by itself; see `Dispatcher.form`."""
 
     rows: int
-    padded: int  # Rows that the model runs for it
-    run_s: float  # Predicted time of the run
+    run_s: float  # Predicted time of the run, s
 
 
 class Dispatcher:

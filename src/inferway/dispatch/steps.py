@@ -16,7 +16,7 @@ from numba.core.types import boolean, float64, int64
 from inferway.dispatch import contract
 from inferway.site.compiled import call_of, entry, fingerprint, jit
 from inferway.site.handle import Pinned, pin
-from inferway.site.selection import formed, padded, predicted_join, predicted_run
+from inferway.site.selection import formed, predicted_join, predicted_run
 from inferway.site.transitions import (
     abandon,
     admit,
@@ -181,14 +181,13 @@ def pull(bound: Any, server: int, now_s: float, draw: int) -> tuple[int, int]:
     return contract.pull(bound.policy, bound.site, server, draw)
 
 
-def form(bound: Any, server: int, rows: int, left_s: float) -> tuple[int, int, float]:
-    """Rows of the batch that a free server forms of `rows` that wait, to end within `left_s`.
+def form(bound: Any, server: int, rows: int, left_s: float) -> tuple[int, float]:
+    """Rows of the batch that a free server forms of `rows` that wait, and its predicted time, s.
 
-    With the rows that the model runs, which are more where it pads, and the time that it takes, s.
+    It is to end within `left_s`.
     """
-    site = bound.site
-    taken = formed(site, server, rows, left_s)
-    return taken, padded(site, server, taken), predicted_run(site, server, taken)
+    taken = formed(bound.site, server, rows, left_s)
+    return taken, predicted_run(bound.site, server, taken)
 
 
 def predict(bound: Any, server: int, rows: int, now_s: float) -> tuple[float, float]:

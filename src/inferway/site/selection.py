@@ -65,20 +65,14 @@ def forms_batches(site: Site, k: int) -> bool:
 
 
 @jit
-def padded(site: Site, server: int, rows: int) -> int:
-    """Rows that the model runs for a batch of `rows`: of the next size, where its class pads."""
+def predicted_run(site: Site, server: int, rows: int) -> float:
+    """Predicted service time of a batch of `rows` rows, padded where its class pads, s."""
     k = site.server_class[server]
     if site.pads[k]:
         for size in site.sizes[k]:
             if size >= rows:
-                return size
-    return rows
-
-
-@jit
-def predicted_run(site: Site, server: int, rows: int) -> float:
-    """Predicted service time of a batch of `rows` rows, padded where its class pads, s."""
-    return predicted_service(site, server, padded(site, server, rows))
+                return predicted_service(site, server, size)
+    return predicted_service(site, server, rows)
 
 
 @jit

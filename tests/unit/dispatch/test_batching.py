@@ -124,17 +124,17 @@ def test_a_request_is_predicted_to_run_with_the_last_of_those_that_wait() -> Non
 @pytest.mark.parametrize(
     ("waiting", "left_s", "formed"),
     [
-        (1, np.inf, (1, 1, 0.1)),
-        (2, np.inf, (1, 1, 0.1)),
-        (4, np.inf, (3, 3, 0.2)),
-        (9, np.inf, (5, 5, 0.25)),
-        (9, 0.22, (3, 3, 0.2)),  # the first is to be in time
-        (9, 0.15, (1, 1, 0.1)),
-        (9, 0.05, (5, 5, 0.25)),  # it cannot be
+        (1, np.inf, (1, 0.1)),
+        (2, np.inf, (1, 0.1)),
+        (4, np.inf, (3, 0.2)),
+        (9, np.inf, (5, 0.25)),
+        (9, 0.22, (3, 0.2)),  # the first is to be in time
+        (9, 0.15, (1, 0.1)),
+        (9, 0.05, (5, 0.25)),  # it cannot be
     ],
 )
 def test_a_batch_serves_the_most_per_second_that_keeps_the_first_in_time(
-    waiting: int, left_s: float, formed: tuple[int, int, float]
+    waiting: int, left_s: float, formed: tuple[int, float]
 ) -> None:
     assert dispatcher().form(0, waiting, left_s) == pytest.approx(formed)
 
@@ -147,10 +147,12 @@ def test_sizes_that_serve_no_more_are_not_taken() -> None:
 
 def test_rows_that_fill_no_size_are_padded_where_that_is_quicker() -> None:
     made = Dispatcher(FLEET, "fastest-only", target=None)
-    foresee(made.site, [Batch((1, 4, 8), (0.1, 0.16, 0.2), 1, 8, pad=True)])
+    batch = Batch((1, 4, 8), (0.1, 0.16, 0.2), 1, 8, pad=True)
+    foresee(made.site, [batch])
     # Of two in a run of four 12.5/s, of one alone 10/s; of five in one of eight 25/s, as of four.
     taken = [made.form(0, rows) for rows in (1, 2, 5, 6, 8)]
-    assert [(one.rows, one.padded) for one in taken] == [(1, 1), (2, 4), (4, 4), (6, 8), (8, 8)]
+    run = [(one.rows, rule_of(batch).padded(one.rows)) for one in taken]
+    assert run == [(1, 1), (2, 4), (4, 4), (6, 8), (8, 8)]
     assert [one.run_s for one in taken] == pytest.approx([0.1, 0.16, 0.16, 0.2, 0.2])
 
 

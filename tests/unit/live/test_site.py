@@ -8,11 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from prometheus_client import CollectorRegistry
 
 from inferway.dispatch import Dispatcher
 from inferway.dispatch.dispatcher import RetunedPolicy
 from inferway.live import InferRequest, Outcome, Pool, PoolOptions, TaskSite
+from inferway.live.admin import ServerCollector
 from inferway.live.errors import WarmUpError
+from inferway.live.process import Pauses
 from inferway.protocol import RefusalError, Signature, Tensor
 from inferway.runtime import NullRuntime
 from inferway.site import HOLD, Fleet
@@ -442,3 +445,55 @@ def test_the_arrival_rate_is_estimated_for_the_policy(run: Any, patient: Any) ->
         await site.stop()
 
     run(main())
+
+
+def test_a_promise_is_at_risk_where_more_comes_than_the_bound_allows(
+    run: Any, patient: Any
+) -> None:
+    async def main() -> None:
+        site = site_of(now=patient.time)
+        await site.start()
+        await patient.let(0.0)
+        registry = CollectorRegistry()
+        registry.register(ServerCollector(lambda: [site], Pauses()))
+        assert not site.pool.overloaded  # no window has ended
+        # The two carry 200/s at a mean of 0.8.
+        for rows, overloaded in ((1_900, False), (2_100, True), (10, False)):
+            one, ended = request(rows=rows)
+            site.submit(one)
+            await asyncio.wait_for(ended, LIMIT_S)
+            assert site.promise is not None
+            counted = site.stats.promised
+            await patient.let(10.0)
+            assert site.pool.arrivals_per_s == pytest.approx(rows / 10)
+            assert site.pool.overloaded == overloaded
+            assert site.stats.promised == counted
+        assert site.promise is not None
+        assert site.promise.state == "missed"  # all by the one of 0.7
+        kept = {"task": "task"}
+        assert registry.get_sample_value("inferway_promise_kept", kept) == 0.0
+        margin = registry.get_sample_value("inferway_promise_margin_ratio", kept)
+        assert margin == pytest.approx(-0.1)
+        site.stats.promised_sum = site.stats.promised * 0.85
+        site.balance[0] = 1.0
+        assert site.promise.state == "kept"
+        assert registry.get_sample_value("inferway_promise_kept", kept) == 1.0
+        one, ended = request(rows=2_100)
+        site.submit(one)
+        await asyncio.wait_for(ended, LIMIT_S)
+        await patient.let(10.0)
+        site.stats.promised_sum, site.balance[0] = site.stats.promised * 0.85, 1.0
+        assert site.promise.state == "at-risk"
+        await site.stop()
+
+    run(main())
+
+
+def test_nothing_is_said_of_a_promise_before_two_thousand_answers() -> None:
+    registry = CollectorRegistry()
+    site = site_of()
+    registry.register(ServerCollector(lambda: [site], Pauses()))
+    site.stats.promised, site.stats.promised_sum = 1_999, 1_999 * 0.5
+    assert registry.get_sample_value("inferway_promise_kept", {"task": "task"}) is None
+    margin = registry.get_sample_value("inferway_promise_margin_ratio", {"task": "task"})
+    assert margin == pytest.approx(-0.3)

@@ -11,6 +11,7 @@ import numpy as np
 
 from inferway.deployment.workloads import phased, poisson
 from inferway.dispatch import max_rate, solve
+from inferway.dispatch.promise import FEWEST, SLACK
 from inferway.experiments.claim import ours
 from inferway.experiments.curves import Curve, Drawing, Look, Panel, panels
 from inferway.experiments.results import least, most
@@ -30,8 +31,6 @@ from inferway.studies.queueing.system import (
 from inferway.twin.scenario import SetOutage
 from inferway.twin.simulation import run
 
-SLACK = 0.0005  # Below the target, of a running mean that counts as kept
-FIRST = 2_000  # Answers from which on the mean counts, and within which a balance comes back
 _OWN = {"dual-ascent": NAME}
 _LOOKS = {
     "priced": LOOKS["priced"],
@@ -149,7 +148,7 @@ def tracked(
     )
     assert result.series is not None
     over = result.series.running_accuracy[0] - target
-    counted = over[result.series.dispatched[0] >= FIRST]
+    counted = over[result.series.dispatched[0] >= FEWEST]
     return {
         "lowest": float(counted.min()),
         "ends": float(counted[-1]),
@@ -211,12 +210,12 @@ def recovered(
     balance[at:] += sent[at - 1] * (target - targets[0])
     ends_s = {"burst": before_s + _DURING / (_BURST * top), "outage": before_s + during_s}
     end = int(np.searchsorted(time_s, ends_s.get(trouble, before_s)))
-    last = int(np.searchsorted(sent, sent[end] + FIRST))
+    last = int(np.searchsorted(sent, sent[end] + FEWEST))
     lowest = at + int(np.argmin(balance[at:last]))
     back = np.flatnonzero(balance[lowest:] >= 0.0)
     debt = max(0.0, -float(balance[lowest]))
     took = max(0.0, float(sent[lowest + back[0]] - sent[end])) if len(back) else math.inf
-    goal = target + debt / FIRST
+    goal = target + debt / FEWEST
     row: dict[str, Any] = {
         "debt": debt,
         "answers": took if debt > 0 else 0.0,
@@ -422,7 +421,7 @@ def _waits(results: Results) -> Claim:
 
 def _recovers(results: Results, policy: str, limit: str) -> Claim:
     rows = [row for row in results.where(kind="trouble", policy=policy).rows if row["possible"]]
-    back = [row for row in rows if row["answers"] <= FIRST]
+    back = [row for row in rows if row["answers"] <= FEWEST]
     late = {f"{row['trouble']}, {_place(row)}": row["answers"] for row in rows}
     longest, at = most(late, "nowhere")
     took = "never" if math.isinf(longest) else f"{longest:,.0f} answers"
