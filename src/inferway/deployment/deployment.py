@@ -5,15 +5,12 @@ from __future__ import annotations
 import copy
 import functools
 import os
-import time
 from collections.abc import Iterator, Mapping
-from contextlib import closing
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
-import numpy as np
 from pydantic import Field, Strict, TypeAdapter, ValidationError, field_validator
 
 from inferway.deployment.errors import DeploymentError, complaints_of, refuse_where, sentence_of
@@ -31,14 +28,10 @@ from inferway.deployment.resolution import Resolution
 from inferway.deployment.section import UNWRITTEN, Name, Section, says, tidy
 from inferway.deployment.setting import set_all, setting
 from inferway.deployment.source import Source, given, read
-from inferway.deployment.tasks import ANY_HARDWARE, ServiceTime, Task, Variant
+from inferway.deployment.tasks import Task, Variant
 from inferway.deployment.units import Number
 from inferway.deployment.workloads import Workload
 
-if TYPE_CHECKING:
-    from inferway.runtime import Runtime
-
-_WARM_UP_RUNS, _FEWEST_RUNS = 3, 5
 MOST_TASKS: Final = 100_000  # of all kinds together: each has a name, and entries of its own
 
 
@@ -426,68 +419,3 @@ def _unfilled(name: str, node: Node, variant: Variant) -> str:
             "lower its `min` or raise the node's `buffer`"
         )
     return ""
-
-
-def measured(deployment: Deployment, *, seconds: float = 0.3) -> Deployment:
-    """Fill in the service time of every variant whose file states none and whose model is there.
-
-    Runs each such model at batch 1 on zeros, one thread, for about `seconds`; a remote one at its
-    server, so that the way there and back is in its time. A deployment whose
-    variants all have service times comes back as it is. A model that answers several tasks is run
-    once.
-
-    Raises
-    ------
-    ValueError
-        If a model does not run, or a server does not answer.
-    """
-    known: dict[tuple[Path | None, str | None], float] = {}
-
-    def filled(variant: Variant) -> Variant:
-        if variant.service or not variant.runnable:
-            return variant
-        model = variant.model
-        file = (None, variant.name) if model is None else (model.path, model.digest)
-        if model is None or file not in known:
-            known[file] = _mean_s(variant, seconds)
-        return replace(variant, service={ANY_HARDWARE: ServiceTime("deterministic", known[file])})
-
-    tasks = {
-        name: replace(task, variants={key: filled(one) for key, one in task.variants.items()})
-        for name, task in deployment.tasks.items()
-    }
-    return deployment if tasks == deployment.tasks else replace(deployment, tasks=tasks)
-
-
-def _mean_s(variant: Variant, seconds: float) -> float:
-    from inferway.runtime.remote import BlockingRemote
-    from inferway.runtime.runtime import OnnxRuntime
-    from inferway.runtime.server import RemoteError
-
-    if variant.remote is None:
-        assert variant.model is not None
-        assert variant.model.path is not None  # others state their service time
-        return _median_s(OnnxRuntime(variant.model.path), seconds)
-    try:
-        return _median_s(BlockingRemote(variant.remote.runtime()), seconds)
-    except (RemoteError, ValueError) as error:
-        raise ValueError(
-            f"variant {variant.name} has no `service`, and its server cannot be measured: {error}"
-        ) from None
-
-
-def _median_s(runtime: Runtime, seconds: float) -> float:
-    times: list[float] = []
-    with closing(runtime):
-        inputs = {
-            tensor.name: np.zeros([max(1, axis) for axis in tensor.shape], tensor.dtype)
-            for tensor in runtime.signature.inputs
-        }
-        for _ in range(_WARM_UP_RUNS):
-            runtime.run(inputs)
-        while len(times) < _FEWEST_RUNS or sum(times) < seconds:
-            start = time.perf_counter()
-            runtime.run(inputs)
-            times.append(time.perf_counter() - start)
-    # The median: one interrupted run must not decide how a fleet is dispatched to.
-    return float(np.median(times))

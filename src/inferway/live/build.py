@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
-from inferway.deployment import Batch, Deployment, Task
+from inferway.deployment import Batch, Deployment, Task, runtime_of
 from inferway.dispatch.batching import foresee, rules_of
 from inferway.dispatch.deployed import dispatcher_of
 from inferway.dispatch.dispatcher import Dispatcher
@@ -29,7 +29,7 @@ from inferway.live.options import HELD_LIMIT, PoolOptions, ServerOptions
 from inferway.live.pool import Pool
 from inferway.live.upstream.remote import Forwarding
 from inferway.protocol import Signature
-from inferway.runtime import ArtifactError, Fault, OnnxRuntime, RemoteError, RemoteRuntime, Served
+from inferway.runtime import Fault, RemoteError, RemoteRuntime, Served
 from inferway.runtime.growth import Growth
 from inferway.scheduling import Conditions, Controller, controller_of
 from inferway.site import Fleet
@@ -245,23 +245,19 @@ def models_of(task: Task, variants: Sequence[str]) -> tuple[Signature, Mapping[s
     with ExitStack() as undo:
         # Those that are here first: their signatures are known whatever servers are down.
         for name in sorted(variants, key=lambda name: described[name].model is None):
-            model, remote = described[name].model, described[name].remote
             try:
-                if model is not None:
-                    assert model.path is not None  # `check_served` has refused others
-                    runtime: Served = OnnxRuntime(model.path, digest=model.digest)
-                    undo.callback(runtime.close)
-                else:
-                    assert remote is not None  # `check_served` has refused it
-                    runtime = loaded[name] = there = remote.runtime(signature=signature)
-                    undo.callback(runtime.close)
-                    there.learn()
+                # `check_served` has refused those that nothing here runs.
+                runtime = runtime_of(described[name], signature)
+                undo.callback(runtime.close)
+                if isinstance(runtime, RemoteRuntime):
+                    loaded[name] = runtime
+                    runtime.learn()
             except RemoteError as error:
                 if error.fault not in PASSING:
                     raise LoadError(f"{name}: {error}") from error
                 silent = f"{name}: {error}"
                 continue
-            except (ArtifactError, ValueError) as error:
+            except ValueError as error:
                 raise LoadError(f"{name}: {error}") from error
             loaded[name] = runtime
             if signature is None:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from numpy.typing import NDArray
 
+from inferway.deployment import runtime_of
 from inferway.live.build import PASSING
 from inferway.live.errors import DamagedError, LoadError, StoreError, WarmUpError
 from inferway.live.headroom import Growths, Headroom, is_closed
@@ -210,9 +211,7 @@ class LoadedModels:
         weights = self._loaded[task, variant]
         if weights is not None:
             return _Loan(weights)
-        remote = self._variant(task, variant).remote
-        assert remote is not None
-        return remote.runtime(signature=self.signature(task))
+        return runtime_of(self._variant(task, variant), self.signature(task))
 
     def growth(self, task: str, variant: str) -> tuple[Growth, str] | None:
         """Say what runs of a loaded variant take, and where that comes from; None if not known."""
