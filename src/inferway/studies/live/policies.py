@@ -22,6 +22,7 @@ from rich.table import Table
 from inferway.catalog.zoo import testset
 from inferway.deployment.workloads import MapArrivals
 from inferway.dispatch.bounds import max_rate, solve
+from inferway.dispatch.promise import SLACK
 from inferway.experiments.claim import Claim
 from inferway.experiments.figure import Mark, save, trade_off
 from inferway.experiments.machine import cores
@@ -60,8 +61,9 @@ POLICIES: Final = ("fastest-only", "most-accurate-only", "tad-op", "priced")
 DURATION_S: Final = 24.0  # of the stream for each policy
 # What the whole comparison may take: below two minutes, also where compiling takes long.
 WITHIN_S: Final = 108.0
-# How far the mean profile accuracy of a finite run may stay below the target.
-PROFILE_SLACK: Final = 0.001
+# How far the mean profile accuracy of a finite run may stay below the target, for a policy that
+# only moves around it.
+NEAR: Final = 0.001
 # By how much the tail of the most accurate variant alone is longer, at least.
 SPEEDUP: Final = 3.0
 # Mean lengths of a quiet phase and of a burst.
@@ -218,15 +220,21 @@ def claims(target: float, rows: Sequence[Row]) -> list[Claim]:
     """Check what is to be shown; a claim about a policy that did not run is left out."""
     by_name = {row["policy"]: row for row in rows}
     keeping = [by_name[name] for name in ("tad-op", "priced") if name in by_name]
-    least = target - PROFILE_SLACK
+    least = target - NEAR
+    # One of them counts what it owes; the other is near the target.
+    sayings = {
+        "tad-op": (f"tad-op is within {NEAR:g} of the target {target:g}", least),
+        "priced": (f"priced keeps the target {target:g}", target - SLACK),
+    }
     found = [
         ours(
-            says=f"{row['policy']} keeps the target {target:g}",
-            value=min(row["profile_accuracy"] - least, row["accuracy_interval"][1] - target),
+            says=says,
+            value=min(row["profile_accuracy"] - lowest, row["accuracy_interval"][1] - target),
             at_least=0.0,
             why=f"{row['profile_accuracy']:.4f} by profile, {row['accuracy']:.3f} measured",
         )
         for row in keeping
+        for says, lowest in (sayings[row["policy"]],)
     ]
     if fastest := by_name.get("fastest-only"):
         high = fastest["accuracy_interval"][1]
