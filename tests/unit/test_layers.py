@@ -11,7 +11,7 @@ LAYERS = (
     ("runtime",),
     ("catalog",),
     ("deployment",),
-    ("workload",),
+    ("workload", "profiling"),
     ("site",),
     ("policies",),
     ("dispatch",),
