@@ -6,6 +6,7 @@ from array import array
 from collections import Counter, defaultdict
 
 import numpy as np
+from numpy.typing import NDArray
 
 from inferway.placement.contract import Float
 from inferway.placement.layout import data_of
@@ -17,13 +18,18 @@ from inferway.twin.slots import SlotSums
 _LEAST_S, _WIDTH = 1e-6, np.log(1.005)  # The first bin of times, and how wide a bin is
 
 
-def percentile(times_s: Float, share: float) -> float:
-    """The time that so large a share stays below, s, to half a percent; nan where there is none."""
-    if not len(times_s):
-        return float("nan")
+def binned(times_s: Float) -> NDArray[np.int64]:
+    """Count times by bin, each half a percent wide."""
     place = np.log(np.maximum(times_s, _LEAST_S) / _LEAST_S) / _WIDTH
-    count = np.cumsum(np.bincount(place.astype(np.int64)))
-    first = int(np.searchsorted(count, share * len(times_s), side="left"))
+    return np.bincount(place.astype(np.int64))
+
+
+def percentile(counts: NDArray[np.int64], share: float) -> float:
+    """The time that so large a share of what is binned stays below, s; nan where there is none."""
+    total = int(counts.sum())
+    if not total:
+        return float("nan")
+    first = int(np.searchsorted(np.cumsum(counts), share * total, side="left"))
     return float(_LEAST_S * np.exp((first + 0.5) * _WIDTH))
 
 
@@ -40,7 +46,8 @@ class Ledger(SlotSums):
         # Answers and their times by request type and model, in this slot and in all.
         self._now: dict[tuple[int, int], list[float]] = {}
         self._total: dict[tuple[int, int], list[float]] = defaultdict(lambda: [0.0, 0.0])
-        self._times = array("d")
+        # Times of the answers of this slot; those of the slots before it are only counted.
+        self._times, self._binned = array("d"), np.zeros(0, np.int64)
         self._load: Float = np.zeros(len(network.options.pair))
         self.gain, self.time_s = [0.0] * slots, [0.0] * slots
         self.done, self.lost_in = [0] * slots, [0] * slots
@@ -94,6 +101,11 @@ class Ledger(SlotSums):
             alone = self._alone[self.slot, kind]
             self.saved[kind] += count * (alone - self._own_ms[i]) - 1000.0 * time_s
         self._now.clear()
+        now = binned(np.frombuffer(self._times))
+        both = np.zeros(max(len(now), len(self._binned)), np.int64)
+        both[: len(now)] = now
+        both[: len(self._binned)] += self._binned
+        self._times, self._binned = array("d"), both
         load = np.zeros(len(network.options.pair))
         for v, counts in enumerate(served):
             if not counts:
@@ -131,7 +143,6 @@ class Ledger(SlotSums):
             place = places[where[model.node]]
             by[place] = by.get(place, 0.0) + count / done
         whole = tasks.sum(axis=0)
-        times_s = np.frombuffer(self._times)
         count_in = np.array(self.done[:slots], float)
         return self.result(
             EventResult,
@@ -141,9 +152,9 @@ class Ledger(SlotSums):
             gain=np.array(self.gain[:slots]),
             served=self._load,
             fractional=fractional,
-            p50_s=percentile(times_s, 0.5),
-            p95_s=percentile(times_s, 0.95),
-            p99_s=percentile(times_s, 0.99),
+            p50_s=percentile(self._binned, 0.5),
+            p95_s=percentile(self._binned, 0.95),
+            p99_s=percentile(self._binned, 0.99),
             accuracy=1.0 - float(whole[2]) / done,
             **{one: getattr(self, one) for one in ("answered", "lost", "late", "retried")},
             forwarded=away / done,
