@@ -73,6 +73,9 @@ def _network(folder: Path) -> dict[str, str]:
             found[f"GET /v2/node of {name}"] = told(get, admin[name], folder)
             status = Exchange(_GET % b"/status")
             found[f"GET /status of {name}"] = told(status, admin[name], folder)
+            for path in ("config", "stats"):
+                asked = Exchange(_GET % f"/v2/models/digits/{path}".encode())
+                found[f"GET {path} of {name}"] = told(asked, at[name], folder)
             found[f"metrics of {name}"] = names(body("/metrics", admin[name]))
         ports = re.sub(r"(127\.0\.0\.1:)[0-9]+", r"\1{port}", json.dumps(said, indent=2))
         found["up"] = f"$ inferway {' '.join(words)}\n{plain(ports, folder)}\n"

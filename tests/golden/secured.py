@@ -42,6 +42,13 @@ CALLS: Final[dict[str, tuple[str, Any]]] = {
     "metadata": ("ServerMetadata", messages.ServerMetadataRequest()),
     "metadata of a model": ("ModelMetadata", messages.ModelMetadataRequest(name="digits")),
     "metadata of another": ("ModelMetadata", messages.ModelMetadataRequest(name="words")),
+    "configuration": ("ModelConfig", messages.ModelConfigRequest(name="digits", version="big")),
+    "configuration of another": ("ModelConfig", messages.ModelConfigRequest(name="words")),
+    "statistics": ("ModelStatistics", messages.ModelStatisticsRequest(name="digits")),
+    "statistics of a version alone": (
+        "ModelStatistics",
+        messages.ModelStatisticsRequest(version="big"),
+    ),
     "infer": _infer(id="mine"),
     "infer with a variant": _infer(model_version="big"),
     "infer with a floor": _infer(parameters={"accuracy": {"double_param": 0.85}}),
@@ -56,7 +63,7 @@ CALLS: Final[dict[str, tuple[str, Any]]] = {
     "infer with whole numbers": _infer(inputs=[_IMAGE | {"datatype": "INT64"}]),
     "infer with a near parameter": _infer(parameters={"deadline_m": {"int64_param": 5}}),
     "infer with a bad deadline": _infer(parameters={"deadline_ms": {"int64_param": -5}}),
-    "another method": ("ModelStatistics", messages.ModelStatisticsRequest(name="digits")),
+    "another method": ("TraceSetting", messages.TraceSettingRequest(model_name="digits")),
 }
 """Name -> method and message, in the order in which one server gets them."""
 

@@ -27,9 +27,11 @@ PLACEHOLDERS: Final = {
 MEASURED: Final = (
     "cpu_s_per_slot",
     "largest_run_bytes",
+    "last_inference",
     "latency_ms",
     "mean_latency_s",
     "mean_service_s",
+    "ns",
     "one_row_bytes",
     "predicted_latency_ms",
     "predicted_service_ms",

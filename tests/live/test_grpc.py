@@ -151,7 +151,8 @@ def test_health_and_metadata(client: Any) -> None:
     assert not client.is_model_ready("digits", "huge")
     assert not client.is_model_ready("other")
     about = client.get_server_metadata(as_json=True)
-    assert (about["name"], about["extensions"]) == ("inferway", ["binary_tensor_data"])
+    extensions = ["binary_tensor_data", "model_configuration", "statistics"]
+    assert (about["name"], about["extensions"]) == ("inferway", extensions)
     assert client.get_model_metadata("digits", "big", as_json=True) == {
         "name": "digits",
         "versions": ["tiny", "big"],
@@ -165,6 +166,60 @@ def test_health_and_metadata(client: Any) -> None:
         ) as caught:
             client.get_model_metadata(*unknown)
         assert caught.value.status() == "StatusCode.NOT_FOUND"
+
+
+def test_configuration(client: Any) -> None:
+    config = client.get_model_config("digits", "big", as_json=True)["config"]
+    assert config == {
+        "name": "digits",
+        "platform": "inferway",
+        "version_policy": {"all": {}},
+        "max_batch_size": 64,
+        "input": [{"name": "image", "data_type": "TYPE_FP32", "dims": ["4"]}],
+        "output": [{"name": "scores", "data_type": "TYPE_FP32", "dims": ["3"]}],
+        "instance_group": [{"name": "digits/big", "kind": "KIND_MODEL", "count": 1}],
+        "parameters": {
+            "accuracy": {"string_value": "0.9"},
+            "accuracy_target": {"string_value": "0.8"},
+        },
+    }
+    groups = client.get_model_config("digits").config.instance_group
+    assert [one.name for one in groups] == ["digits/tiny", "digits/big"]
+    for unknown, sentence in ((("other", ""), "unknown task"), (("digits", "huge"), "no variant")):
+        with pytest.raises(InferenceServerException, match=sentence) as caught:
+            client.get_model_config(*unknown)
+        assert caught.value.status() == "StatusCode.NOT_FOUND"
+
+
+def test_statistics(client: Any) -> None:
+    for version, rows in (("big", 3), ("big", 1), ("tiny", 70)):
+        client.infer("digits", [image(rows)], model_version=version)
+    (big,) = client.get_inference_statistics("digits", "big").model_stats
+    assert (big.name, big.version, big.inference_count, big.execution_count) == (
+        "digits", "big", 4, 2,
+    )  # fmt: skip
+    stats = big.inference_stats
+    assert stats.success.count == stats.queue.count == stats.compute_infer.count == 2
+    assert stats.success.ns == pytest.approx(stats.queue.ns + stats.compute_infer.ns, abs=2)
+    assert stats.compute_infer.ns > 0
+    assert (stats.fail.count, stats.cache_hit.count) == (0, 0)
+    assert time.time() - big.last_inference / 1e3 == pytest.approx(0.0, abs=LIMIT_S)
+    sizes = [(one.batch_size, one.compute_infer.count) for one in big.batch_stats]
+    assert sizes == [(1, 1), (3, 1)]
+    both = client.get_inference_statistics("digits").model_stats
+    assert [one.version for one in both] == ["tiny", "big"]
+    # Rows beyond a run's are further runs.
+    assert [(one.batch_size, one.compute_infer.count) for one in both[0].batch_stats] == [
+        (6, 1), (64, 1),
+    ]  # fmt: skip
+    assert client.get_inference_statistics().model_stats == both
+    for unknown, sentence in (
+        (("other", ""), "unknown task"),
+        (("digits", "huge"), "no variant"),
+        (("", "big"), "asked for without a name"),
+    ):
+        with pytest.raises(InferenceServerException, match=sentence):
+            client.get_inference_statistics(*unknown)
 
 
 @pytest.mark.parametrize("compression", [None, "gzip", "deflate"])
@@ -346,12 +401,13 @@ def test_wrong_requests(digits_over_grpc: Speaking) -> None:
 
 
 def test_what_is_no_message(digits_over_grpc: Speaking) -> None:
-    for method in ("ModelInfer", "ModelReady", "ModelMetadata"):
+    methods = ("ModelInfer", "ModelReady", "ModelMetadata", "ModelConfig", "ModelStatistics")
+    for method in methods:
         call = digits_over_grpc.channel.unary_unary(f"/inference.GRPCInferenceService/{method}")
         code, details = failure(lambda call=call: call(b"\xff\xff"))
         assert code is grpc.StatusCode.INVALID_ARGUMENT
         assert details == f"the request is not a valid {method}Request"
-    call = digits_over_grpc.channel.unary_unary("/inference.GRPCInferenceService/ModelConfig")
+    call = digits_over_grpc.channel.unary_unary("/inference.GRPCInferenceService/LogSettings")
     assert failure(lambda: call(b""))[0] is grpc.StatusCode.UNIMPLEMENTED
 
 

@@ -26,7 +26,7 @@ def test_health_and_metadata(digits: Any) -> None:
         assert digits.get(path).json == {
             "name": "inferway",
             "version": digits.get("/v2").json["version"],
-            "extensions": ["binary_tensor_data"],
+            "extensions": ["binary_tensor_data", "model_configuration", "statistics"],
         }
     expected = {
         "name": "digits",
@@ -38,6 +38,7 @@ def test_health_and_metadata(digits: Any) -> None:
     for path in ("/v2/models/digits", "/v2/models/digits/versions/big"):
         assert digits.get(path).json == expected
         assert digits.get(path + "/ready").status == 200
+    assert digits.get("/v2/models").json == {"models": ["digits"]}
     assert "date" in live.headers
 
 

@@ -10,7 +10,12 @@ from typing import Any
 import grpc
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from tritonclient.grpc.service_pb2 import ModelInferRequest, ServerMetadataRequest
+from tritonclient.grpc.service_pb2 import (
+    ModelConfigRequest,
+    ModelInferRequest,
+    ModelStatisticsRequest,
+    ServerMetadataRequest,
+)
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
 import inferway
@@ -65,7 +70,11 @@ PAGES = [
     ("GET", "/v2", "", False, "infer"),
     ("GET", "/v2/", "", False, "infer"),
     ("GET", "/v2/openapi.json", "", False, "infer"),
+    ("GET", "/v2/models", "", False, "infer"),
     ("GET", "/v2/models/digits", "", False, "infer"),
+    ("GET", "/v2/models/digits/config", "", False, "infer"),
+    ("GET", "/v2/models/digits/versions/tiny/stats", "", False, "read"),
+    ("GET", "/v2/models/stats", "", False, "read"),
     ("GET", "/v2/models/digits/ready", "", False, "infer"),
     ("GET", "/v2/models/digits/versions/tiny/ready", "", False, "infer"),
     ("POST", "/v2/models/digits/infer", json.dumps(ONE), False, "infer"),
@@ -119,22 +128,29 @@ def test_calls_ask_for_a_role(guarded: Any) -> None:
     request = ModelInferRequest(model_name="digits")
     request.inputs.add(name="image", datatype="FP32", shape=[1, 4])
     request.raw_input_contents.append(bytes(16))
+    about, config = ServerMetadataRequest(), ModelConfigRequest(name="digits")
+    statistics = ModelStatisticsRequest()
     with grpc.insecure_channel(f"127.0.0.1:{guarded.server.grpc_port}") as channel:
         stub = GRPCInferenceServiceStub(channel)
         for key, roles in ROLES.items():
             metadata = [("authorization", f"Bearer {key}")]
-            for call in (
-                lambda given: stub.ModelInfer(request, metadata=given),
-                lambda given: stub.ServerMetadata(ServerMetadataRequest(), metadata=given),
+            for role, call in (
+                ("infer", lambda given: stub.ModelInfer(request, metadata=given)),
+                (
+                    "infer",
+                    lambda given: stub.ServerMetadata(about, metadata=given),
+                ),
+                ("infer", lambda given: stub.ModelConfig(config, metadata=given)),
+                ("read", lambda given: stub.ModelStatistics(statistics, metadata=given)),
             ):
-                if "infer" in roles:
+                if role in roles:
                     assert call(metadata)
                     continue
                 with pytest.raises(grpc.RpcError) as refused:
                     call(metadata)
                 error: Any = refused.value
                 assert error.code() is grpc.StatusCode.PERMISSION_DENIED
-                sentence = "the request needs a key with the role infer, which this one has not"
+                sentence = f"the request needs a key with the role {role}, which this one has not"
                 assert error.details() == sentence
 
 

@@ -197,7 +197,7 @@ def test_learned_batch_sizes_are_followed(
     until(lambda: running.call(lambda: site.in_flight) == 2)
     wires[2].send(running.post({"inputs": [tensor]}))
     assert [wire.read().status for wire in wires] == [200] * 3
-    assert site.stats.batches[1][2] == 1
+    assert site.stats.batches(1)[2] == 1
     running.wait(running.server.stop())
     found = inferway.replay(tmp_path / "run" / "digits", requests=None)
     assert (found.requests, found.batches, found.differences) == (3, 3, ())

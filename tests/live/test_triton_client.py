@@ -31,8 +31,57 @@ def test_health_and_metadata(client: Any) -> None:
     assert client.is_model_ready("digits")
     assert client.is_model_ready("digits", "big")
     assert not client.is_model_ready("other")
-    assert client.get_server_metadata()["extensions"] == ["binary_tensor_data"]
+    extensions = ["binary_tensor_data", "model_configuration", "statistics"]
+    assert client.get_server_metadata()["extensions"] == extensions
     assert client.get_model_metadata("digits")["versions"] == ["tiny", "big"]
+
+
+def test_configuration(client: Any) -> None:
+    config = client.get_model_config("digits", "tiny")
+    assert config == {
+        "name": "digits",
+        "platform": "inferway",
+        "backend": "",
+        "version_policy": {"all": {}},
+        "max_batch_size": 64,
+        "input": [{"name": "image", "data_type": "TYPE_FP32", "dims": [4]}],
+        "output": [{"name": "scores", "data_type": "TYPE_FP32", "dims": [3]}],
+        "instance_group": [{"name": "digits/tiny", "kind": "KIND_MODEL", "count": 1}],
+        "parameters": {
+            "accuracy": {"string_value": "0.7"},
+            "accuracy_target": {"string_value": "0.8"},
+        },
+    }
+    both = client.get_model_config("digits")
+    assert [one["name"] for one in both["instance_group"]] == ["digits/tiny", "digits/big"]
+    assert "accuracy" not in both["parameters"]
+    with pytest.raises(InferenceServerException, match="no variant 'huge'"):
+        client.get_model_config("digits", "huge")
+
+
+def test_statistics(client: Any) -> None:
+    def counts(version: str = "") -> Any:
+        return [
+            (
+                one["version"],
+                one["inference_count"],
+                one["execution_count"],
+                one["inference_stats"]["success"]["count"],
+                {run["batch_size"]: run["compute_infer"]["count"] for run in one["batch_stats"]},
+            )
+            for one in client.get_inference_statistics("digits", version)["model_stats"]
+        ]
+
+    before = {name: rest for name, *rest in counts()}
+    client.infer("digits", [_input(2, True)], model_version="big")
+    ((name, rows, runs, requests, sizes),) = counts("big")
+    was_rows, was_runs, was_requests, was_sizes = before["big"]
+    assert (name, rows, runs, requests) == ("big", was_rows + 2, was_runs + 1, was_requests + 1)
+    assert sizes == was_sizes | {2: was_sizes.get(2, 0) + 1}
+    assert [name for name, *_ in counts()] == ["tiny", "big"]
+    assert client.get_inference_statistics() == client.get_inference_statistics("digits")
+    with pytest.raises(InferenceServerException, match="unknown task 'other'"):
+        client.get_inference_statistics("other")
 
 
 @pytest.mark.parametrize("binary", [True, False])

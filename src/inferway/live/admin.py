@@ -292,7 +292,7 @@ def _samples(sites: Sequence[TaskSite]) -> _Samples:
         ),
         "service_seconds": ((labels, stats.service_sum_s[k]) for labels, stats, k in counted),
         "batch_size": (
-            (labels, _buckets(BATCH_BOUNDS, stats.batches[k]), stats.batch_rows[k])
+            (labels, _buckets(BATCH_BOUNDS, stats.batches(k)), stats.batch_rows(k))
             for labels, stats, k in counted
         ),
         "queue_length": (

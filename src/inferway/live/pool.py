@@ -474,7 +474,8 @@ class Pool:
             request.late = now_s > request.deadline_s
             request.balance = self.balance.item()
             if measured >= 0 and passed is None:  # runs are counted where they are
-                stats.ran(column, measured or request.rows, self.most_rows[k])
+                rows, most = measured or request.rows, self.most_rows[k]
+                stats.ran(column, rows, most, request.service_s)
             # Sent before it is counted: what cannot be sent does not count.
             try:
                 request.deliver(request)
@@ -491,6 +492,8 @@ class Pool:
                 if passed is not None and passed.strayed:
                     measured = -1
                 self.dispatcher.finish(server, now_s, request.service_s, measured)
+                stats.answered_s[column] = now_s
+                stats.run_sum_s[column] += request.service_s
                 if request.late:
                     stats.late[column] += 1
                 # Of a run for several requests, each one's part by its rows.
@@ -684,7 +687,7 @@ class Pool:
     def _end(self, request: InferRequest, outcome: Outcome, reason: str) -> None:
         request.outcome, request.reason = outcome, reason
         column = self.columns[self.class_of[request.server]] if request.server >= 0 else -1
-        self.stats.ended(outcome, column)
+        self.stats.ended(outcome, column, self.now() - request.received_s)
         self.log.keep(request, self.facts)
         if outcome is not Outcome.CANCELED:  # nobody waits for that
             request.deliver(request)

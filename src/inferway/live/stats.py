@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Final
@@ -23,7 +24,8 @@ class Stats:
     The variants are the K server classes that the task has, or has had. `outcomes[outcome][k]` are
     requests that ended so at class k, at index K where no variant was chosen. Answers are rows;
     `accuracy_sum` is over all of them, pinned ones included, `promised_sum` over the `promised`.
-    `buckets` are answered requests by latency, `batches` runs of a model by rows.
+    `buckets` are answered requests by latency; `runs` of a model are, by rows, how many there were
+    and how long they took, s.
     """
 
     def __init__(self, variants: Sequence[str] = ()) -> None:
@@ -34,12 +36,14 @@ class Stats:
         self.accuracy_sum = 0.0
         self.promise_anew()
         self.buckets: list[list[int]] = []
-        self.batches: list[list[int]] = []
-        self.batch_rows: list[int] = []  # of all runs
+        self.runs: list[dict[int, list[float]]] = []
         self.late: list[int] = []  # of the answers, requests whose deadline had passed
         self.moved: list[int] = []  # requests that it did not serve and that others were given
         self.latency_sum_s: list[float] = []
         self.service_sum_s: list[float] = []
+        self.run_sum_s: list[float] = []  # a run for several requests counts for each of them
+        self.answered_s: list[float] = []  # when the last answer was given, on the site's clock
+        self.unanswered_sum_s = [0.0]  # from arrival to the end without an answer
         self.columns(variants)
 
     def columns(self, variants: Sequence[str]) -> list[int]:
@@ -50,12 +54,14 @@ class Stats:
             self.variants.append(name)
             for counts in self.outcomes:
                 counts.insert(-1, 0)
+            self.unanswered_sum_s.insert(-1, 0.0)
             self.buckets.append([0] * (len(LATENCY_BOUNDS_S) + 1))
-            self.batches.append([0] * (len(BATCH_BOUNDS) + 1))
-            for of_rows in (self.rows, self.batch_rows, self.late, self.moved):
+            self.runs.append({})
+            for of_rows in (self.rows, self.late, self.moved):
                 of_rows.append(0)
-            for sums_s in (self.latency_sum_s, self.service_sum_s):
+            for sums_s in (self.latency_sum_s, self.service_sum_s, self.run_sum_s):
                 sums_s.append(0.0)
+            self.answered_s.append(-math.inf)
         return [self.variants.index(name) for name in variants]
 
     def promise_anew(self) -> None:
@@ -82,24 +88,42 @@ class Stats:
         self.latency_sum_s[k] += latency_s
         self.service_sum_s[k] += service_s
 
-    def ran(self, k: int, rows: int, most: int) -> None:
+    def ran(self, k: int, rows: int, most: int, service_s: float) -> None:
         """Count the runs of class k's model for so many rows, at most `most` in each."""
-        self.batch_rows[k] += rows
         if rows > most:
-            full, rows = divmod(rows, most)
-            self.batches[k][bisect_left(BATCH_BOUNDS, most)] += full
-            if not rows:
+            full, rest = divmod(rows, most)
+            full_s = service_s * (rows - rest) / rows
+            self._count(k, most, full, full_s)
+            if not rest:
                 return
-        self.batches[k][bisect_left(BATCH_BOUNDS, rows)] += 1
+            rows, service_s = rest, service_s - full_s
+        self._count(k, rows, 1, service_s)
+
+    def _count(self, k: int, rows: int, number: int, took_s: float) -> None:
+        runs = self.runs[k].setdefault(rows, [0, 0.0])
+        runs[0] += number
+        runs[1] += took_s
+
+    def batches(self, k: int) -> list[int]:
+        """Count the runs of class k's model by rows, in the buckets of `BATCH_BOUNDS`."""
+        buckets = [0] * (len(BATCH_BOUNDS) + 1)
+        for rows, (number, _) in self.runs[k].items():
+            buckets[bisect_left(BATCH_BOUNDS, rows)] += int(number)
+        return buckets
+
+    def batch_rows(self, k: int) -> int:
+        """Count the rows of all runs of class k's model."""
+        return sum(rows * int(number) for rows, (number, _) in self.runs[k].items())
 
     @property
     def total_rows(self) -> int:
         """Answers of all variants, those that are here no more included."""
         return sum(self.rows)
 
-    def ended(self, outcome: Outcome, k: int = -1) -> None:
+    def ended(self, outcome: Outcome, k: int = -1, took_s: float = 0.0) -> None:
         """Count a request without an answer; k is -1 where no variant was chosen."""
         self.outcomes[outcome][k] += 1
+        self.unanswered_sum_s[k] += took_s
 
     def total(self, outcome: Outcome) -> int:
         """Count the requests that ended so."""

@@ -139,6 +139,12 @@ class TaskMetadata(msgspec.Struct):
     outputs: list[TensorMetadata]
 
 
+class TaskList(msgspec.Struct):
+    """The tasks that are served, by name."""
+
+    models: list[str]
+
+
 class ServerMetadata(msgspec.Struct):
     """The server's metadata."""
 

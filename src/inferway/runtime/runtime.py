@@ -136,6 +136,9 @@ class OnnxRuntime:
         When the file fails a check or ONNX Runtime cannot load it.
     """
 
+    # As Triton calls what runs a model.
+    backend: Final = "onnxruntime"
+
     def __init__(self, path: Path, *, threads: int = 1, digest: str | None = None) -> None:
         if threads < 1:
             raise ValueError(f"threads is {threads}; it must be 1 or more")

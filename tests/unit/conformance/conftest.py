@@ -7,6 +7,7 @@ import json
 import math
 import threading
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
+from google.protobuf.json_format import ParseDict
 
 from inferway.live.grpc import messages
 
@@ -29,6 +31,45 @@ OUTPUTS = [
     {"name": "echo", "datatype": "BYTES", "shape": [-1, 2]},
 ]
 VERSIONS = ["1", "2"]
+EXTENSIONS = ["binary_tensor_data", "model_repository", "model_configuration", "statistics"]
+DURATIONS = ["success", "fail", "queue", "compute_input", "compute_infer", "compute_output"]
+# Answers by version, over HTTP and gRPC together.
+ANSWERED = Counter[str]()
+
+
+CONFIG: dict[str, Any] = {
+    "name": "fake",
+    "max_batch_size": 8,
+    "input": [
+        {"name": "x", "data_type": "TYPE_FP32", "dims": [3]},
+        {"name": "words", "data_type": "TYPE_STRING", "dims": [2]},
+    ],
+    "output": [
+        {"name": "twice", "data_type": "TYPE_FP32", "dims": [3]},
+        {"name": "echo", "data_type": "TYPE_STRING", "dims": [2]},
+    ],
+}
+
+
+def statistics(versions: list[str]) -> dict[str, Any]:
+    """Tell what has been answered, as Triton does."""
+    listed = []
+    for version in versions:
+        once = {"count": ANSWERED[version], "ns": 1000 * ANSWERED[version]}
+        listed.append(
+            {
+                "name": "fake",
+                "version": version,
+                "last_inference": 1,
+                "inference_count": 2 * ANSWERED[version],
+                "execution_count": ANSWERED[version],
+                "inference_stats": {
+                    name: {"count": 0, "ns": 0} if name == "fail" else once for name in DURATIONS
+                },
+                "batch_stats": [{"batch_size": 2, "compute_infer": once}],
+            }
+        )
+    return {"model_stats": listed}
 
 
 @dataclass
@@ -91,24 +132,27 @@ def _route(request: Request) -> Reply:
     parts = request.path.strip("/").split("/")
     match request.method, parts:
         case "GET", ["v2"]:
-            extensions = ["binary_tensor_data", "model_repository"]
-            return said({"name": "fake", "version": "1", "extensions": extensions})
+            return said({"name": "fake", "version": "1", "extensions": EXTENSIONS})
         case "GET", ["v2", "health", "live" | "ready"]:
             return said({"live": True})
         case "POST", ["v2", "repository", "index"]:
             ready = {"name": "fake", "version": "1", "state": "READY", "reason": ""}
             return said([ready | {"name": "other", "state": "UNAVAILABLE"}, ready])
+        case "GET", ["v2", "models"]:
+            return said({"models": ["other", "fake"]})
+        case "GET", ["v2", "models", "stats"]:
+            return said(statistics(VERSIONS))
         case _, ["v2", "models", name, *rest]:
             return _model(request, name, rest)
     raise RefusedError("unknown path", 405 if parts[:2] in (["v2"], ["v2", "health"]) else 404)
 
 
 def _model(request: Request, name: str, rest: list[str]) -> Reply:
-    version = "1"
+    version, named = "1", VERSIONS
     if name != "fake":
         raise RefusedError("unknown model", 404)
     if rest[:1] == ["versions"]:
-        version, rest = rest[1], rest[2:]
+        version, named, rest = rest[1], [rest[1]], rest[2:]
         if version not in VERSIONS:
             raise RefusedError("unknown version", 404)
     match request.method, rest:
@@ -117,6 +161,10 @@ def _model(request: Request, name: str, rest: list[str]) -> Reply:
             return said({"name": "fake", "platform": "fake"} | described)
         case "GET", ["ready"]:
             return said({"name": "fake", "ready": True})
+        case "GET", ["config"]:
+            return said(CONFIG)
+        case "GET", ["stats"]:
+            return said(statistics(named))
         case "POST", ["infer"]:
             return _infer(request, version)
     raise RefusedError("wrong method", 405)
@@ -147,7 +195,9 @@ def _infer(request: Request, version: str) -> Reply:
         raise RefusedError("no request")
     arrays = _arrays(given, body[at:])
     found = {"twice": arrays["x"] * 2, "echo": arrays["words"]}
-    return _reply(document, version, found)
+    reply = _reply(document, version, found)
+    ANSWERED[version] += 1
+    return reply
 
 
 def _arrays(given: list[dict[str, Any]], rest: bytes) -> dict[str, Any]:
@@ -348,7 +398,15 @@ def rpc_respond(method: str, data: bytes) -> Any:
         case "ServerReady":
             return messages.ServerReadyResponse(ready=True)
         case "ServerMetadata":
-            return messages.ServerMetadataResponse(name="fake", version="1")
+            return messages.ServerMetadataResponse(name="fake", version="1", extensions=EXTENSIONS)
+        case "ModelConfig":
+            if messages.ModelConfigRequest.FromString(data).name != "fake":
+                raise RefusedError("unknown model", 404)
+            return ParseDict({"config": CONFIG}, messages.ModelConfigResponse())
+        case "ModelStatistics":
+            asked = messages.ModelStatisticsRequest.FromString(data)
+            told = statistics([asked.version] if asked.version else VERSIONS)
+            return ParseDict(told, messages.ModelStatisticsResponse())
         case "Check":
             return messages.HealthCheckResponse(status=1)
         case "ModelReady":
@@ -404,6 +462,7 @@ def _rpc_infer(sent: Any) -> Any:
             output.contents.fp32_contents.extend(array.ravel().tolist())
         else:
             output.contents.bytes_contents.extend(text.encode() for text in array.ravel())
+    ANSWERED[answer.model_version] += 1
     return answer
 
 

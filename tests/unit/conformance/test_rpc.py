@@ -95,6 +95,37 @@ FAULTS: list[tuple[str, Any]] = [
     ("grpc: server metadata", answering("ServerMetadata", lambda found: found.Clear())),
     ("grpc: model metadata", answering("ModelMetadata", lambda found: found.inputs.pop())),
     ("grpc: model metadata", answering("ModelMetadata", lambda found: found.versions.pop())),
+    (
+        "grpc: model configuration",
+        answering("ModelConfig", lambda found: setattr(found.config, "name", "else")),
+    ),
+    (
+        "grpc: model configuration",
+        answering("ModelConfig", lambda found: found.config.input[0].dims.append(1)),
+    ),
+    (
+        "grpc: model configuration",
+        answering("ModelConfig", lambda found: setattr(found.config.output[0], "data_type", 99)),
+    ),
+    ("grpc: model configuration", forgiving("unknown model")),
+    (
+        "grpc: statistics",
+        answering("ModelStatistics", lambda found: setattr(found.model_stats[0], "version", "9")),
+    ),
+    (
+        "grpc: statistics",
+        answering(
+            "ModelStatistics",
+            lambda found: found.model_stats[0].inference_stats.ClearField("compute_infer"),
+        ),
+    ),
+    (
+        "grpc: statistics",
+        answering(
+            "ModelStatistics",
+            lambda found: [setattr(one, "inference_count", 7) for one in found.model_stats],
+        ),
+    ),
     ("grpc: typed contents", answering("ModelInfer", swapped)),
     ("grpc: raw contents", answering("ModelInfer", short)),
     ("grpc: id comes back", answering("ModelInfer", lambda found: found.ClearField("id"))),
@@ -134,6 +165,14 @@ def test_a_wrong_server_fails(fake: Any, fake_rpc: Any, name: str, fault: Any) -
     report = conformance.run(fake.url, task="fake", grpc_url=fake_rpc.url, checks=[check])
     (result,) = report.results
     assert result.outcome is CheckOutcome.FAILED, result.evidence
+
+
+def test_extensions_are_optional(fake: Any, fake_rpc: Any) -> None:
+    fake_rpc.fault = answering("ServerMetadata", lambda found: found.ClearField("extensions"))
+    names = ("grpc: model configuration", "grpc: statistics")
+    checks = [one for one in rpc.CHECKS if one.name in names]
+    report = conformance.run(fake.url, task="fake", grpc_url=fake_rpc.url, checks=checks)
+    assert [one.outcome for one in report.results] == [CheckOutcome.NOT_OFFERED] * 2
 
 
 def test_the_health_protocol_is_optional(fake: Any, fake_rpc: Any) -> None:

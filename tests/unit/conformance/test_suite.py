@@ -159,6 +159,32 @@ def zero(document: dict[str, Any]) -> None:
     document["inputs"][0]["data"] = [0.0] * 6
 
 
+def misconfigured(change: Callable[[Any], None]) -> Any:
+    """Change the model's configuration."""
+
+    def changed(reply: Any) -> Any:
+        document = reply.json
+        change(document)
+        return reply.saying(**document)
+
+    return wrong(changed, lambda request: request.path.startswith(f"{MODEL}/config"))
+
+
+def miscounted(change: Callable[[Any], None], when: Callable[[Any], bool] | None = None) -> Any:
+    """Change each entry of the statistics."""
+
+    def changed(reply: Any) -> Any:
+        listed = reply.json["model_stats"]
+        for one in listed:
+            change(one)
+        return reply.saying(model_stats=listed)
+
+    def tells(request: Any) -> bool:
+        return request.path.startswith((f"{MODEL}/", STATS)) and request.path.endswith("/stats")
+
+    return wrong(changed, when or tells)
+
+
 def forgiving(reason: str, status: int = 200, body: bytes = b"{}") -> Any:
     def fault(request: Any, respond: Any) -> Any:
         reply = respond(request)
@@ -170,6 +196,7 @@ def forgiving(reason: str, status: int = 200, body: bytes = b"{}") -> Any:
 
 
 MODEL = "/v2/models/fake"
+STATS = "/v2/models/stats"
 NOBODY = "/v2/models/inferway-conformance-nobody"
 FAULTS: list[tuple[str, Any]] = [
     ("health: live", failing(at("/v2/health/live"), 503)),
@@ -191,6 +218,54 @@ FAULTS: list[tuple[str, Any]] = [
         "metadata: repository index",
         lambda request, respond: (
             type(respond(request))(200, b"[]") if "index" in request.path else respond(request)
+        ),
+    ),
+    ("metadata: list of models", wrong(lambda r: r.saying(models=["other"]), at("/v2/models"))),
+    ("metadata: list of models", wrong(lambda r: r.saying(models="fake"), at("/v2/models"))),
+    ("metadata: list of models", failing(at("/v2/models"))),
+    ("metadata: model configuration", failing(at(f"{MODEL}/versions/2/config"), 404)),
+    ("metadata: model configuration", misconfigured(lambda found: found.update(name="else"))),
+    (
+        "metadata: model configuration",
+        misconfigured(lambda found: found.update(max_batch_size=-1)),
+    ),
+    (
+        "metadata: model configuration",  # the dims lack the batch axis all the same
+        misconfigured(lambda found: found.update(max_batch_size=0)),
+    ),
+    ("metadata: model configuration", misconfigured(lambda found: found["input"].pop())),
+    (
+        "metadata: model configuration",
+        misconfigured(lambda found: found["output"][1].update(data_type="TYPE_BYTES")),
+    ),
+    (
+        "metadata: model configuration",
+        lambda request, respond: (
+            type(respond(request))(200, b"{}")
+            if request.path == f"{NOBODY}/config"
+            else respond(request)
+        ),
+    ),
+    ("metadata: statistics", failing(at(STATS), 404)),
+    ("metadata: statistics", failing(at(f"{MODEL}/stats"))),
+    ("metadata: statistics", miscounted(lambda one: one.update(name="else"), at(STATS))),
+    (
+        "metadata: statistics",
+        miscounted(lambda one: one.update(version="1"), at(f"{MODEL}/versions/2/stats")),
+    ),
+    ("metadata: statistics", miscounted(lambda one: one.pop("execution_count"))),
+    ("metadata: statistics", miscounted(lambda one: one["inference_stats"].pop("queue"))),
+    (
+        "metadata: statistics",
+        miscounted(lambda one: one["inference_stats"]["success"].update(ns=-1)),
+    ),
+    ("metadata: statistics", miscounted(lambda one: one.update(inference_count=7))),
+    (
+        "metadata: statistics",
+        lambda request, respond: (
+            type(respond(request))(200, b"{}")
+            if request.path == f"{NOBODY}/stats"
+            else respond(request)
         ),
     ),
     ("infer: flat data", wrong(one_element_less, is_infer)),
@@ -287,7 +362,7 @@ def test_what_is_optional_may_be_absent(fake: Any) -> None:
     def bare(request: Any, respond: Any) -> Any:
         if request.headers.get("content-encoding") or "versions" in request.path:
             return forgiving_status(respond(request), 415)
-        if "repository" in request.path or request.path == "/v2/":
+        if "repository" in request.path or request.path in ("/v2/", "/v2/models"):
             return forgiving_status(respond(request), 404)
         reply = respond(request)
         if request.path == "/v2":
@@ -311,11 +386,21 @@ def test_what_is_optional_may_be_absent(fake: Any) -> None:
         "metadata: server, with a slash",
         "metadata: versions",
         "metadata: repository index",
+        "metadata: list of models",
+        "metadata: model configuration",
+        "metadata: statistics",
         "infer: each version",
         "connection: gzip body",
         "connection: deflate body",
         *(name for name in NAMES if name.startswith("binary")),
     }
+
+
+def test_statistics_may_be_for_others(fake: Any) -> None:
+    fake.fault = failing(at(STATS), 403)
+    checks = [check for check in CHECKS if check.name == "metadata: statistics"]
+    report = conformance.run(fake.url, task="fake", checks=checks)
+    assert report.results[0].outcome is CheckOutcome.NOT_OFFERED
 
 
 def test_a_server_that_asks_for_versions_is_asked_with_one(fake: Any) -> None:

@@ -89,8 +89,8 @@ def test_those_who_wait_are_run_together_and_each_gets_its_own(run: Any, policy:
         assert is_empty(site)
         assert site.pool.dispatcher.balance == pytest.approx(6 * (0.7 - 0.8))
         counters = site.stats
-        assert (counters.rows, counters.batch_rows, sum(counters.batches[0])) == ([6], [6], 4)
-        assert counters.batches[0][:3] == [3, 0, 1]
+        assert (counters.rows, counters.batch_rows(0), sum(counters.batches(0))) == ([6], 6, 4)
+        assert counters.batches(0)[:3] == [3, 0, 1]
         # Of the batch's service time the dispatcher has learned once, and as of three rows.
         assert site.pool.dispatcher.site.measured[0, :4].tolist() == [3, 0, 1, 0]
         await site.stop()
@@ -446,7 +446,7 @@ def test_rows_that_fill_no_size_are_padded(run: Any) -> None:
             assert await one.answer() == [[2.0 * value] * 2]
         assert gate.seen() == [5]
         stats = site.stats
-        assert (stats.total_rows, stats.batch_rows) == (5, [1 + 5])
+        assert (stats.total_rows, stats.batch_rows(0)) == (5, 1 + 5)
         # What was measured counts for the size that was run.
         assert site.pool.dispatcher.site.measured[0, :4].tolist() == [1, 0, 0, 1]
         assert is_empty(site)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
@@ -13,6 +14,17 @@ from inferway.conformance.tensors import packed
 NOBODY: Final = "inferway-conformance-nobody"
 """A name that no model and no version has."""
 
+CONFIGURATION: Final = "model_configuration"
+STATISTICS: Final = "statistics"
+DURATIONS: Final = ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output")
+"""What statistics tell as `{count, ns}`."""
+
+# Servers may count a moment after they have answered.
+_COUNTED_S: Final = 1.0
+_STATED: Final = (
+    "name, inference_count, execution_count, last_inference, batch_stats, and inference_stats with "
+    f"count and ns of {', '.join(DURATIONS)}"
+)
 _BODY: Final = (
     'The Markdown gives the body {"live": true} or {"name", "ready"}, the OpenAPI file none, and '
     "servers in use send none: the status decides, and a body, if there is one, must agree."
@@ -133,6 +145,121 @@ def _index(target: Target) -> str:
     raise ViolationError(f"the index lacks {target.task!r}, which answers requests")
 
 
+def _list(target: Target) -> str:
+    answer = target.get("/v2/models")
+    if 400 <= answer.status < 500 or answer.status == 501:
+        raise NotOfferedError(f"{answer}; no document asks for it")
+    match answer.good().json:
+        case {"models": list(listed)} if all(isinstance(one, str) for one in listed):
+            expect(target.task in listed, f"the list lacks {target.task!r}, which answers requests")
+            return f"{target.task!r} is listed"
+    raise ViolationError(f'{answer}; expected {{"models": ["<name>", ...]}}')
+
+
+def _configured(target: Target) -> str:
+    target.needs(CONFIGURATION)
+    bases = [target.base, *map(target.versioned, target.versions)]
+    for base in bases:
+        configures(target, target.get(f"{base}/config").good().json)
+    refusal = _refused(target.get(f"/v2/models/{NOBODY}/config"))
+    return f"{len(bases)} agree with the metadata; an unknown model: {refusal}"
+
+
+def configures(target: Target, found: Any) -> None:
+    """Hold a model's configuration to its metadata."""
+    expect(isinstance(found, dict), "the configuration is no JSON object")
+    expect(
+        found.get("name") == target.task,
+        f"the configuration's name is {found.get('name')!r}, not {target.task!r}",
+    )
+    most = found.get("max_batch_size", 0)
+    expect(type(most) is int and most >= 0, f"max_batch_size is {most!r}, not a number from 0 on")
+    for side in ("input", "output"):
+        listed = found.get(side)
+        expect(isinstance(listed, list), f"the configuration's {side} is {listed!r}, not a list")
+        configured = {
+            one.get("name"): (one.get("data_type"), one.get("dims"))
+            for one in (listed or ())
+            if isinstance(one, dict)
+        }
+        for tensor in getattr(target.signature, f"{side}s"):
+            datatype = "STRING" if tensor.datatype == "BYTES" else tensor.datatype
+            wanted = f"TYPE_{datatype}", list(tensor.shape[1:] if most else tensor.shape)
+            given = configured.get(tensor.name)
+            expect(
+                given == wanted,
+                f"{side} {tensor.name!r} is configured as {given}, and {wanted} by the metadata",
+            )
+
+
+def _statistics(target: Target) -> str:
+    target.needs(STATISTICS)
+    everything = target.get("/v2/models/stats")
+    if everything.status in (401, 403):
+        raise NotOfferedError(f"{everything}; the key does not open them")
+    counted(everything.good().json, target.task)
+    for one in target.versions:
+        counted(target.get(f"{target.versioned(one)}/stats").good().json, target.task, one)
+    expect(
+        target.get(f"/v2/models/{NOBODY}/stats").status >= 400,
+        "statistics are told of a model that does not exist",
+    )
+    return grows(target, lambda: target.get(f"{target.base}/stats").good().json)
+
+
+def grows(target: Target, tell: Callable[[], Any]) -> str:
+    """Hold statistics to a request that is answered between them."""
+    before = counted(tell(), target.task)
+    answered(target, target.message())
+    until_s = time.monotonic() + _COUNTED_S
+    while (after := counted(tell(), target.task)) == before and time.monotonic() < until_s:
+        pass
+    expect(
+        all(later > earlier for earlier, later in zip(before, after, strict=True)),
+        f"inferences and successes are {after} after a request and {before} before",
+    )
+    return f"{after[0] - before[0]} inferences more after a request"
+
+
+def counted(document: Any, task: str, version: str | None = None) -> tuple[int, int]:
+    """Read statistics: rows and requests answered by all versions that are told of.
+
+    ViolationError when they are not of the extension's form, or are of another model or version.
+    """
+    listed = document.get("model_stats") if isinstance(document, dict) else None
+    if not isinstance(listed, list):
+        raise ViolationError(f"the statistics are {str(document)[:80]}, expected model_stats")
+    rows = requests = 0
+    names = []
+    for one in listed:
+        match one:
+            case {
+                "name": str(name),
+                "inference_count": int(inferences),
+                "execution_count": int(),
+                "last_inference": int(),
+                "inference_stats": dict(stats),
+                "batch_stats": list(),
+            } if all(_is_duration(stats.get(part)) for part in DURATIONS):
+                names.append((name, one.get("version")))
+                if name == task:
+                    rows += inferences
+                    requests += stats["success"]["count"]
+            case _:
+                raise ViolationError(f"statistics are {str(one)[:160]}; expected {_STATED}")
+    expect(task in (name for name, _ in names), f"the statistics lack {task!r}")
+    if version is not None:
+        expect(names == [(task, version)], f"statistics of version {version!r} are told of {names}")
+    return rows, requests
+
+
+def _is_duration(found: Any) -> bool:
+    match found:
+        case {"count": int(count), "ns": int(spent)}:
+            return count >= 0 and spent >= 0
+    return False
+
+
 def _refused(answer: Answer) -> str:
     """Hold an answer to the protocol's form of a refusal: 4xx, and `{"error": "<why>"}`."""
     match answer.refused().json:
@@ -217,5 +344,23 @@ CHECKS: Final = (
         "extension_model_repository.md, Index",
         _index,
         "Asked for in any case: servers have it and do not name it among their extensions.",
+    ),
+    Check(
+        "metadata: list of models",
+        "no document; GET /v2/models as KServe's own servers answer it",
+        _list,
+        "Not asked for by the protocol: any 4xx is not offered.",
+    ),
+    Check(
+        "metadata: model configuration",
+        "extension_model_configuration.md",
+        _configured,
+        "Without the batch axis where max_batch_size is above 0, as model_configuration.md says.",
+    ),
+    Check(
+        "metadata: statistics",
+        "extension_statistics.md",
+        _statistics,
+        "Counts may follow the answer a moment later.",
     ),
 )

@@ -9,10 +9,18 @@ from urllib.parse import urlsplit
 
 import grpc
 import numpy as np
+from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import DecodeError
 
 from inferway.conformance.checks.infer import outputs_alone
-from inferway.conformance.checks.metadata import NOBODY
+from inferway.conformance.checks.metadata import (
+    CONFIGURATION,
+    NOBODY,
+    STATISTICS,
+    configures,
+    counted,
+    grows,
+)
 from inferway.conformance.client import NotOfferedError, ViolationError, expect
 from inferway.conformance.report import Check
 from inferway.conformance.target import (
@@ -189,6 +197,71 @@ def _model(target: Target) -> str:
     return "the same as over HTTP"
 
 
+def _offered(target: Target, extension: str) -> None:
+    listed = _call(target, "ServerMetadata").extensions
+    if extension not in listed:
+        raise NotOfferedError(f"the extensions of ServerMetadata lack {extension!r}")
+
+
+def _configured(target: Target) -> str:
+    _offered(target, CONFIGURATION)
+    for version in ("", *target.versions):
+        asked = messages.ModelConfigRequest(name=target.task, version=version)
+        config = _call(target, "ModelConfig", asked).config
+        kinds = config.DESCRIPTOR.file.enum_types_by_name["DataType"].values_by_number
+        found: dict[str, Any] = {"name": config.name, "max_batch_size": config.max_batch_size}
+        for side in ("input", "output"):
+            found[side] = [
+                {
+                    "name": one.name,
+                    "data_type": getattr(kinds.get(one.data_type), "name", one.data_type),
+                    "dims": list(one.dims),
+                }
+                for one in getattr(config, side)
+            ]
+        configures(target, found)
+    try:
+        _call(target, "ModelConfig", messages.ModelConfigRequest(name=NOBODY))
+    except _StatusError as error:
+        return f"agrees with the metadata; an unknown model: {error.refusal}"
+    raise ViolationError("ModelConfig tells of a model that does not exist")
+
+
+def _statistics(target: Target) -> str:
+    _offered(target, STATISTICS)
+
+    def tell(version: str = "") -> Any:
+        asked = messages.ModelStatisticsRequest(name=target.task, version=version)
+        told = _call(target, "ModelStatistics", asked)
+        # As HTTP tells them: JSON has 64-bit numbers as texts.
+        options = {
+            "preserving_proto_field_name": True,
+            "always_print_fields_with_no_presence": True,
+        }
+        return _numbers(MessageToDict(told, **options))
+
+    try:
+        for version in target.versions:
+            counted(tell(version), target.task, version)
+    except _StatusError as error:
+        if error.code in ("PERMISSION_DENIED", "UNAUTHENTICATED"):
+            raise NotOfferedError(f"{error.reason}; the key does not open them") from None
+        raise
+    return grows(target, tell)
+
+
+def _numbers(found: Any) -> Any:
+    """Read the texts that are numbers in statistics; names and versions stay."""
+    if isinstance(found, list):
+        return [_numbers(one) for one in found]
+    if not isinstance(found, dict):
+        return found
+    return {
+        key: int(one) if isinstance(one, str) and key not in ("name", "version") else _numbers(one)
+        for key, one in found.items()
+    }
+
+
 def _contents(target: Target, *, raw: bool) -> str:
     for one in () if raw else target.signature.inputs:
         if one.datatype not in FIELDS:
@@ -283,6 +356,8 @@ CHECKS: Final = (
     Check("grpc: model ready", f"{_CLAUSE}, ModelReady", _model_ready, _STATUS),
     Check("grpc: server metadata", f"{_CLAUSE}, ServerMetadata", _server),
     Check("grpc: model metadata", f"{_CLAUSE}, ModelMetadata", _model),
+    Check("grpc: model configuration", "extension_model_configuration.md", _configured),
+    Check("grpc: statistics", "extension_statistics.md", _statistics),
     Check("grpc: typed contents", _INFER, partial(_contents, raw=False)),
     Check("grpc: raw contents", _INFER, partial(_contents, raw=True)),
     Check("grpc: id comes back", _INFER, _identifier),

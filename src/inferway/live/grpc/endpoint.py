@@ -8,7 +8,10 @@ from typing import Any
 
 import grpc
 import grpc.aio
+import msgspec
+from google.protobuf.json_format import ParseDict
 
+from inferway.live.extensions import config_of, statistics_of
 from inferway.live.grpc import messages
 from inferway.live.grpc.arrivals import FULL, CallTraffic, peer_of
 from inferway.live.grpc.inference import CODES, CallError, answer, ask, refused, retry
@@ -160,6 +163,8 @@ class Endpoint:
                 "ModelReady": (one, self._guarded(self._model_ready)),
                 "ModelMetadata": (one, self._guarded(self._model_metadata)),
                 "ModelInfer": (one, self._guarded(self._model_infer)),
+                "ModelConfig": (one, self._guarded(self._model_config)),
+                "ModelStatistics": (one, self._guarded(self._model_statistics, Role.READ)),
             },
             messages.HEALTH: {"Check": (one, self._check), "Watch": (many, self._watch)},
         }
@@ -195,7 +200,7 @@ class Endpoint:
 
         return call
 
-    def _guarded(self, method: Method) -> Method:
+    def _guarded(self, method: Method, role: int = Role.INFER) -> Method:
         guard = self._guard
         if guard is None:
             return method
@@ -206,7 +211,7 @@ class Endpoint:
             ]
             # Two keys are as good as none: what stands before this server may check the other one.
             key = keys[0] if len(keys) == 1 else ""
-            roles = guard.look(key, Role.INFER, lambda: peer_of(context.peer())[0])
+            roles = guard.look(key, role, lambda: peer_of(context.peer())[0])
             if isinstance(roles, Denied):
                 reason, after = roles.reason, retry(roles.retry_s) if roles.retry_s else ()
                 if roles.status == 401:
@@ -279,6 +284,23 @@ class Endpoint:
                 side.add(name=one.name, datatype=one.datatype, shape=one.shape)
         return answer
 
+    async def _model_config(self, context: Any) -> Any:
+        asked = decode(await self._traffic.receive(context), messages.ModelConfigRequest)
+        site = self._find(asked.name, asked.version).site
+        config = config_of(site, asked.version or None)
+        return _filled(messages.ModelConfigResponse, config=config)
+
+    async def _model_statistics(self, context: Any) -> Any:
+        asked = decode(await self._traffic.receive(context), messages.ModelStatisticsRequest)
+        if asked.name:
+            sites: Sequence[TaskSite] = [self._find(asked.name, asked.version).site]
+        elif asked.version:
+            raise RefusalError(400, f"version {asked.version[:256]!r} is asked for without a name")
+        else:
+            sites = self._sites or ()
+        listed = statistics_of(sites, asked.version or None)
+        return _filled(messages.ModelStatisticsResponse, model_stats=listed)
+
     async def _model_infer(self, context: Any) -> Any:
         data = await self._traffic.receive(context)
         size = len(data)
@@ -303,6 +325,11 @@ class Endpoint:
                 raise RefusalError(503, "the server is starting")
             raise RefusalError(404, unknown(self._sites, task[:256], variant[:256]))
         return intake
+
+
+def _filled(kind: Any, **fields: Any) -> Any:
+    """Make a message of what HTTP would be answered: the names are the same."""
+    return ParseDict(msgspec.to_builtins(fields), kind())
 
 
 def _serialize(message: Any) -> bytes:

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from typing import Any, Final
 from urllib.parse import quote, unquote_to_bytes
@@ -14,6 +14,7 @@ from urllib.parse import quote, unquote_to_bytes
 import msgspec
 
 from inferway.live.explain import KEPT
+from inferway.live.extensions import config_of, statistics_of
 from inferway.live.http.compression import unpacking
 from inferway.live.http.exchange import ENCODING, RETRY, Exchange, Handler, Limits
 from inferway.live.http.inference import Infer
@@ -24,10 +25,11 @@ from inferway.live.site import TaskSite
 from inferway.protocol import RefusalError, messages
 from inferway.protocol.messages import encode
 from inferway.protocol.tensors import finished
+from inferway.protocol.triton import ModelConfig, StatisticsList
 from inferway.unreadable import UNREADABLE, fault
 from inferway.version import __version__
 
-EXTENSIONS: Final = ["binary_tensor_data"]
+EXTENSIONS: Final = ["binary_tensor_data", "model_configuration", "statistics"]
 # Bytes that a packed question for the repository's index may unpack to.
 _LONGEST_INDEX: Final = 64 * 1024
 
@@ -191,6 +193,9 @@ def inference_routes(
             listed = [one for one in entries if not only_ready or one.state == "READY"]
             exchange.respond(200, encode(listed))
 
+    def list_tasks(exchange: Exchange) -> None:
+        exchange.respond(200, encode(messages.TaskList([site.task for site in served()])))
+
     routes = Routes(unknown)
     metadata = encode(messages.ServerMetadata("inferway", __version__, EXTENSIONS))
     for path in ("/v2", "/v2/"):
@@ -199,6 +204,9 @@ def inference_routes(
     routes.read("/v2/health/live", _constant(b""), ANYBODY)
     routes.read("/v2/health/ready", _health(ready), ANYBODY)
     routes.post("/v2/repository/index", index, Role.INFER)
+    routes.read("/v2/models", list_tasks, Role.INFER)
+    # A task of this name takes the path over.
+    routes.read("/v2/models/stats", _statistics(served), Role.READ)
     for site in sites.values():
         lay_out(routes, site, ready, limits)
     return routes
@@ -235,10 +243,19 @@ def lay_out(routes: Routes, site: TaskSite, ready: Callable[[], bool], limits: L
         routes.read(base, _constant(described), Role.INFER)
         routes.read(f"{base}/ready", _health(ready, partial(site.serves, variant)), Role.INFER)
         routes.post(f"{base}/infer", Infer(Intake(site, variant, limits)), Role.INFER)
+        routes.read(f"{base}/config", _constant(encode(config_of(site, variant))), Role.INFER)
+        routes.read(f"{base}/stats", _statistics(lambda: [site], variant), Role.READ)
 
 
 def _constant(body: bytes) -> Handler:
     return lambda exchange: exchange.respond(200, body)
+
+
+def _statistics(sites: Callable[[], Sequence[TaskSite]], variant: str | None = None) -> Handler:
+    def tell(exchange: Exchange) -> None:
+        exchange.respond(200, encode(StatisticsList(statistics_of(sites(), variant))))
+
+    return tell
 
 
 def _health(*checks: Callable[[], bool]) -> Handler:
@@ -254,10 +271,11 @@ def document() -> dict[str, Any]:
     asked = _with(messages.InferMessage, inputs=many[given])
     kinds = (
         asked, messages.AnswerMessage, messages.ServerMetadata, messages.TaskMetadata,
-        messages.IndexMessage, list[messages.IndexEntry],
+        messages.IndexMessage, list[messages.IndexEntry], messages.TaskList, ModelConfig,
+        StatisticsList,
     )  # fmt: skip
     schemas, components = msgspec.json.schema_components(kinds, ref_template=_REF)
-    infer, answer, server, task, wanted, listed = schemas
+    infer, answer, server, task, wanted, listed, names, config, statistics = schemas
     for name in ("InferParameters", "TensorParameters"):  # what is unknown is ignored
         del components[name]["additionalProperties"]
     components["Error"] = {
@@ -283,6 +301,8 @@ def document() -> dict[str, Any]:
         "/v2/health/ready": _asked("Whether all models are warm and the server stays", []),
         "/v2/openapi.json": _described("This document", {"type": "object"}),
         "/v2/repository/index": {"parameters": [], "post": index},
+        "/v2/models": _described("Every task's name", names),
+        "/v2/models/stats": _described("What every task's variants have done", statistics),
         "/v2/models/{task}/explain/{request}": _described(
             "Why a request was answered as it was", {"type": "object"}, _TASK, _REQUEST
         ),
@@ -293,6 +313,8 @@ def document() -> dict[str, Any]:
     ):
         paths[base] = _described("Inputs, outputs and variants", task, *parameters)
         paths[f"{base}/ready"] = _asked("Whether the task can be served", parameters)
+        paths[f"{base}/config"] = _described("Triton's configuration", config, *parameters)
+        paths[f"{base}/stats"] = _described("What variants have done", statistics, *parameters)
         paths[f"{base}/infer"] = {"parameters": parameters, "post": run}
     return {
         "openapi": "3.1.0",

@@ -387,7 +387,7 @@ class _Loan:
     def __init__(self, weights: _Weights) -> None:
         self.signature = weights.runtime.signature
         self.warmed_s = weights.runtime.warmed_s
-        self.call = weights.runtime.call
+        self.call, self.backend = weights.runtime.call, weights.runtime.backend
         self._weights: _Weights | None = weights
         weights.loans.add(id(self))
 

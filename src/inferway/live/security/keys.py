@@ -31,8 +31,8 @@ _SAID_EVERY_S: Final = 60.0
 class Role(IntEnum):
     """A use of a key; each a bit, so that their sum stands for several.
 
-    `INFER` is for the inference listeners, explanations apart, `READ` for metrics, status,
-    explanations and a node's other pages, and `ADMIN` for changing what is served.
+    `INFER` is for the inference listeners, `READ` for metrics, status, explanations, statistics
+    and a node's other pages, and `ADMIN` for changing what is served.
     """
 
     INFER = 1

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorSet
 from google.protobuf.descriptor_pool import Default
-from tritonclient.grpc import service_pb2
+from tritonclient.grpc import model_config_pb2, service_pb2
 
 from inferway.live.grpc import messages
 from inferway.protocol import RefusalError
@@ -37,12 +37,39 @@ def fields(message: Any) -> set[tuple[Any, ...]]:
     return found
 
 
+# Of Triton's fields these are left out.
+LEFT_OUT = {"ModelStatistics": {"memory_usage", "response_stats"}}
+
+
+def enums(message: Any) -> dict[str, dict[str, int]]:
+    return {
+        one.full_name: {value.name: value.number for value in one.values}
+        for one in message.enum_types
+    }
+
+
 @pytest.mark.parametrize("name", sorted(one.name for one in FILES[0].message_type))
 def test_fields_are_those_of_tritons_client(name: str) -> None:
     ours = messages._pool.FindMessageTypeByName(f"inference.{name}")
     theirs = Default().FindMessageTypeByName(f"inference.{name}")
-    assert theirs.file.name == service_pb2.DESCRIPTOR.name
-    assert fields(ours) == fields(theirs)
+    written = theirs.file.name
+    assert written in (service_pb2.DESCRIPTOR.name, model_config_pb2.DESCRIPTOR.name)
+    if written == model_config_pb2.DESCRIPTOR.name:  # a part of the configuration
+        assert fields(ours) <= fields(theirs)
+        assert enums(ours).items() <= enums(theirs).items()
+        return
+    missing = {field.name for field in theirs.fields} - {field.name for field in ours.fields}
+    assert missing == LEFT_OUT.get(name, set())
+    assert fields(ours) <= fields(theirs)
+    if not missing:
+        assert fields(ours) == fields(theirs)
+
+
+def test_datatypes_are_those_of_tritons_client() -> None:
+    ours = messages._pool.FindEnumTypeByName("inference.DataType")
+    theirs = Default().FindEnumTypeByName("inference.DataType")
+    values = [{one.name: one.number for one in kind.values} for kind in (ours, theirs)]
+    assert values[0] == values[1]
 
 
 def test_methods_are_those_of_tritons_client() -> None:
@@ -50,6 +77,7 @@ def test_methods_are_those_of_tritons_client() -> None:
     theirs = Default().FindServiceByName(messages.INFERENCE)
     assert [method.name for method in ours.methods] == [
         "ServerLive", "ServerReady", "ModelReady", "ServerMetadata", "ModelMetadata", "ModelInfer",
+        "ModelConfig", "ModelStatistics",
     ]  # fmt: skip
     for method in ours.methods:
         other = theirs.methods_by_name[method.name]
