@@ -134,7 +134,7 @@ def main() -> None:
         print(json.dumps(turn(deployment, given.slots)))
         return
     # Here, as a checkout of another time that is measured beside may not have it.
-    from inferway.experiments.machine import machine
+    from inferway.machine import machine
 
     rule = expected(deployment, given.slots)
     live, _ = measured(deployment, given.slots)

@@ -29,8 +29,8 @@ from typing import Any
 import numpy as np
 
 import inferway
-from inferway.experiments.machine import machine
 from inferway.lab import Emulation
+from inferway.machine import machine
 from inferway.network import Topology
 
 SO_TIMESTAMPNS = 35

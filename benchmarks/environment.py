@@ -25,10 +25,10 @@ import numpy as np
 import inferway
 from inferway.deployment import ServiceTime
 from inferway.dispatch.alias import set_routing
-from inferway.experiments.machine import machine
 from inferway.learning.deployed import setting
 from inferway.learning.registration import ID
 from inferway.learning.site import Control, SlottedSites
+from inferway.machine import machine
 from inferway.scheduling import UNKNOWN
 from inferway.scheduling.observation import layout_of, observe
 from inferway.twin import Scenario

@@ -24,8 +24,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from inferway.experiments.machine import machine
 from inferway.lab import obstacle
+from inferway.machine import machine
 
 ROOT = Path(__file__).parents[1]
 TESTS = ROOT / "tests" / "live" / "network"

@@ -241,11 +241,11 @@ def main() -> None:
         compare(__file__, ["--scale", str(options.scale)], options)
         return
     # Here, as a checkout of another time that is measured beside may not have it.
-    from inferway.experiments.machine import machine
+    from inferway.machine import machine
 
     found = measure(options.rounds, options.scale)
     if options.json:
-        from inferway.experiments.machine import machine
+        from inferway.machine import machine
 
         listed = [
             {"goal": what, "measured": value, "wanted": goal, "met": met}

@@ -15,17 +15,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferway.catalog import zoo
-from inferway.catalog.evaluation import (
-    ROUNDS,
-    Progress,
+from inferway.extras import installing
+from inferway.profiling.timing import ROUNDS, Progress
+from inferway.profiling.zoo import (
     Right,
     answers,
     gain_of,
-    machine,
+    measured_on,
     profiled,
     right_answers,
 )
-from inferway.extras import installing
 from zoo.images import Originals, Split, draw, originals, split
 from zoo.ladder import NETWORKS, VARIANTS, Network, Weights, model
 
@@ -127,7 +126,7 @@ def build(
         seed=seed,
         progress=lambda share, what: tell(0.94 + 0.06 * share, what),
     )
-    measured_on = machine()
+    hardware = measured_on()
     versions = {name: version(name) for name in ("torch", "scikit-learn", "onnx")}
     built = zoo.Zoo(
         name="digits",
@@ -140,8 +139,8 @@ def build(
             "training": cost,
             "sources": {name: len(part) for name, part in parts._asdict().items()},
             "test_images": len(testset),
-            "built_on": measured_on | versions,
-            "measured_on": measured_on,
+            "built_on": hardware | versions,
+            "measured_on": hardware,
         },
         folders=(out,),
     )

@@ -179,7 +179,7 @@ def _named(names: list[str] | None) -> list[Study[Any]]:
 def _listing(studies: list[Study[Any]], entries: Mapping[str, Any]) -> list[Text]:
     from rich.text import Text
 
-    from inferway.experiments.machine import cores
+    from inferway.machine import cores
 
     lines = []
     for one in studies:

@@ -223,8 +223,8 @@ def build(
 @zoo.command()
 def profile(out: Out = None, json: terminal.Json = False) -> None:
     """Measure the digits zoo on this machine: accuracy, service times, memory."""
-    from inferway.catalog.evaluation import measure
     from inferway.catalog.zoo import user_folder
+    from inferway.profiling.zoo import measure
 
     with terminal.progress() as show:
         folder = out or user_folder()

@@ -54,6 +54,20 @@ def runtime_of(variant: Variant, signature: Signature | None = None) -> Served:
     return OnnxRuntime(model.path, digest=model.digest)
 
 
+def blocking_runtime_of(variant: Variant, signature: Signature | None = None) -> Runtime:
+    """Do as `runtime_of` does, for those who have a thread to wait with, for a server too.
+
+    Raises
+    ------
+    ValueError
+        As `runtime_of`.
+    """
+    from inferway.runtime import BlockingRemote, RemoteRuntime
+
+    runtime = runtime_of(variant, signature)
+    return BlockingRemote(runtime) if isinstance(runtime, RemoteRuntime) else runtime
+
+
 def measured(deployment: Deployment, *, seconds: float = 0.3) -> Deployment:
     """Fill in the service time of every variant whose file states none and whose model is there.
 
@@ -86,13 +100,10 @@ def measured(deployment: Deployment, *, seconds: float = 0.3) -> Deployment:
 
 
 def _mean_s(variant: Variant, seconds: float) -> float:
-    from inferway.runtime import BlockingRemote, RemoteError, RemoteRuntime
+    from inferway.runtime import RemoteError
 
     try:
-        runtime = runtime_of(variant)
-        return _median_s(
-            BlockingRemote(runtime) if isinstance(runtime, RemoteRuntime) else runtime, seconds
-        )
+        return _median_s(blocking_runtime_of(variant), seconds)
     except (RemoteError, ValueError) as error:
         if variant.remote is None:
             raise

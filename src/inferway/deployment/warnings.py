@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import closing, suppress
@@ -18,6 +17,7 @@ from inferway.deployment.policies import DISPATCH
 from inferway.deployment.tasks import Batch, Task, Variant
 from inferway.deployment.units import TIME
 from inferway.deployment.workloads import PhasedArrivals, TraceArrivals, Workload
+from inferway.machine import cores
 from inferway.spelling import closest
 
 if TYPE_CHECKING:
@@ -52,13 +52,6 @@ class Caution:
 
     def __str__(self) -> str:
         return f"{self.field}: {self.message}"
-
-
-def cores() -> int:
-    """Count the processor cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def check(deployment: Deployment) -> list[Caution]:

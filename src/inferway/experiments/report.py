@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from inferway.experiments.claim import MARKDOWN, Claim, as_html, as_markdown, counted
-from inferway.experiments.machine import made_on
 from inferway.experiments.results import EXPLAINED, Results
 from inferway.experiments.study import OUT, Study, claims_of, options
+from inferway.machine import made_on
 from inferway.version import __version__
 
 

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from inferway.experiments.claim import Claim, as_frame
-from inferway.experiments.machine import cores
 from inferway.experiments.results import Results, with_intervals
 from inferway.experiments.runner import Computed, Point, ResultStore, in_processes, key, version
 from inferway.experiments.text import Drawing, Frame, frame
 from inferway.files import alone
+from inferway.machine import cores
 
 OUT = Path("out/studies")  # where results go unless said otherwise, below the current folder
 # From seconds, through the third digit, to the paper's own run lengths.

@@ -159,23 +159,38 @@ def _main(arguments: list[str]) -> None:
 
 
 def _peak(runtime: Any, rows: int) -> int:
+    before = begin_peak()
+    runtime.run(zeros(runtime.signature.inputs, rows))
+    return max(0, peak_bytes() - before)
+
+
+def begin_peak() -> int:
+    """Begin the highest mark of this process's memory anew, from what it has now; in bytes."""
     import psutil
 
     trim()
-    with suppress(OSError):  # starts the highest mark anew; without it, sizes only grow
+    with suppress(OSError):  # without it, sizes only grow
         Path("/proc/self/clear_refs").write_text("5")
-    resident = psutil.Process().memory_info
-    before = resident().rss
-    runtime.run(zeros(runtime.signature.inputs, rows))
-    return max(0, (resident().rss if os.name == "nt" else _highest()) - before)
+    return int(psutil.Process().memory_info().rss)
 
 
-def _highest() -> int:
+def peak_bytes() -> int:
+    """Tell the most memory that this process had since `begin_peak`, in bytes."""
+    if os.name == "nt":
+        import psutil
+
+        return int(psutil.Process().memory_info().rss)
     with suppress(OSError):
-        for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024
+        return marked_bytes("self")
     import resource
 
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return int(most) * (1 if sys.platform == "darwin" else 1024)
+
+
+def marked_bytes(process: int | str) -> int:
+    """Read the highest mark of a process's memory, in bytes; OSError where there is none."""
+    for line in Path(f"/proc/{process}/status").read_text(encoding="ascii").splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    raise OSError(f"process {process} has no highest mark")

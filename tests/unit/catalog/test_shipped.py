@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from inferway.catalog import TestSet, zoo
-from inferway.catalog.evaluation import estimate, ladder_steps, measure, right_answers
+from inferway.profiling.intervals import estimate
+from inferway.profiling.zoo import ladder_steps, measure, right_answers
 from inferway.protocol import Signature, Tensor
 from inferway.runtime import OnnxRuntime, inspect
 from zoo.ladder import VARIANTS

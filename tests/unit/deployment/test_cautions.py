@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from inferway.deployment import Caution, check, load
-from inferway.deployment.warnings import cores
+from inferway.machine import cores
 
 Write = Callable[..., Path]
 

@@ -7,10 +7,10 @@ from html.parser import HTMLParser
 import pytest
 
 from inferway.experiments.curves import Curve, Panel, panels
-from inferway.experiments.machine import machine
 from inferway.experiments.report import report
 from inferway.experiments.runner import Point
 from inferway.experiments.study import Study, run
+from inferway.machine import machine
 from inferway.studies import Claim
 
 _VOID = {"meta", "img", "br", "link", "input"}

@@ -21,9 +21,9 @@ from inferway.deployment import Deployment
 from inferway.deployment.workloads import phased
 from inferway.experiments.claim import Claim
 from inferway.experiments.figure import Bars, bars, save
-from inferway.experiments.machine import cores
 from inferway.experiments.text import percent, table
 from inferway.loadgen import Record
+from inferway.machine import cores
 from inferway.site.fleet import Fleet, fleet_of
 from inferway.studies.live.comparison import (
     ABOVE_ZERO,

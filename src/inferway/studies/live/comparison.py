@@ -24,10 +24,10 @@ import inferway
 from inferway.catalog.zoo import testset
 from inferway.deployment import Deployment
 from inferway.experiments.claim import Claim, as_text
-from inferway.experiments.machine import machine
 from inferway.experiments.results import cluster_bootstrap
 from inferway.experiments.runner import Point, in_turn
 from inferway.loadgen import Record, drive
+from inferway.machine import machine
 from inferway.site.fleet import fleet_of
 from inferway.studies.live.servers import calibrate, launch
 

@@ -22,10 +22,10 @@ from inferway.deployment.policies import HINDSIGHT
 from inferway.experiments.claim import Claim
 from inferway.experiments.curves import Curve, Panel, panels
 from inferway.experiments.figure import save
-from inferway.experiments.machine import cores
 from inferway.experiments.runner import Point, in_turn
 from inferway.experiments.text import milliseconds, percent, relative, table
 from inferway.loadgen import NetworkRecord, drive_network, network_summary
+from inferway.machine import cores
 from inferway.studies.live.comparison import (
     ABOVE_ZERO,
     Contest,

@@ -25,11 +25,11 @@ from inferway.dispatch.bounds import max_rate, solve
 from inferway.dispatch.promise import SLACK
 from inferway.experiments.claim import Claim
 from inferway.experiments.figure import Mark, save, trade_off
-from inferway.experiments.machine import cores
 from inferway.experiments.text import accuracy, milliseconds, percent, points, relative, table
 from inferway.loadgen import Record, summary
 from inferway.loadgen.access import signature
 from inferway.loadgen.message import body
+from inferway.machine import cores
 from inferway.site.fleet import Fleet, fleet_of
 from inferway.studies.live.comparison import (
     ABOVE_ZERO,

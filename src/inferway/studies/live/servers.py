@@ -24,10 +24,10 @@ from scipy.optimize import isotonic_regression, linprog
 from inferway.catalog.zoo import testset
 from inferway.deployment import Deployment
 from inferway.dispatch.bounds import max_rate
-from inferway.experiments.machine import cores
 from inferway.lab import ClusterError, LocalCluster
 from inferway.loadgen import Stream, replay
 from inferway.loadgen.generator import Progress
+from inferway.machine import cores
 from inferway.site.fleet import Fleet
 
 # How long a server may take until it is ready; the first start compiles the policies.

@@ -5,7 +5,7 @@ import pytest
 from scipy.optimize import linprog
 
 from inferway.dispatch.bounds import max_rate
-from inferway.experiments.machine import cores
+from inferway.machine import cores
 from inferway.site.fleet import Fleet
 from inferway.studies.live.policies import TwoLevels, choose
 from inferway.studies.live.servers import DemoError, as_measured, feasible_rate

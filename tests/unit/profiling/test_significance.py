@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from inferway.catalog.evaluation import estimate
+from inferway.profiling.intervals import estimate
 
 
 def test_independent_images_give_the_normal_interval() -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from inferway.catalog.evaluation import answers, machine, resident_bytes, service_times
+from inferway.profiling.zoo import answers, measured_on, resident_bytes, service_times
 
 SIDE = 256
 
@@ -78,6 +78,6 @@ def test_memory_grows_with_the_weights(tmp_path: Path) -> None:
 
 
 def test_machine_names_what_measurements_depend_on() -> None:
-    found = machine()
+    found = measured_on()
     assert found["cores"] >= 1
     assert all(found[key] for key in ("processor", "system", "python", "onnxruntime", "numpy"))

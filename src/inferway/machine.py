@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 from collections.abc import Sequence
@@ -21,6 +22,15 @@ def machine(packages: Sequence[str] = ("numpy", "numba")) -> dict[str, Any]:
     }
 
 
+def machine_hash() -> str:
+    """Hash what service times depend on of the machine: processor, cores, architecture.
+
+    Two machines of one kind have the same: times of the one hold for the other.
+    """
+    facts = f"{_processor()}\n{cores()}\n{platform.system()} {platform.machine()}"
+    return hashlib.sha256(facts.encode()).hexdigest()[:16]
+
+
 def cores() -> int:
     """Cores that this process may use."""
     affinity = getattr(os, "sched_getaffinity", None)
@@ -38,8 +48,8 @@ def made_on() -> str:
 
 def _processor() -> str:
     try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:  # not Linux
-        return platform.processor()
+        lines = []
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.processor())
+    return next(names, platform.processor() or platform.machine())

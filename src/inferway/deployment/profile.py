@@ -1,0 +1,285 @@
+"""The profile of a deployment file: what `inferway profile --write` has measured, kept beside it.
+
+It stands in ``FILE.profile.json`` for FILE, and what FILE says itself counts more.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from inferway.files import write_whole
+from inferway.unreadable import UNREADABLE, fault
+
+SCHEMA: Final = 1
+SUFFIX: Final = ".profile.json"
+
+
+class ProfileError(ValueError):
+    """A profile that cannot be read, with one sentence that says why."""
+
+
+class BatchTime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Duration of one call at one batch size.
+
+    Attributes
+    ----------
+    batch
+        Rows in the call.
+    mean_s, p50_s, p95_s, p99_s, spread_s
+        Mean, percentiles and standard deviation of the wall time of a call, in seconds.
+    cpu_s
+        Mean processor time of the calling thread, in seconds.
+    calls
+        How many were measured.
+    """
+
+    batch: int
+    mean_s: float
+    p50_s: float
+    p95_s: float
+    p99_s: float
+    spread_s: float
+    cpu_s: float
+    calls: int
+
+
+class MachineTimes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a variant takes of one machine.
+
+    Attributes
+    ----------
+    alone, busy
+        Service times by ascending batch: one run at a time, and so many at once as `instances`.
+    instances
+        Runs at a time when cores are busy.
+    memory_bytes, peak_bytes
+        Resident memory of one instance, loaded and at its highest; None of a remote one.
+    versions
+        Of Python and the libraries.
+    at
+        When, in ISO 8601.
+    """
+
+    alone: tuple[BatchTime, ...]
+    busy: tuple[BatchTime, ...]
+    instances: int
+    memory_bytes: int | None
+    peak_bytes: int | None
+    versions: dict[str, str]
+    at: str
+
+    @property
+    def mean_s(self) -> dict[int, float]:
+        """Mean service time by batch, one run at a time, in seconds."""
+        return {one.batch: one.mean_s for one in self.alone}
+
+
+class ProfiledAccuracy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Accuracy on the rows that are for it, with its 95 % interval."""
+
+    value: float
+    interval: tuple[float, float]
+    rows: int
+    score: str
+
+
+class ConfidenceBins(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Accuracy by confidence.
+
+    Attributes
+    ----------
+    kind
+        As the variant's key `confidence`.
+    softmax
+        Whether the softmax of the outputs came first.
+    edges
+        Confidences at which the next bin begins, increasing.
+    accuracy, mass
+        In each bin, one more than edges: the accuracy, and the share of rows.
+    error
+        Expected calibration error on the rows that accuracies are from.
+    """
+
+    kind: str
+    softmax: bool
+    edges: tuple[float, ...]
+    accuracy: tuple[float, ...]
+    mass: tuple[float, ...]
+    error: float
+
+
+class PairBins(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Accuracies of two variants by the confidence of the first one, in its bins."""
+
+    first: str
+    second: str
+    first_accuracy: tuple[float, ...]
+    second_accuracy: tuple[float, ...]
+
+
+class ProfiledTensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An input or output of a model."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+
+
+class ProfiledSignature(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Inputs and outputs of a model."""
+
+    inputs: tuple[ProfiledTensor, ...]
+    outputs: tuple[ProfiledTensor, ...]
+
+
+class VariantProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One variant as measured.
+
+    Attributes
+    ----------
+    model
+        What it was measured on: the model file's digest, or what else says which model it is.
+    size_bytes
+        The model file's size; None where there is no file here.
+    signature
+        Inputs and outputs.
+    accuracy
+        By labels.
+    confidence
+        None where the variant has no confidence.
+    machines
+        What it takes, by machine.
+    """
+
+    model: str
+    size_bytes: int | None
+    signature: ProfiledSignature
+    accuracy: ProfiledAccuracy | None = None
+    confidence: ConfidenceBins | None = None
+    machines: dict[str, MachineTimes] = {}
+
+
+class ProfiledData(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The labeled data, and how they were split and scored.
+
+    Attributes
+    ----------
+    digest
+        Of the file.
+    rows, groups
+        How many; None groups where each row stands alone.
+    bins_rows, accuracy_rows
+        Rows of the two halves: for confidence bins, and for accuracies.
+    seed
+        Of the split and of the resampling.
+    score
+        How right answers are told from wrong ones; with the digest of the user's file, if any.
+    output
+        The output that it looks at, where one was named.
+    group
+        The array or column that was named to group.
+    """
+
+    digest: str
+    rows: int
+    groups: int | None
+    bins_rows: int
+    accuracy_rows: int
+    seed: int
+    score: str
+    output: str | None = None
+    group: str | None = None
+
+
+class TaskProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The variants of a task, measured on the same data."""
+
+    data: ProfiledData
+    variants: dict[str, VariantProfile] = {}
+    pairs: tuple[PairBins, ...] = ()
+
+
+class DeploymentProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """All that was measured of a deployment file.
+
+    Attributes
+    ----------
+    schema
+        Of the file.
+    machines
+        Processor, cores and system, by their hash.
+    tasks
+        By name.
+    """
+
+    schema: int = SCHEMA
+    machines: dict[str, dict[str, Any]] = {}
+    tasks: dict[str, TaskProfile] = {}
+
+
+def profile_path(file: Path) -> Path:
+    """Name the profile of a deployment file; no two files share one."""
+    return file.with_name(file.name + SUFFIX)
+
+
+def read_profile(file: Path) -> DeploymentProfile | None:
+    """Read the profile of a deployment file; None where there is none.
+
+    Raises
+    ------
+    ProfileError
+        When it cannot be read.
+    """
+    path = profile_path(file)
+    try:
+        status = path.stat()
+        return _read(path, status.st_mtime_ns, status.st_size)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise ProfileError(f"{path}: cannot read the profile: {error.strerror}") from None
+
+
+def write_profile(file: Path, profile: DeploymentProfile) -> Path:
+    """Write the profile of a deployment file, whole; where it is."""
+    path = profile_path(file)
+    content = msgspec.json.format(msgspec.json.encode(profile), indent=1)
+    write_whole(path, content + b"\n")
+    return path
+
+
+@lru_cache(maxsize=64)
+def _read(path: Path, changed_ns: int, size: int) -> DeploymentProfile:
+    """Read a profile once for as long as its file is not written anew."""
+    anew = "measure anew with `inferway profile --write`, or remove it"
+    try:
+        content = path.read_bytes()
+        schema = msgspec.json.decode(content, type=_Schema).schema
+        if schema != SCHEMA:
+            raise ProfileError(f"{path}: schema {schema} is not {SCHEMA}; {anew}")
+        return msgspec.json.decode(content, type=DeploymentProfile)
+    except ProfileError:
+        raise
+    except UNREADABLE as error:
+        raise ProfileError(f"{path}: the profile is malformed ({fault(error)}); {anew}") from None
+
+
+class _Schema(msgspec.Struct):
+    schema: int
+
+
+def file_digest(path: Path) -> str:
+    """Hash a model's file, as ``sha256:`` and 64 hexadecimal digits; once while it is as it was."""
+    status = path.stat()
+    return _hashed(path, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+
+
+@lru_cache(maxsize=256)
+def _hashed(path: Path, *version: int) -> str:
+    with path.open("rb") as file:
+        return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
