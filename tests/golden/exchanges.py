@@ -243,6 +243,8 @@ EXCHANGES: Final[dict[str, Exchange]] = {
     # the admin listener
     "admin: live": _get("/v2/health/live")._replace(admin=True),
     "admin: unknown path": _get("/nowhere")._replace(admin=True),
+    "admin: root": _get("/")._replace(admin=True),
+    "admin: a wrong history": _get("/history?every=hour")._replace(admin=True),
     "admin: metrics posted": _post("", path="/metrics")._replace(admin=True),
     "admin: apply": _post({"path": "x.yaml"}, path="/apply")._replace(admin=True),
     "admin: status": _get("/status")._replace(admin=True),

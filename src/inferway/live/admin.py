@@ -20,11 +20,14 @@ from inferway.live.process import PAUSE_BOUNDS_S, Pauses
 from inferway.live.request import Outcome
 from inferway.live.security.keys import Guard, Role
 from inferway.live.site import TaskSite
-from inferway.live.stats import BATCH_BOUNDS, LATENCY_BOUNDS_S
+from inferway.live.stats import BATCH_BOUNDS, LATENCY_BOUNDS_S, coarse
 from inferway.live.upstream.remote import Forwarding
 from inferway.runtime import Fault, RemoteRuntime
 from inferway.site.view import WHOLE
 from inferway.version import __version__
+
+PAGES: Final = ("/", "/metrics", "/status", "/history")
+"""Paths of the admin listener that may be read."""
 
 # By name, without ``inferway_`` before it: labels, and text.
 _COUNTERS: Final = {
@@ -136,7 +139,7 @@ def admin_routes(
     def show(exchange: Exchange) -> None:
         exchange.respond(200, msgspec.json.encode(status(sites(), ready())))
 
-    routes = Routes(lambda path: f"there is nothing at {path}; see /metrics and /status")
+    routes = Routes(lambda path: f"there is nothing at {path}; see {', '.join(PAGES)}")
     routes.post("/apply", apply, Role.ADMIN)
     routes.read("/metrics", metrics, Role.READ)
     routes.read("/status", show, Role.READ)
@@ -287,7 +290,7 @@ def _samples(sites: Sequence[TaskSite]) -> _Samples:
         "late_answers": ((labels, stats.late[k]) for labels, stats, k in counted),
         "ignored_parameters": (([site.task], site.stats.ignored) for site in sites),
         "request_duration_seconds": (
-            (labels, _buckets(LATENCY_BOUNDS_S, stats.buckets[k]), stats.latency_sum_s[k])
+            (labels, _buckets(LATENCY_BOUNDS_S, coarse(stats.buckets[k])), stats.latency_sum_s[k])
             for labels, stats, k in counted
         ),
         "service_seconds": ((labels, stats.service_sum_s[k]) for labels, stats, k in counted),

@@ -19,7 +19,9 @@ from inferway.live.admin import admin_routes
 from inferway.live.applying import Applying, is_loopback
 from inferway.live.build import check_served, pools_of
 from inferway.live.errors import ServeError, listening
+from inferway.live.front import front_page, history_page
 from inferway.live.headroom import Bodies, Growths, Headroom
+from inferway.live.history import History
 from inferway.live.http.connection import Listener
 from inferway.live.http.exchange import Handler, Limits
 from inferway.live.http.routes import Routes, inference_routes, lay_out
@@ -61,6 +63,8 @@ class Server:
         ``https`` where the inference listener has a certificate, else ``http``.
     hurried
         Whether nothing is waited for any more.
+    dashboard
+        Where a page shows this server, as the admin listener's root says; empty where none does.
 
     Raises
     ------
@@ -108,6 +112,8 @@ class Server:
             log=self.log,
         )
         self.sites = {site.task: self._watched(site) for site in sites}
+        self.dashboard = ""
+        self._history = History(lambda: list(self.sites.values()))
         # Of tasks that are served no more, while requests of them are on their way.
         self._dropped: dict[asyncio.Task[None], TaskSite] = {}
         # By task, what could not be recorded, of whatever fleet.
@@ -183,6 +189,7 @@ class Server:
             settle()
         self._pauses.begin()
         self._tidying = asyncio.create_task(tidy())
+        self._history.begin()
         self.ready = True
         self._announce()
         self.log.info(
@@ -208,7 +215,8 @@ class Server:
         pages = admin_routes(
             self.served, self._is_ready, self._applying, self._pauses, self.guard, self.bodies
         )
-        for path, page in self._pages.items():
+        own = {"/": front_page(self), "/history": history_page(self._history)}
+        for path, page in (own | dict(self._pages)).items():
             pages.read(path, page, Role.READ)
         self._admin.find, self._admin.role = pages.find, pages.role
         self._serve()
@@ -431,6 +439,7 @@ class Server:
         if self.options.tracer is not None:
             await asyncio.to_thread(self.options.tracer.close)
         self._pauses.end()
+        self._history.end()
         if self._tidying is not None:
             self._tidying.cancel()
         if self.served():

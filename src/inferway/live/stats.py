@@ -5,14 +5,29 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Final
 
 from inferway.live.request import Outcome
 
-# Upper ends of the latency histogram's buckets, in seconds; one more bucket has no end.
+# Upper ends of the latency histogram's buckets as metrics tell them, in seconds; one more has no
+# end.
 LATENCY_BOUNDS_S: Final = (
     0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0,
 )  # fmt: skip
+# As they are counted: 20 to the decade, the series R20 of ISO 3, so that a quantile read from them
+# is within a tenth.
+_R20: Final = (
+    "1", "1.12", "1.25", "1.4", "1.6", "1.8", "2", "2.24", "2.5", "2.8",
+    "3.15", "3.55", "4", "4.5", "5", "5.6", "6.3", "7.1", "8", "9",
+)  # fmt: skip
+FINE_BOUNDS_S: Final = tuple(
+    end_s
+    for decade in range(-5, 2)
+    for mantissa in _R20
+    if 5e-5 <= (end_s := float(f"{mantissa}e{decade}")) <= 20.0
+)
+_ENDS: Final = [0, *(FINE_BOUNDS_S.index(end_s) + 1 for end_s in LATENCY_BOUNDS_S), None]
 
 # Upper ends of the batch sizes' buckets, in rows; one more bucket has no end.
 BATCH_BOUNDS: Final = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 64)
@@ -24,8 +39,8 @@ class Stats:
     The variants are the K server classes that the task has, or has had. `outcomes[outcome][k]` are
     requests that ended so at class k, at index K where no variant was chosen. Answers are rows;
     `accuracy_sum` is over all of them, pinned ones included, `promised_sum` over the `promised`.
-    `buckets` are answered requests by latency; `runs` of a model are, by rows, how many there were
-    and how long they took, s.
+    `buckets` are answered requests by latency, in those of `FINE_BOUNDS_S`; `runs` of a model are,
+    by rows, how many there were and how long they took, s.
     """
 
     def __init__(self, variants: Sequence[str] = ()) -> None:
@@ -55,7 +70,7 @@ class Stats:
             for counts in self.outcomes:
                 counts.insert(-1, 0)
             self.unanswered_sum_s.insert(-1, 0.0)
-            self.buckets.append([0] * (len(LATENCY_BOUNDS_S) + 1))
+            self.buckets.append([0] * (len(FINE_BOUNDS_S) + 1))
             self.runs.append({})
             for of_rows in (self.rows, self.late, self.moved):
                 of_rows.append(0)
@@ -84,7 +99,7 @@ class Stats:
         if counted:
             self.promised += rows
             self.promised_sum += rows * accuracy
-        self.buckets[k][bisect_left(LATENCY_BOUNDS_S, latency_s)] += 1
+        self.buckets[k][bisect_left(FINE_BOUNDS_S, latency_s)] += 1
         self.latency_sum_s[k] += latency_s
         self.service_sum_s[k] += service_s
 
@@ -128,3 +143,8 @@ class Stats:
     def total(self, outcome: Outcome) -> int:
         """Count the requests that ended so."""
         return sum(self.outcomes[outcome])
+
+
+def coarse(counts: Sequence[int]) -> list[int]:
+    """Count by `LATENCY_BOUNDS_S` what is counted by `FINE_BOUNDS_S`."""
+    return [sum(counts[begin:end]) for begin, end in pairwise(_ENDS)]

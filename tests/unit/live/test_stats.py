@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+from itertools import accumulate, pairwise
+
 from inferway.live.request import Outcome
-from inferway.live.stats import LATENCY_BOUNDS_S, Stats
+from inferway.live.stats import FINE_BOUNDS_S, LATENCY_BOUNDS_S, Stats, coarse
 
 
 def test_answers_and_their_latency() -> None:
@@ -14,8 +16,22 @@ def test_answers_and_their_latency() -> None:
     assert counters.accuracy_sum == 0.9 * 3 + 0.9 + 0.7
     assert counters.buckets[0][0] == 1
     # A bucket's upper end belongs to it, as Prometheus has it.
-    assert counters.buckets[1][2] == counters.buckets[1][-1] == 1
+    metric = coarse(counters.buckets[1])
+    assert metric[2] == metric[-1] == 1
+    assert (len(metric), sum(metric)) == (len(LATENCY_BOUNDS_S) + 1, 2)
     assert counters.service_sum_s == [0.25, 1.0]
+
+
+def test_latencies_are_counted_in_steps_of_an_eighth_and_told_in_those_of_the_metrics() -> None:
+    counters = Stats(("tiny",))
+    for end_s in FINE_BOUNDS_S:
+        counters.answered(0, 1, 0.9, end_s, 0.0)
+    assert counters.buckets[0] == [1] * len(FINE_BOUNDS_S) + [0]
+    assert set(LATENCY_BOUNDS_S) <= set(FINE_BOUNDS_S)
+    expected = [sum(end_s <= most_s for end_s in FINE_BOUNDS_S) for most_s in LATENCY_BOUNDS_S]
+    assert list(accumulate(coarse(counters.buckets[0])))[:-1] == expected
+    ratios = [high / low for low, high in pairwise(FINE_BOUNDS_S)]
+    assert 1.1 < min(ratios) <= max(ratios) < 1.15
 
 
 def test_a_promise_leaves_out_what_does_not_count_and_begins_anew() -> None:

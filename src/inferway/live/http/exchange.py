@@ -36,12 +36,13 @@ NAMES: Final = (REQUEST_ID, TRACEPARENT, TRACESTATE)
 ENCODING: Final = b"content-encoding"
 HEADER_LENGTH: Final = b"inference-header-content-length"
 ACCEPT_ENCODING: Final = b"accept-encoding"
+ACCEPT: Final = b"accept"
 _WHOLE_NAMES: Final = (
     *HOPS, *NAMES, b"content-type", ENCODING, HEADER_LENGTH, ACCEPT_ENCODING
 )  # fmt: skip
 # Of these, several lines are one list.
 LISTS: Final = frozenset((HEADER_LENGTH, ENCODING, b"transfer-encoding", TRACESTATE))
-KEPT: Final = LISTS.union(_WHOLE_NAMES[5:], (b"host", b"authorization", b"expect"))
+KEPT: Final = LISTS.union(_WHOLE_NAMES[5:], (b"host", b"authorization", b"expect", ACCEPT))
 """Headers that an exchange keeps, beside those of nodes on their own ports."""
 
 _STATUS_LINES: Final = {

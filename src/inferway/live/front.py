@@ -1,0 +1,178 @@
+"""Pages of the admin listener that people and dashboards open: its root, and the history."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from html import escape
+from typing import Final, Protocol
+from urllib.parse import parse_qs, urlsplit
+
+import msgspec
+
+from inferway.dispatch.promise import Promise
+from inferway.live.admin import PAGES
+from inferway.live.history import ROWS, Every, History
+from inferway.live.http.exchange import ACCEPT, Exchange, Handler
+from inferway.live.request import Outcome
+from inferway.live.site import TaskSite
+from inferway.protocol import RefusalError
+from inferway.version import __version__
+
+_HTML: Final = b"text/html; charset=utf-8"
+# No scripts, no styles, no images, no frames around it: it is words and tables.
+_ALONE: Final = (
+    b"Content-Security-Policy: default-src 'none'; frame-ancestors 'none'; base-uri 'none'\r\n"
+    b"X-Content-Type-Options: nosniff\r\nReferrer-Policy: no-referrer\r\n"
+    b"Cache-Control: no-store\r\n"
+)
+_VERDICTS: Final = {
+    "kept": "kept",
+    "at-risk": "at risk",
+    "missed": "missed",
+    "unknown": "too few answers to say",
+}
+
+
+class ShownServer(Protocol):
+    """What the root page is of: a server, or what stands for one in tests."""
+
+    dashboard: str
+
+    @property
+    def served(self) -> Callable[[], list[TaskSite]]:
+        """Lists the tasks that a fleet answers."""
+        ...
+
+
+def front_page(server: ShownServer) -> Handler:
+    """Make what answers the root: a page without scripts for browsers, its paths for programs."""
+
+    def answer(exchange: Exchange) -> None:
+        if b"text/html" in exchange.headers.get(ACCEPT, b""):
+            page = page_of(server.served(), server.dashboard)
+            exchange.respond(200, page.encode(), _HTML, _ALONE)
+            return
+        found = {
+            "schema": 1,
+            "version": __version__,
+            "pages": list(PAGES),
+            "dashboard": server.dashboard or None,
+        }
+        exchange.respond(200, msgspec.json.encode(found))
+
+    return answer
+
+
+def history_page(history: History) -> Handler:
+    """Make what answers ``/history?since=SECONDS&every=second``."""
+
+    def answer(exchange: Exchange) -> None:
+        try:
+            every, since_s = _asked(exchange.target)
+        except RefusalError as refusal:
+            exchange.refuse(refusal.status, refusal.reason)
+            return
+        exchange.respond(200, msgspec.json.encode(history.page(every, since_s)))
+
+    return answer
+
+
+def _asked(target: bytes) -> tuple[Every, float]:
+    """Read which samples are asked for; RefusalError with what would be right."""
+    given = parse_qs(urlsplit(target.decode("latin-1")).query, keep_blank_values=True)
+    for name in given.keys() - {"since", "every"}:
+        raise RefusalError(400, f"there is no parameter {name[:64]!r}; since and every are")
+    length = given.get("every", ["second"])[-1]
+    every = next((one for one in ROWS if one == length), None)
+    if every is None:
+        raise RefusalError(400, f"every is {length[:64]!r}, expected second or minute")
+    text = given.get("since", ["0"])[-1]
+    try:
+        since_s = float(text)
+    except ValueError:
+        since_s = math.nan
+    if not math.isfinite(since_s):
+        raise RefusalError(400, f"since is {text[:64]!r}, expected seconds since 1970")
+    return every, since_s
+
+
+def page_of(sites: Sequence[TaskSite], dashboard: str = "") -> str:
+    """Write the page: each task's promise, its variants, and where there is more."""
+    if dashboard:
+        more = f'<p>A live page: <a href="{escape(dashboard)}">{escape(dashboard)}</a></p>'
+    else:
+        more = "<p>A live page: <code>inferway dashboard URL</code>, with this address.</p>"
+    links = " · ".join(f'<a href="{path}">{path}</a>' for path in PAGES[1:])
+    return "\n".join(
+        [
+            '<!doctype html><html lang="en"><head><meta charset="utf-8">',
+            '<meta name="color-scheme" content="light dark">',
+            '<meta name="viewport" content="width=device-width">',
+            f"<title>Inferway {__version__}</title></head><body><h1>Inferway</h1>",
+            *(_section(site) for site in sites),
+            "" if sites else "<p>No task is served now.</p>",
+            more,
+            f"<p>{links}</p></body></html>",
+        ]
+    )
+
+
+def _section(site: TaskSite) -> str:
+    promise, stats, pool = site.promise, site.stats, site.pool
+    variants = [
+        (
+            name,
+            f"{pool.accuracy[k]:.4g}",
+            f"{answered:,}",
+            f"{stats.latency_sum_s[column] / answered * 1e3:.3g} ms" if answered else "",
+            f"{sum(pool.health.healthy[servers])} of {servers.stop - servers.start}",
+            f"{sum(map(len, pool.queues[servers]))}",
+        )
+        for k, (name, column) in enumerate(zip(pool.variants, pool.columns, strict=True))
+        for servers in [slice(*pool.first[k : k + 2])]
+        for answered in [stats.outcomes[Outcome.ANSWERED][column]]
+    ]
+    ended = [
+        (outcome.name.lower(), f"{count:,}")
+        for outcome in Outcome
+        if (count := stats.total(outcome))
+    ]
+    heads = ("variant", "accuracy", "answers", "mean time", "healthy", "queue")
+    return "".join(
+        [
+            f"<h2>{escape(site.task)}</h2>",
+            "" if site.ready else "<p>This task is not ready.</p>",
+            "" if promise is None else _promise(promise),
+            _table("Who answers", heads, variants),
+            _table("Requests since the start", ("ended", "requests"), ended) if ended else "",
+        ]
+    )
+
+
+def _promise(promise: Promise) -> str:
+    mean = "" if promise.mean is None else f"{promise.mean:.4f}"
+    return _table(
+        "The promise",
+        ("promise", "target", "mean by profile", "balance", "answers"),
+        [
+            (
+                _VERDICTS[promise.state],
+                f"{promise.target:g}",
+                mean,
+                f"{promise.balance:+.4g}",
+                f"{promise.answers:,}",
+            )
+        ],
+    )
+
+
+def _table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    head = "".join(f'<th scope="col">{name}</th>' for name in heads)
+    body = "".join(
+        f'<tr><th scope="row">{escape(first)}</th>'
+        + "".join(f"<td>{escape(cell)}</td>" for cell in cells)
+        + "</tr>"
+        for first, *cells in rows
+    )
+    return f'<table border="1"><caption>{caption}</caption><tr>{head}</tr>{body}</table>'
