@@ -13,10 +13,17 @@ from typing import Annotated, Any, Final
 
 from pydantic import Field, Strict, TypeAdapter, ValidationError, field_validator
 
-from inferway.deployment.errors import DeploymentError, complaints_of, refuse_where, sentence_of
+from inferway.deployment.errors import (
+    DeploymentError,
+    Place,
+    complaints_of,
+    refuse_where,
+    sentence_of,
+)
 from inferway.deployment.nodes import Network, Node
 from inferway.deployment.policies import (
     DispatchPolicy,
+    Kind,
     PlacementPolicy,
     PolicySpec,
     SchedulingPolicy,
@@ -163,8 +170,9 @@ class Deployment(Section):
         """Return the dispatch policy of a task.
 
         The task's own, or what `scheduling` implies, or the top level's, or else `priced` where
-        there is an accuracy target and `deadline` where there is none; in a network `least-cost`
-        where there is neither target nor deadline.
+        there is an accuracy target and `deadline` where there is none; `least-cost` where no
+        variant's accuracy is known, so that latency alone counts, and in a network where there is
+        neither target nor deadline.
 
         Parameters
         ----------
@@ -176,7 +184,8 @@ class Deployment(Section):
         if scheduling is not None:
             return scheduled_dispatch(scheduling)
         aimless = self.network is not None and task.deadline_s is None
-        default = "least-cost" if aimless else "deadline"
+        blind = not any(variant.graded for variant in task.variants.values())
+        default = "least-cost" if aimless or blind else "deadline"
         default = default if task.accuracy_target is None else "priced"
         return task.dispatch or self.dispatch or spec_of("dispatch", default)
 
@@ -342,7 +351,23 @@ def _resolved(stated: Deployment, source: Source) -> Deployment:
         elif stated.dispatch is not None and stated.scheduling is None:
             resolution.check_probabilities(("dispatch",), stated.dispatch, task)
         resolution.check_deadline(task, nodes, stated.scheduling is not None)
+        if task.accuracy_target is None and (weighs := _weighs(stated, task)):
+            resolution.lacks_accuracies(*weighs, task)
     return replace(stated, tasks=resolution.tasks, nodes=nodes, source=source)
+
+
+def _weighs(stated: Deployment, task: Task) -> tuple[Place, str] | None:
+    """Name what goes by the accuracies of a task's variants though it has no target."""
+    place: Place = ("dispatch",) if task.dispatch is None else ("tasks", task.name, "dispatch")
+    kind: Kind = "dispatch"
+    policy = task.dispatch or stated.dispatch
+    if task.dispatch is None and stated.scheduling is not None:
+        kind, place, policy = "scheduling", ("scheduling",), stated.scheduling
+    if policy is not None and row_of(kind, policy.policy).weighing:
+        return place, policy.policy
+    if stated.network is not None or stated.placement is not None:
+        return ("tasks", task.name), "a network, which weighs accuracy against latency,"
+    return None
 
 
 def _unserved_alone(deployment: Deployment) -> Iterator[str]:

@@ -60,6 +60,7 @@ class Row(NamedTuple):
     hindsight: bool = False  # of placement: it must be given the requests of all slots
     steered: bool = False  # of dispatch: it goes by the accuracy balance, and so needs a target
     thrifty: bool = False  # of dispatch: it keeps an energy budget
+    weighing: bool = False  # of dispatch or scheduling: it tells variants apart by accuracy alone
     sighted: bool = False  # of a scheduler: it goes by the workload's state, unseen by live servers
 
 
@@ -106,13 +107,13 @@ _SECTIONS: Final[Mapping[str, str]] = {
 
 _RANDOMIZED: Final = Row("dispatch.routing:RJiq", "RandomizedDispatch", steered=True, thrifty=True)
 _TAD: Final = Row("dispatch.tad_op:Tad", "PlainDispatch", steered=True)
-_HW_E: Final = Row("dispatch.ordered:EarlyDrop", "EarlyDropDispatch")
+_HW_E: Final = Row("dispatch.ordered:EarlyDrop", "EarlyDropDispatch", weighing=True)
 _SQ: Final = Row("dispatch.ordered:SingleQueue", "SingleQueueDispatch")
 DISPATCH: Final[Mapping[str, Row]] = {
     "fastest-only": Row("dispatch.ordered:FastestOnly", "PlainDispatch"),
-    "most-accurate-only": Row("dispatch.ordered:MostAccurateOnly", "PlainDispatch"),
+    "most-accurate-only": Row("dispatch.ordered:MostAccurateOnly", "PlainDispatch", weighing=True),
     "jiq-fast": Row("dispatch.ordered:JiqFast", "PlainDispatch"),
-    "jiq-accurate": Row("dispatch.ordered:JiqAccurate", "PlainDispatch"),
+    "jiq-accurate": Row("dispatch.ordered:JiqAccurate", "PlainDispatch", weighing=True),
     "r-jiq": _RANDOMIZED,
     "r-jsq": _RANDOMIZED._replace(place="dispatch.routing:RJsq"),
     "r-jsq-d": _RANDOMIZED._replace(place="dispatch.routing:RJsqD", section="RandomizedDispatchD"),
@@ -127,8 +128,10 @@ DISPATCH: Final[Mapping[str, Row]] = {
     "hw-e": _HW_E,
 }
 
-_LEARNED: Final = Row("scheduling.store:PolicyStore", "LearnedScheduling", implies="steered")
-_FIXED: Final = Row("scheduling.fixed:FixedRouting", "FixedScheduling")
+_LEARNED: Final = Row(
+    "scheduling.store:PolicyStore", "LearnedScheduling", implies="steered", weighing=True
+)
+_FIXED: Final = Row("scheduling.fixed:FixedRouting", "FixedScheduling", weighing=True)
 # `hw-e` and `sq` are all dispatch and need no controller.
 SCHEDULING: Final[Mapping[str, Row]] = {
     "rl-po": _LEARNED,
@@ -139,9 +142,14 @@ SCHEDULING: Final[Mapping[str, Row]] = {
     "hw": _FIXED,
     "hw-e": _HW_E._replace(section="FixedScheduling", implies="hw-e"),
     "sq": _SQ._replace(section="SingleQueueScheduling", implies="sq"),
-    "sa": Row("scheduling.sa:StationaryApproximation", "StationaryScheduling", sighted=True),
+    "sa": Row(
+        "scheduling.sa:StationaryApproximation",
+        "StationaryScheduling",
+        weighing=True,
+        sighted=True,
+    ),
     "infaas": Row("scheduling.infaas:Infaas", "InfaasScheduling"),
-    "hand": Row("scheduling.hand_rule:HandRule", "HandScheduling"),
+    "hand": Row("scheduling.hand_rule:HandRule", "HandScheduling", weighing=True),
 }
 
 PLACEMENT: Final[Mapping[str, Row]] = {

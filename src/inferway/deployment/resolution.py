@@ -6,8 +6,9 @@ What is wrong is noted in the `Source`, so that all of it is said at once.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TypeVar
 
 from inferway.deployment.column import ColumnError, time_pieces
@@ -103,7 +104,6 @@ class Resolution:
         elif model is not None and model.path is not None and size is None:
             size = model.path.stat().st_size
         missing = {
-            "`accuracy`": math.isnan(accuracy),
             "`size`": elsewhere and size is None,
             "`service`": not service and (elsewhere or not stated.runnable),
         }
@@ -144,8 +144,10 @@ class Resolution:
 
     def _check_target(self, place: Place, target: float | None, task: Task) -> None:
         """Refuse a target that no mix of the variants reaches, within the energy budget if any."""
+        if target is None or self.lacks_accuracies(place, "a target", task):
+            return
         best = max(task.variants.values(), key=lambda variant: variant.accuracy, default=None)
-        if target is None or best is None:
+        if best is None:
             return
         if target > best.accuracy:
             whose = f"{best.name}, whose accuracy is {best.accuracy:g}"
@@ -170,6 +172,14 @@ class Resolution:
                 f"no mix of the variants reaches {target:g} within the energy budget, "
                 f"{ENERGY.write(budget)} per request; the best reaches {reached:.4g}",
             )
+
+    def lacks_accuracies(self, place: Place, who: str, task: Task) -> bool:
+        """Refuse what has to know the accuracy of each variant where one has none; tell whether."""
+        if blank := [name for name, variant in task.variants.items() if not variant.graded]:
+            self._note(
+                place, f"{who} needs every accuracy, but {unmeasured(blank, self._source.path)}"
+            )
+        return bool(blank)
 
     def _energies_fit(self, place: Place, task: Task) -> bool:
         """Tell whether there is no energy budget, or each variant says its energy, and one fits."""
@@ -425,6 +435,15 @@ class Resolution:
                 f"{TIME.write(task.deadline_s)} is shorter than every service time, so no request "
                 f"could be answered in time; the shortest mean is {TIME.write(min(times))}",
             )
+
+
+def unmeasured(variants: Sequence[str], path: Path) -> str:
+    """Say of variants of a file that they have no accuracy, and what measures it."""
+    has = "have" if len(variants) > 1 else "has"
+    return (
+        f"{', '.join(variants)} {has} no `accuracy`, which `inferway profile {path} --data TEST "
+        "--write` measures"
+    )
 
 
 def _may_run(variant: Variant | None, hardware: str) -> bool:

@@ -238,7 +238,7 @@ Digest = Annotated[
 
 @dataclass(frozen=True)
 class Variant(Section):
-    """One model that can answer a task."""
+    """One model that can answer a task; its accuracy is NaN where nothing says it."""
 
     name: Annotated[str, *UNWRITTEN] = ""
     model: Annotated[
@@ -252,7 +252,11 @@ class Variant(Section):
         Digest | None, says("SHA-256 of the model file, checked before it is loaded.")
     ] = None
     accuracy: Annotated[
-        Ratio, says("Share of requests answered rightly; from the zoo's profile if not given.")
+        Ratio,
+        says(
+            "Share of requests answered rightly; from a profile if not given. Needed where the "
+            "task has a target, or something else goes by accuracies."
+        ),
     ] = field(default_factory=lambda: math.nan)
     size_bytes: Annotated[
         Bytes | None,
@@ -283,6 +287,11 @@ class Variant(Section):
     def runnable(self) -> bool:
         """Tell whether requests can be answered: by a model here, or one at another server."""
         return self.model is not None or self.remote is not None
+
+    @property
+    def graded(self) -> bool:
+        """Tell whether its accuracy is known."""
+        return not math.isnan(self.accuracy)
 
     def service_on(self, hardware: str) -> ServiceTime:
         """Return the service time on `hardware`.

@@ -14,6 +14,7 @@ from inferway.deployment.deployment import Deployment
 from inferway.deployment.models import ModelError, signature_of
 from inferway.deployment.nodes import Node
 from inferway.deployment.policies import DISPATCH
+from inferway.deployment.resolution import unmeasured
 from inferway.deployment.tasks import Batch, Task, Variant
 from inferway.deployment.units import TIME
 from inferway.deployment.workloads import PhasedArrivals, TraceArrivals, Workload
@@ -35,8 +36,8 @@ class Caution:
     kind
         ``dominated``, ``oversubscribed``, ``overloaded``, ``above-the-bound``,
         ``target-at-best``, ``target-out-of-reach``, ``target-for-free``, ``energy-unkept``,
-        ``deadline-too-short``, ``unmeasured``, ``undescribed-node``, ``no-tiers``,
-        ``unused-dispatch`` or ``no-checkpoint``. ``above-the-bound`` comes from
+        ``deadline-too-short``, ``unmeasured``, ``no-accuracy``, ``undescribed-node``,
+        ``no-tiers``, ``unused-dispatch`` or ``no-checkpoint``. ``above-the-bound`` comes from
         `inferway.dispatch.deployed`, ``too-large`` from `inferway.network.layout`,
         ``unreachable`` and ``remote-unfit`` from asking remote servers.
     field, line
@@ -91,6 +92,9 @@ def _of_file(deployment: Deployment) -> Iterator[Iterable[Found]]:
 
 def _of_task(deployment: Deployment, task: Task) -> Iterator[Found]:
     field, target = f"tasks.{task.name}", task.accuracy_target
+    if blank := [variant.name for variant in task.variants.values() if not variant.graded]:
+        sentence = unmeasured(blank, deployment.path)
+        yield "no-accuracy", field, f"{sentence}; without, the task is served without a target"
     for variant in task.variants.values():
         if not variant.service:
             sentence = "gives no service time, so it is measured when the server starts"

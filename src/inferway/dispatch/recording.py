@@ -547,7 +547,8 @@ def _head(dispatcher: Dispatcher) -> dict[str, Any]:
         "options": dispatcher.options,
         "folder": None if folder is None else str(folder.resolve()),
         **{name: getattr(dispatcher, name) for name in own.split()},
-        "fleet": {name: _plain(getattr(dispatcher.fleet, name)) for name in fleet.split()},
+        "fleet": {name: _plain(getattr(dispatcher.fleet, name)) for name in fleet.split()}
+        | {"accuracy": dispatcher.fleet.grades},
     }
 
 

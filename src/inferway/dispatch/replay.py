@@ -444,7 +444,7 @@ _FLEET = msgspec.defstruct(
         ("node", str),
         ("variants", tuple[str, ...]),
         ("rate", _Numbers),
-        ("accuracy", _Numbers),
+        ("accuracy", list[float | None]),
         ("count", list[int]),
         ("price", _Numbers),
         ("energy", _Numbers),
@@ -480,6 +480,7 @@ def _dispatcher(folder: Path, head: dict[str, Any]) -> Dispatcher:
         if not 0 < places <= MOST_PLACES:
             raise ValueError(f"its servers have {places} places, and {MOST_PLACES:,} are the most")
         columns = {key: np.array(of) for key, of in fleet.items() if isinstance(of, list)}
+        columns["accuracy"] = np.array(of.fleet.accuracy, np.float64)  # None is NaN
         dispatcher = Dispatcher(
             Fleet(**(fleet | columns)),
             of.policy,

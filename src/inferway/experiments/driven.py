@@ -156,7 +156,8 @@ def drive(
     summaries = {}
     for name, record in records.items():
         variants = deployment.tasks[name].variants.values()
-        plain = loadgen.summary(record, {one.name: one.accuracy for one in variants})
+        known = {one.name: one.accuracy for one in variants if one.graded}
+        plain = loadgen.summary(record, known)
         summaries[name] = _judged(plain, deployment, name)
     return Driven(url or loadgen.URL, summaries, records)
 

@@ -23,10 +23,10 @@ from inferway.dispatch.bounds import max_rate, relaxed
 from inferway.dispatch.sizing import Need, cheapest, roomiest
 from inferway.experiments.curves import Curve, Drawing, Panel, panels
 from inferway.experiments.runner import Point, in_threads
-from inferway.experiments.text import Frame, Laid, Shown, frame, percent, seconds, table
+from inferway.experiments.text import Frame, Laid, Shown, frame, number, percent, seconds, table
 from inferway.site.fleet import Fleet
 from inferway.site.view import Ints
-from inferway.twin.result import finite
+from inferway.twin.result import as_json
 from inferway.twin.scenario import scenario_of
 from inferway.twin.simulation import run
 from inferway.workload import mean_rate
@@ -49,7 +49,7 @@ class Trial:
 
     def to_json(self) -> dict[str, Any]:
         """By name."""
-        return {**vars(self), "response_time_s": finite(self.response_time_s)}
+        return {name: as_json(value) for name, value in vars(self).items()}
 
 
 @dataclass(frozen=True)
@@ -170,7 +170,7 @@ class Plan(Shown):
                 ["rate", f"{task.rate_per_s:.6g}/s"],
                 ["response time, mean", seconds(simulated.response_time_s)],
                 ["asked for", seconds(task.latency_s)],
-                ["accuracy", f"{simulated.accuracy:.4f}"],
+                ["accuracy", number(simulated.accuracy, "{:.4f}")],
                 *([] if target is None else [["accuracy target", f"{target:g}"]]),
                 ["utilization", percent(simulated.utilization, 1)],
             ]
@@ -439,7 +439,7 @@ def _tried(deployment: Deployment, place: Node, need: Need, counts: Ints, **sett
         lost=lost,
         holds=bool(
             response_time_s <= need.latency_s
-            and result.accuracy.mean >= (need.target or 0.0) - SLACK
+            and (need.target is None or result.accuracy.mean >= need.target - SLACK)
             and (need.energy_budget is None or used <= need.energy_budget * (1 + SLACK))
             and lost <= LOST
         ),

@@ -11,6 +11,7 @@ from inferway.experiments.text import (
     Laid,
     Shown,
     noted,
+    number,
     percent,
     points,
     relative,
@@ -94,7 +95,7 @@ def _trace(name: str, found: Comparison) -> Laid:
             ("p95", live.p95_s, twin.p95_s, error.p95, profiled.p95_s, other.p95),
         )
     ]
-    correct = [f"{one.accuracy:.4f}" for one in (live, twin, profiled)]
+    correct = [number(one.accuracy, "{:.4f}") for one in (live, twin, profiled)]
     wrong = [points(one.accuracy) for one in (error, other)]
     rows.append(["accuracy", *correct[:2], wrong[0], correct[2], wrong[1]])
     sides = (live, twin, profiled)
@@ -130,7 +131,7 @@ def _whole(name: str, result: TaskResult) -> Laid:
         ["response time, p50", seconds(result.p50_s)],
         ["response time, p95", seconds(result.p95_s)],
         ["response time, p99", seconds(result.p99_s)],
-        ["accuracy", f"{accuracy.mean:.5f} ± {1.96 * accuracy.stderr:.1g}"],
+        ["accuracy", number(accuracy.mean, f"{{:.5f}} ± {1.96 * accuracy.stderr:.1g}")],
         *([] if target is None else [["accuracy target", f"{target:g}"]]),
         *([what, percent(part, 3)] for what, part in lost.items() if part > 0),
         ["goodput", percent(result.goodput, 2)],
@@ -169,15 +170,15 @@ def _phases(result: TaskResult) -> Laid:
     columns = ["phase", "rate", "target", "accuracy", "mean", "p95", "lost or late"]
     rows = [
         [
-            str(number),
+            str(place),
             "" if one.rate_per_s is None else f"{one.rate_per_s:.4g}/s",
             "" if one.accuracy_target is None else f"{one.accuracy_target:g}",
-            f"{one.accuracy:.4f}",
+            number(one.accuracy, "{:.4f}"),
             seconds(one.response_time_s),
             seconds(one.p95_s),
             percent(one.violation_ratio, 2),
         ]
-        for number, one in enumerate(result.phases, 1)
+        for place, one in enumerate(result.phases, 1)
     ]
     blank = {
         "target": all(one.accuracy_target is None for one in result.phases),

@@ -23,7 +23,7 @@ from inferway.deployment.setting import Setting, SettingError, setting
 from inferway.dispatch.deployed import bound
 from inferway.experiments.curves import Curve, Drawing, Look, Panel, panels
 from inferway.experiments.runner import Point, ResultStore, in_threads
-from inferway.experiments.text import Laid, Shown, table
+from inferway.experiments.text import Laid, Shown, number, table
 from inferway.files import alone, replacing
 from inferway.twin import simulate
 from inferway.twin.simulation import INTERRUPTED
@@ -182,7 +182,7 @@ class Sweep(Shown):
                 for value in (row[_MEAN], row[_P95], row[_BOUND])
             )
             mean = mean if sure else f"*{mean}"
-            rows.append([*cells, mean, *others, f"{row['accuracy.mean']:.5f}"])
+            rows.append([*cells, mean, *others, number(row["accuracy.mean"], "{:.5f}")])
         notes = []
         if len(frame) > MOST_ROWS:
             notes.append(f"{len(frame) - MOST_ROWS} more rows are in {self.file}.")
@@ -481,7 +481,7 @@ def _accuracies(
     elif len(targets) <= 4:
         ends = [min(x), max(x)]
         curves[:0] = [Curve("target", ends, [one, one], dash=":") for one in targets]
-    every = [*rows["accuracy.mean"].dropna().astype(float), *targets]
+    every = [*rows["accuracy.mean"].dropna().astype(float), *targets] or [0.5]
     # Differences of a thousandth are noise to the eye of whoever promised an accuracy.
     middle, half = (min(every) + max(every)) / 2, (max(every) - min(every)) / 2
     half = max(1.1 * half, 0.005)

@@ -60,34 +60,35 @@ def seconds(value: float | None) -> str:
     return f"{value / size:.3g} {unit}" if unit else f"{value * 1e6:.3g} µs"
 
 
-def _number(value: float | None, form: str) -> str:
+def number(value: float | None, form: str) -> str:
+    """Write a number in a form such as `{:.4f}`; a dash where there is none."""
     return _ABSENT if value is None or not math.isfinite(value) else form.format(value)
 
 
 def milliseconds(value: float | None) -> str:
     """Write a time in milliseconds, so that a column can be compared by eye."""
-    return _number(value and value * 1e3, "{:.1f}")
+    return number(value and value * 1e3, "{:.1f}")
 
 
 def percent(value: float | None, digits: int = 1) -> str:
     """Write a ratio in percent: 0.9512 is `95.1 %`."""
-    return _number(value and value * 100, f"{{:.{digits}f}} %")
+    return number(value and value * 100, f"{{:.{digits}f}} %")
 
 
 def points(difference: float) -> str:
     """Write a difference of accuracies in points: 0.0012 is `+0.12 pt`."""
-    return _number(difference * 100, "{:+.2f} pt")
+    return number(difference * 100, "{:+.2f} pt")
 
 
 def relative(error: float) -> str:
     """Write a relative error: 0.034 is `+3.4 %`."""
-    return _number(error * 100, "{:+.1f} %")
+    return number(error * 100, "{:+.1f} %")
 
 
 def accuracy(value: float | None, interval: tuple[float, float] | None = None) -> str:
     """Write an accuracy with its interval: `0.951 [0.940, 0.960]`."""
     between = "" if interval is None else " [{:.3f}, {:.3f}]".format(*interval)
-    return _number(value, f"{{:.3f}}{between}")
+    return number(value, f"{{:.3f}}{between}")
 
 
 def promise(one: Promise | None) -> str:

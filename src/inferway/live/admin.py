@@ -75,10 +75,13 @@ _GAUGES: Final = {
     ),
     "held_requests": "task: Requests in the central queue.",
     "task_ready": "task: 1 when the task is served, else 0.",
-    "accuracy_mean_ratio": "task: Mean profile accuracy of all answers, 0..1.",
+    "accuracy_mean_ratio": (
+        "task: Mean profile accuracy of all answers whose variant has one, 0..1."
+    ),
     "accuracy_target_ratio": "task: Accuracy target, 0..1.",
     "accuracy_balance": (
-        "task: Running sum of (accuracy - target) over dispatched answers, pinned ones left out."
+        "task: Running sum of (accuracy - target) over dispatched answers, pinned ones left out; "
+        "nothing without a target."
     ),
     "promise_kept": (
         "task: 1 while the mean accuracy since the start or the last change of the target is at "
@@ -154,12 +157,12 @@ def status(sites: Sequence[TaskSite], ready: bool) -> dict[str, Any]:
 
 def _task(site: TaskSite) -> dict[str, Any]:
     pool, stats = site.pool, site.stats
-    rows, routing, recording = stats.total_rows, pool.dispatcher.routing, pool.recording
+    routing, recording = pool.dispatcher.routing, pool.recording
     return {
         "ready": site.ready,
         "accuracy_target": site.target,
-        "accuracy_mean": stats.accuracy_sum / rows if rows else None,
-        "accuracy_balance": site.balance.item(),
+        "accuracy_mean": stats.accuracy_mean,
+        "accuracy_balance": None if site.target is None else site.balance.item(),
         "promise": None if (promise := site.promise) is None else promise.to_json(),
         "requests": {outcome.name.lower(): stats.total(outcome) for outcome in Outcome},
         "held": len(pool.held),
@@ -311,14 +314,14 @@ def _samples(sites: Sequence[TaskSite]) -> _Samples:
         "held_requests": (([site.task], len(site.pool.held)) for site in sites),
         "task_ready": (([site.task], float(site.ready)) for site in sites),
         "accuracy_mean_ratio": (
-            ([site.task], site.stats.accuracy_sum / rows)
-            for site in sites
-            if (rows := site.stats.total_rows)
+            ([site.task], mean) for site in sites if (mean := site.stats.accuracy_mean) is not None
         ),
         "accuracy_target_ratio": (
             ([site.task], site.target) for site in sites if site.target is not None
         ),
-        "accuracy_balance": (([site.task], site.balance.item()) for site in sites),
+        "accuracy_balance": (
+            ([site.task], site.balance.item()) for site in sites if site.target is not None
+        ),
         "promise_kept": (
             (labels, float(promise.state != "missed"))
             for labels, promise in promises

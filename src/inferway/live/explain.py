@@ -39,7 +39,7 @@ class FleetFacts(NamedTuple):
     """Facts of a fleet that explanations need; by class, but for the target and the places."""
 
     variants: tuple[str, ...]
-    accuracy: list[float]
+    accuracy: list[float | None]
     first: list[int]
     target: float | None
     places: int
@@ -112,9 +112,10 @@ def _words(ended: Any) -> dict[str, Any]:
         wait_s = candidate["predicted_wait_ms"] + candidate["predicted_service_ms"]
         candidate["in_time"] = not before.now_s + wait_s / 1e3 > deadline_s
         candidate["chosen"] = candidate["variant"] == variant
-    moved = 0.0
-    if ended.counted and chosen is not None and answered:
-        moved = ended.rows * (fleet.accuracy[chosen] - (fleet.target or 0.0))
+    balance = None if before is None or fleet.target is None else before.balance
+    after = balance
+    if balance is not None and ended.counted and chosen is not None and answered:
+        after = balance + ended.rows * (fleet.accuracy[chosen] - fleet.target)
     reason = ended.reason
     if before is not None and chosen is not None and not reason:
         reason = _why(ended, chosen, candidates)
@@ -133,8 +134,8 @@ def _words(ended: Any) -> dict[str, Any]:
         "latency_ms": _ms(ended.latency_s) if answered else None,
         "service_ms": _ms(ended.service_s) if answered else None,
         "accuracy_target": fleet.target,
-        "balance_before": None if before is None else before.balance,
-        "balance_after": None if before is None else before.balance + moved,
+        "balance_before": balance,
+        "balance_after": after,
         "candidates": candidates,
         "reason": reason,
     }
@@ -158,7 +159,7 @@ def _candidates(before: Any, ended: Any) -> list[dict[str, Any]]:
         # The first in time of those that take requests, or of all where none does.
         rests = np.where(healthy[own], 0.0, 1e9)
         first = own.start + int(np.argmin(rests + wait_s[own] + service_s[own]))
-        allowed = bool(ended.classes >> k & 1) and fleet.accuracy[k] >= ended.floor
+        allowed = bool(ended.classes >> k & 1) and (fleet.accuracy[k] or 0.0) >= ended.floor
         found.append(
             {
                 "variant": name,

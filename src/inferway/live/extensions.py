@@ -47,8 +47,9 @@ def config_of(site: TaskSite, variant: str | None = None) -> ModelConfig:
     classes = [k for k in pool.classes if mask >> k & 1]
     own = [k for k in classes if pool.own >> k & 1]
     backends = {_backend(pool, k) for k in own}
+    accuracies = [one for k in classes if (one := pool.accuracy[k]) is not None]
     parameters: dict[str, float | None] = {
-        "accuracy": None if variant is None else max(pool.accuracy[k] for k in classes),
+        "accuracy": None if variant is None else max(accuracies, default=None),
         "accuracy_target": site.target,
         "deadline_ms": None if (limit_s := pool.options.deadline_s) is None else limit_s * 1e3,
     }

@@ -123,7 +123,7 @@ def _section(site: TaskSite) -> str:
     variants = [
         (
             name,
-            f"{pool.accuracy[k]:.4g}",
+            "-" if (accuracy := pool.accuracy[k]) is None else f"{accuracy:.4g}",
             f"{answered:,}",
             f"{stats.latency_sum_s[column] / answered * 1e3:.3g} ms" if answered else "",
             f"{sum(pool.health.healthy[servers])} of {servers.stop - servers.start}",

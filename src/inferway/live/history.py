@@ -154,10 +154,10 @@ class History:
 
     def _task(self, every: Every, site: TaskSite) -> Iterator[tuple[_Key, _Values]]:
         now, since = self._since_before(every, site)
-        ended, (in_flight, late, rows, accuracy_sum) = since.ended, since.sums
+        ended, (in_flight, late, rows, graded, accuracy_sum) = since.ended, since.sums
         present = _present(site)
         with np.errstate(invalid="ignore", divide="ignore"):
-            accuracy = accuracy_sum / rows
+            accuracy = accuracy_sum / graded
             mean_s = since.latency_sum_s.sum() / ended[Outcome.ANSWERED]
             each_s = since.latency_sum_s / since.answered
         measured = accuracy, mean_s, *quantiles_s(since.buckets)
@@ -306,7 +306,8 @@ class _Counts(NamedTuple):
     """What a task has counted so far, each a row of numbers."""
 
     ended: _Values  # requests by outcome
-    sums: _Values  # requests on their way, late answers, rows, and the sum of their accuracies
+    # Requests on their way, late answers, rows; those whose accuracy is known, and its sum.
+    sums: _Values
     buckets: _Values  # answered requests by latency
     answered: _Values  # by variant
     latency_sum_s: _Values  # by variant
@@ -316,7 +317,8 @@ class _Counts(NamedTuple):
         """Read them."""
         stats = site.stats
         buckets = np.array(stats.buckets, np.float64).reshape(-1, len(FINE_BOUNDS_S) + 1)
-        sums = site.in_flight, sum(stats.late), stats.total_rows, stats.accuracy_sum
+        rows = stats.total_rows, stats.graded, stats.accuracy_sum
+        sums = site.in_flight, sum(stats.late), *rows
         return cls(
             np.array([sum(counts) for counts in stats.outcomes], np.float64),
             np.array(sums, np.float64),

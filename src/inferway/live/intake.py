@@ -88,7 +88,13 @@ class Intake:
             return request
         check_parameters(parameters)
         request.priority = parameters.priority
-        if parameters.accuracy is not None:
+        if parameters.accuracy:
+            if not self._pool.graded:
+                raise RefusalError(
+                    400,
+                    f"no variant of task {self.site.task!r} has a known accuracy, so that none can "
+                    f"be held to {parameters.accuracy:g}; leave `accuracy` out",
+                )
             request.floor = parameters.accuracy
         if parameters.timeout:  # Triton: 0 is none
             request.deadline_s = received_s + parameters.timeout / 1e6

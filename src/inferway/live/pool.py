@@ -73,6 +73,8 @@ class Pool:
         Called with a server, whether it takes requests from now on, and why not.
     versions
         Variants that a request can be pinned to.
+    accuracy, graded
+        By class, the accuracy, None where it is unknown; whether any is known.
     fits, most_rows
         By class, the rows that a request may have, and those of one run.
     own
@@ -111,7 +113,7 @@ class Pool:
             )
         self.task, self.signature, self.dispatcher = task, signature, dispatcher
         self.variants, self.first, self.runtimes = fleet.variants, first, list(runtimes)
-        self.accuracy: list[float] = fleet.accuracy.tolist()
+        self.accuracy, self.graded = fleet.grades, bool(fleet.graded.any())
         self.rate: list[float] = fleet.rate.tolist()
         self.classes = range(len(fleet.variants))
         self.class_of = [k for k in self.classes for _ in range(first[k], first[k + 1])]
@@ -472,7 +474,7 @@ class Pool:
             request.variant, request.node = self.names[k]
             request.latency_s = now_s - request.received_s
             request.late = now_s > request.deadline_s
-            request.balance = self.balance.item()
+            request.balance = None if self.options.target is None else self.balance.item()
             if measured >= 0 and passed is None:  # runs are counted where they are
                 rows, most = measured or request.rows, self.most_rows[k]
                 stats.ran(column, rows, most, request.service_s)
@@ -659,7 +661,7 @@ class Pool:
         mask = servers.mask(request)
         outcome, after_s = Outcome.REJECTED, 0.0
         if not mask:
-            best = max(a for k, a in enumerate(self.accuracy) if request.classes >> k & 1)
+            best = max(a or 0.0 for k, a in enumerate(self.accuracy) if request.classes >> k & 1)
             outcome = Outcome.INVALID
             reason = f"accuracy is {request.floor}; the most accurate variant here has {best:g}"
         elif not self.health.any_of(mask):

@@ -140,7 +140,8 @@ class InferRequest(_Job, eq=False):
     timer: asyncio.TimerHandle | None = None  # drops it from a queue at its deadline
     predicted_s: float = 0.0  # predicted time from dispatch to answer
     latency_s: float = 0.0  # from `received_s` to the answer
-    balance: float = 0.0  # the task's accuracy balance when the answer was ready
+    # The task's accuracy balance when the answer was ready; None without a target.
+    balance: float | None = None
 
     def untime(self) -> None:
         """Let the deadline pass unnoticed."""

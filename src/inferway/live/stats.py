@@ -38,7 +38,8 @@ class Stats:
 
     The variants are the K server classes that the task has, or has had. `outcomes[outcome][k]` are
     requests that ended so at class k, at index K where no variant was chosen. Answers are rows;
-    `accuracy_sum` is over all of them, pinned ones included, `promised_sum` over the `promised`.
+    `accuracy_sum` is over the `graded`, those of variants whose accuracy is known, pinned ones
+    included; `promised_sum` is over the `promised`.
     `buckets` are answered requests by latency, in those of `FINE_BOUNDS_S`; `runs` of a model are,
     by rows, how many there were and how long they took, s.
     """
@@ -48,7 +49,7 @@ class Stats:
         self.outcomes = [[0] for _ in Outcome]
         self.rows: list[int] = []
         self.ignored = 0  # parameters of requests that mean nothing here
-        self.accuracy_sum = 0.0
+        self.graded, self.accuracy_sum = 0, 0.0
         self.promise_anew()
         self.buckets: list[list[int]] = []
         self.runs: list[dict[int, list[float]]] = []
@@ -87,7 +88,7 @@ class Stats:
         self,
         k: int,
         rows: int,
-        accuracy: float,
+        accuracy: float | None,
         latency_s: float,
         service_s: float,
         counted: bool = True,
@@ -95,10 +96,12 @@ class Stats:
         """Count an answer of class k, and where it is `counted`, for the promise, too."""
         self.outcomes[0][k] += 1
         self.rows[k] += rows
-        self.accuracy_sum += rows * accuracy
-        if counted:
-            self.promised += rows
-            self.promised_sum += rows * accuracy
+        if accuracy is not None:
+            self.graded += rows
+            self.accuracy_sum += rows * accuracy
+            if counted:
+                self.promised += rows
+                self.promised_sum += rows * accuracy
         self.buckets[k][bisect_left(FINE_BOUNDS_S, latency_s)] += 1
         self.latency_sum_s[k] += latency_s
         self.service_sum_s[k] += service_s
@@ -129,6 +132,11 @@ class Stats:
     def batch_rows(self, k: int) -> int:
         """Count the rows of all runs of class k's model."""
         return sum(rows * int(number) for rows, (number, _) in self.runs[k].items())
+
+    @property
+    def accuracy_mean(self) -> float | None:
+        """Mean accuracy of the answers, by their variants' profiles; None where none is known."""
+        return self.accuracy_sum / self.graded if self.graded else None
 
     @property
     def total_rows(self) -> int:

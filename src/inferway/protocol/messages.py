@@ -96,7 +96,8 @@ class AnswerParameters(msgspec.Struct, gc=False, omit_defaults=True):
         What was predicted when the request was dispatched.
     accuracy_balance
         The task's running sum of (accuracy - target); positive means ahead of the target. Absent
-        where another node has it: it is kept where requests enter the network.
+        where there is no target, and where another node has it: it is kept where requests enter
+        the network.
     late
         True when the request's deadline had passed; absent otherwise.
     node

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,8 @@ class Fleet:
     rate
         (K,) service rate of one server, 1/s.
     accuracy
-        (K,) accuracy, 0..1.
+        (K,) accuracy, 0..1. An unknown one is given as NaN, and counts as 0 from then on: nothing
+        that compares or adds accuracies has to look for it.
     count
         (K,) servers of each class, at least 1.
     price
@@ -34,6 +35,8 @@ class Fleet:
         Places at each server, the one in service included; None for no limit.
     task, node
         Where the fleet stands; empty for a fleet made by hand.
+    graded
+        (K,) whether each accuracy is known; those that are not NaN, if not given.
 
     Raises
     ------
@@ -50,6 +53,7 @@ class Fleet:
     task: str = ""
     node: str = ""
     energy: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
+    graded: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))
 
     def __post_init__(self) -> None:
         classes = len(self.variants)
@@ -59,8 +63,9 @@ class Fleet:
             np.asarray(one, np.float64) for one in (self.rate, self.accuracy, price, energy)
         )
         count = np.asarray(self.count, np.int64)
-        columns = {"rate": rate, "accuracy": accuracy, "count": count}
-        columns |= {"price": price, "energy": energy}
+        graded = np.asarray(self.graded) if np.size(self.graded) else ~np.isnan(accuracy)
+        columns: dict[str, NDArray[Any]] = {"rate": rate, "count": count, "graded": graded}
+        columns |= {"accuracy": np.where(graded, accuracy, 0.0), "price": price, "energy": energy}
         for name, column in columns.items():
             if column.shape != (classes,):
                 raise ValueError(f"{name} has shape {column.shape}, expected ({classes},)")
@@ -70,7 +75,10 @@ class Fleet:
                 np.isfinite(rate).all() and (rate > 0).all(),
                 f"service rates are above 0 per second, not {rate}",
             ),
-            (((accuracy >= 0) & (accuracy <= 1)).all(), f"accuracies are in 0..1, not {accuracy}"),
+            (
+                ((accuracy >= 0) & (accuracy <= 1) | ~graded).all(),
+                f"accuracies are in 0..1, not {accuracy}",
+            ),
             (
                 np.isfinite(energy).all() and (energy >= 0).all(),
                 f"energies are 0 J or more, not {energy}",
@@ -79,10 +87,16 @@ class Fleet:
         ):
             if not sound:
                 raise ValueError(message)
-        order = np.lexsort((accuracy, -rate))
+        order = np.lexsort((columns["accuracy"], -rate))
         object.__setattr__(self, "variants", tuple(self.variants[k] for k in order))
         for name, column in columns.items():
             object.__setattr__(self, name, column[order])
+
+    @property
+    def grades(self) -> list[float | None]:
+        """Accuracies of the K classes as they are told to people: None where one is unknown."""
+        pairs = zip(self.accuracy.tolist(), self.graded.tolist(), strict=True)
+        return [accuracy if graded else None for accuracy, graded in pairs]
 
     @property
     def first(self) -> NDArray[np.int64]:

@@ -42,7 +42,7 @@ class Site(NamedTuple):
     first: Ints  # (K + 1,) first server of each class; the last entry is n
     server_class: Indices  # (n,) class of each server
     rate: Floats  # (K,) service rate of one server for requests of one row, 1/s
-    accuracy: Floats  # (K,) accuracy, 0..1
+    accuracy: Floats  # (K,) accuracy, 0..1; 0 where it is unknown
     # Per server.
     queue: Indices  # (n,) requests at the server, the one in service included
     head: Ints  # (n,) place in the buffer of the request in service (the buffer is a ring)

@@ -218,7 +218,7 @@ def truncation(means: Floats) -> int:
 
 
 def _sums(engine: Engine) -> Any:
-    tally, accuracy = engine.tally, engine.scenario.fleet.accuracy
+    tally, accuracy = engine.tally, _accuracies(engine.scenario.fleet)
     answered = tally.answered.sum(axis=0)
     return np.array([answered.sum(), tally.response_s.sum(), answered @ accuracy])
 
@@ -257,7 +257,8 @@ def summarize(scenario: Scenario, outcomes: Sequence[Replicated]) -> TaskResult:
     tally = Tally._make(
         np.sum(one, axis=0) for one in zip(*(each.tally for each in outcomes), strict=True)
     )
-    fleet, accuracy, answered = scenario.fleet, scenario.fleet.accuracy, tally.answered
+    fleet, answered = scenario.fleet, tally.answered
+    accuracy = _accuracies(fleet)
     late = tally.late.sum(axis=1)
     counts = {
         "rejected": tally.rejected,
@@ -285,7 +286,7 @@ def summarize(scenario: Scenario, outcomes: Sequence[Replicated]) -> TaskResult:
         response_time_s=_estimate(outcomes, 1),
         accuracy=_estimate(outcomes, 2),
         accuracy_target=scenario.target,
-        balance=float(np.mean([outcome.balance for outcome in outcomes])),
+        balance=_balance(scenario, outcomes),
         classes=_classes(fleet, outcomes, tally),
         in_system=_ratio(sum(outcome.area for outcome in outcomes), span_s),
         rate_per_s=_ratio(whole["queries"], span_s),
@@ -301,6 +302,19 @@ def summarize(scenario: Scenario, outcomes: Sequence[Replicated]) -> TaskResult:
         series=_series(accuracy, outcomes),
         **whole,
     )
+
+
+def _accuracies(fleet: Fleet) -> Floats:
+    """(K,) accuracies by which answers are graded; nan where one is unknown."""
+    return np.where(fleet.graded, fleet.accuracy, np.nan)
+
+
+def _balance(scenario: Scenario, outcomes: Sequence[Replicated]) -> float:
+    """Mean accuracy balance at the end; nan where nothing was promised."""
+    spans = phases_of(scenario.arrivals, scenario.capacity_per_s)
+    if scenario.target is None and all(one.accuracy_target is None for one in spans):
+        return math.nan
+    return float(np.mean([outcome.balance for outcome in outcomes]))
 
 
 def _served(fleet: Fleet, tally: Tally, counts: dict[str, Any], phases: slice) -> dict[str, Any]:

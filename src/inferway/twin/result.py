@@ -82,7 +82,7 @@ class Served(Percentiles):
         Requests refused at once, left without an answer later, answered after the deadline, and
         all of these.
     goodput
-        Accuracy of the answers within the deadline, summed.
+        Accuracy of the answers within the deadline, summed; nan where one is unknown.
     queries
         Arrivals that count, in all replications.
     dispatched
@@ -102,7 +102,7 @@ class Served(Percentiles):
 
 @dataclass(frozen=True)
 class MeanEstimate(Reported):
-    """A mean and its standard error; nan where nothing was counted."""
+    """A mean and its standard error; nan where nothing was counted, or known of it."""
 
     names = "mean stderr"
     mean: float
@@ -235,7 +235,8 @@ class TaskResult(Served):
 
     response_time_s: MeanEstimate
     accuracy: MeanEstimate  # Of the answers
-    balance: float  # The accuracy balance at the end, mean over replications
+    # The accuracy balance at the end, mean over replications; nan without a target.
+    balance: float
     classes: dict[str, ClassResult]
     in_system: float  # Mean number of requests in the system
     rate_per_s: float  # Arrivals over simulated time

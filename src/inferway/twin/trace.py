@@ -48,7 +48,7 @@ class RecordedTrace:
     told_rate_per_s: float | None  # The arrival rate that the policy was told, 1/s
     variants: tuple[str, ...]  # K server classes, in the order of the recorded fleet
     count: Ints  # (K,) servers of each
-    accuracy: Floats  # (K,) by their profiles
+    accuracy: Floats  # (K,) by their profiles; nan where one is unknown
     arrived_s: Floats  # (n,) when each was dispatched for the first time, s from the first of them
     taken_by: Ints  # (n,) class that it went to; -1 where it was refused
     left_s: Floats  # (n,) when its answer was ready to be sent; nan where there was none
@@ -119,7 +119,7 @@ def _read(folder: Path, head: dict[str, Any]) -> RecordedTrace:
         told_rate_per_s=head["rate_per_s"],
         variants=tuple(fleet["variants"]),
         count=count,
-        accuracy=np.array(fleet["accuracy"]),
+        accuracy=np.array(fleet["accuracy"], np.float64),
         arrived_s=came["time_s"] - first_s,
         taken_by=np.where(came["server"] >= 0, class_of[np.maximum(came["server"], 0)], -1),
         left_s=left_s - first_s,

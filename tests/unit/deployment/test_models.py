@@ -184,7 +184,7 @@ def test_a_model_on_another_host_is_taken_at_the_files_word(write: Write, model:
         ("{model: 'http://h.org/a.onnx', digest: D, accuracy: 1}", "not from http:"),
         (
             "{model: 'https://h.org/a.onnx', digest: D}",
-            "needs `accuracy`, `size` and `service`, as the model is on another host",
+            "needs `size` and `service`, as the model is on another host",
         ),
         (
             "{model: 'https://h.org/a.onnx', digest: D, accuracy: 1, size: 1 MB}",

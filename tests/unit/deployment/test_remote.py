@@ -66,7 +66,6 @@ def test_a_url_is_enough_and_more_can_be_said(write: Write) -> None:
             "`concurrency` of far is 4",
         ),
         (f"tasks: {{t: {{variants: {{a: {{model: '{URL}'}}}}}}}}\n", "a `remote`"),
-        (f"tasks: {{t: {{variants: {{a: {{remote: '{URL}'}}}}}}}}\n", "a: needs `accuracy`, as no"),
     ],
 )
 def test_what_is_wrong_is_said(write: Write, text: str, said: str) -> None:

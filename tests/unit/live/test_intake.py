@@ -20,8 +20,8 @@ SIGNATURE = Signature(
 )
 
 
-def served(task: str) -> TaskSite:
-    fleet = Fleet(("tiny", "big"), np.array([1e3, 1e2]), np.array([0.7, 0.9]), np.array([1, 1]))
+def served(task: str, accuracy: tuple[float, float] = (0.7, 0.9)) -> TaskSite:
+    fleet = Fleet(("tiny", "big"), np.array([1e3, 1e2]), np.array(accuracy), np.array([1, 1]))
     dispatcher = Dispatcher(fleet, "fastest-only", target=0.8, rate_per_s=50)
     runtimes = [NullRuntime(SIGNATURE), NullRuntime(SIGNATURE)]
     return TaskSite.of(Pool(task, SIGNATURE, dispatcher, runtimes, PoolOptions(deadline_s=2.0)))
@@ -153,3 +153,21 @@ def test_what_an_answer_says_of_itself(intake: Intake) -> None:
     request.variant, request.latency_s, request.predicted_s = "tiny", 0.00123456, 0.002
     said = answer_parameters(request)
     assert (said.variant, said.latency_ms, said.predicted_latency_ms) == ("tiny", 1.2346, 2.0)
+
+
+def test_no_variant_is_held_to_a_floor_where_no_accuracy_is_known() -> None:
+    intake = Intake(served("task", (np.nan, np.nan)), None, Limits())
+    with pytest.raises(RefusalError) as caught:
+        make(intake, InferParameters(accuracy=0.5))
+    assert (caught.value.status, caught.value.reason) == (
+        400,
+        "no variant of task 'task' has a known accuracy, so that none can be held to 0.5; leave "
+        "`accuracy` out",
+    )
+    assert make(intake, InferParameters(accuracy=0.0)).floor == 0.0
+    assert make(intake).floor == 0.0
+
+
+def test_a_floor_holds_where_some_accuracy_is_known() -> None:
+    intake = Intake(served("task", (np.nan, 0.9)), None, Limits())
+    assert make(intake, InferParameters(accuracy=0.5)).floor == 0.5

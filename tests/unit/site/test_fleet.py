@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,16 @@ def test_classes_come_fastest_first() -> None:
     assert fleet.capacity.tolist() == [8.0, 3.0]
     assert fleet.servers == 5
     assert fleet.ordered
+
+
+def test_an_unknown_accuracy_counts_as_none_at_all() -> None:
+    fleet = Fleet(
+        ("slow", "quick"), np.array([1.0, 4.0]), np.array([np.nan, 0.5]), np.array([3, 2])
+    )
+    for one in (fleet, replace(fleet, buffer=1)):
+        assert one.accuracy.tolist() == [0.5, 0.0]
+        assert one.graded.tolist() == [True, False]
+        assert one.grades == [0.5, None]
 
 
 def test_a_dominated_class_is_not_ordered() -> None:
