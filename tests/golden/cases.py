@@ -53,6 +53,7 @@ def _commands(table: Mapping[str, str]) -> dict[str, Case]:
 
 COMMANDS: Final[dict[str, dict[str, Case]]] = {
     "help": _commands(HELP),
+    "init": _commands({"init": "init models", "init in JSON": "init models --json"}),
     "mistakes": {name: partial(_mistake, name, text) for name, text in MISTAKES.items()},
     "refused": _commands(REFUSED),
     "schema": _commands({"schema": "schema"}),

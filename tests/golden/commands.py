@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 _NAMES: Final = (
-    "demo serve up node apply drive bound check compile simulate place plan train replay schema "
-    "certs conformance study zoo"
+    "demo serve up node apply drive bound check init compile simulate place plan train replay "
+    "schema certs conformance study zoo"
 )
 HELP: Final[dict[str, str]] = {
     "inferway": "--help",
@@ -67,9 +67,14 @@ REFUSED: Final[dict[str, str]] = {
     "plan: no latency": "plan site.yaml --rate 20/s",
     "plan: out of reach": "plan site.yaml --rate 20/s --latency 1ms",
     "plan: a network": "plan network.yaml --latency 300ms",
+    "init: no folder": "init nowhere",
+    "init: a file": "init site.yaml",
+    "init: no models": "init .",
+    "init: a file that is there": "init models --out site.yaml",
     "replay: a folder that is not there": "replay nowhere",
     "replay: a folder of nothing": "replay .",
     "serve: no models": "serve site.yaml",
+    "serve: a folder of no models": "serve .",
     "serve: a network": "serve network.yaml",
     "serve: a port": "serve site.yaml --http-port 70000",
     "serve: a port twice": "serve site.yaml --http-port 8002",

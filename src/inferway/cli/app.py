@@ -46,8 +46,8 @@ def options(
 
 _COMMANDS = (
     study.demo, serve.serve, up.up, serve.node, clients.apply, clients.drive, files.bound,
-    files.check, files.compile_, simulate.simulate, files.place, files.plan, train.train,
-    simulate.replay, files.schema, up.certs, clients.conformance,
+    files.check, files.init, files.compile_, simulate.simulate, files.place, files.plan,
+    train.train, simulate.replay, files.schema, up.certs, clients.conformance,
 )  # fmt: skip
 for command in _COMMANDS:
     app.command(command.__name__.rstrip("_"))(command)

@@ -153,6 +153,56 @@ def schema(json: terminal.Json = False) -> None:
     terminal.document(inferway.schema())
 
 
+def init(
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Folder of models, MODEL/VERSION/model.onnx.")
+    ],
+    out: Annotated[Path | None, options.file("Where to write, instead of the screen.")] = None,
+    force: Annotated[bool, says("Write over a file that is there.", "--force")] = False,
+    json: terminal.Json = False,
+) -> None:
+    """Write the deployment file of a folder of models, with comments on what is left to fill in."""
+    from inferway.deployment.model_folder import FORM, written
+    from inferway.files import write_whole
+
+    if not folder.is_dir():
+        is_file = folder.is_file()
+        raise CommandError(
+            f"{folder} is a file: name the folder around {FORM}"
+            if is_file
+            else f"there is no folder {folder}"
+        )
+    if out is not None and out.exists() and (not force or not out.is_file()):
+        what = "is there already; --force writes over it" if out.is_file() else "is no file"
+        raise CommandError(f"--out {out} {what}")
+    deployment = inferway.load(folder)
+    text = written(
+        deployment.tasks, deployment.source.remarks, folder, out or Path("deployment.yaml")
+    )
+    for remark in deployment.source.remarks:
+        terminal.complain(remark)
+    tasks = {name: list(task.variants) for name, task in deployment.tasks.items()}
+    if out is not None:
+        try:
+            write_whole(out, text)
+        except OSError as error:
+            raise CommandError(f"--out {out} cannot be written: {terminal.reason(error)}") from None
+    content = {"file": None, "content": text} if out is None else {"file": str(out)}
+    said = [] if out is None else [f"{out}: {_kinds(tasks)}; next: inferway check {out}"]
+    if json or out is not None:
+        terminal.present(json, lambda: {"schema": 1, "tasks": tasks, **content}, lambda: said)
+    else:
+        print(text, end="")
+
+
+def _kinds(tasks: dict[str, list[str]]) -> str:
+    variants = sum(map(len, tasks.values()))
+    return (
+        f"{len(tasks)} task{'s' if len(tasks) > 1 else ''}, "
+        f"{variants} variant{'s' if variants > 1 else ''}"
+    )
+
+
 def place(
     file: options.File,
     policy: Annotated[

@@ -73,7 +73,9 @@ def completing(kind: Kind) -> Callable[[str], list[str]]:
     return names
 
 
-File = Annotated[Path, typer.Argument(metavar="FILE", help="Deployment file (YAML).")]
+File = Annotated[
+    Path, typer.Argument(metavar="FILE", help="Deployment file (YAML), or a folder of models.")
+]
 Node = Annotated[str | None, says("Whose instances are meant, where there are several nodes.")]
 Seed = Annotated[int | None, says("The file's if not given.", min=0)]
 Policy = Annotated[
@@ -90,11 +92,9 @@ KeyFile = Annotated[
 
 
 def existing(path: Path) -> Path:
-    """Return a path that is a file, or say what it might have been."""
-    if path.is_file():
+    """Return a path that is a file or a folder, or say what it might have been."""
+    if path.is_file() or path.is_dir():
         return path
-    if path.is_dir():
-        raise CommandError(f"{path} is a folder, not a deployment file")
     sentence = f"there is no file {path}"
     near = path.parent if path.parent.is_dir() else Path()
     # Of names that all end alike, what stands before that counts.

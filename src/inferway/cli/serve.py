@@ -115,6 +115,7 @@ def serve(
     On SIGHUP file, keys and certificate are read anew.
     """
     from inferway import live
+    from inferway.deployment import check
     from inferway.deployment.nodes import NodeLimits
     from inferway.live.errors import check_host
     from inferway.live.grpc import GRPC_PORT
@@ -162,6 +163,9 @@ def serve(
         print(f"metrics on {metrics}; Ctrl-C stops", flush=True)
 
     deployment = options.opened(file, policy)
+    for caution in check(deployment):
+        if caution.kind in {"left-alone", "no-accuracy"}:
+            terminal.complain(str(caution))
     # Of several nodes, which are refused below, any will do.
     written = next((node.limits for node in deployment.nodes.values()), NodeLimits())
     with _refusing(), terminal.compiling(not json):

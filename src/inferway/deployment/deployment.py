@@ -20,6 +20,7 @@ from inferway.deployment.errors import (
     refuse_where,
     sentence_of,
 )
+from inferway.deployment.model_folder import source_of
 from inferway.deployment.nodes import Network, Node
 from inferway.deployment.policies import (
     DispatchPolicy,
@@ -34,7 +35,7 @@ from inferway.deployment.policies import (
 from inferway.deployment.resolution import Resolution
 from inferway.deployment.section import UNWRITTEN, Name, Section, says, tidy
 from inferway.deployment.setting import set_all, setting
-from inferway.deployment.source import Source, given, read
+from inferway.deployment.source import Source, given
 from inferway.deployment.tasks import Task, Variant
 from inferway.deployment.units import Number
 from inferway.deployment.workloads import Workload
@@ -277,8 +278,9 @@ def load(path: str | os.PathLike[str] | Mapping[str, Any]) -> Deployment:
     Parameters
     ----------
     path
-        A YAML file, as ``docs/reference/deployment-file.md`` describes it; or the same as a
-        mapping, whose relative file names start from the current folder.
+        A YAML file, as ``docs/reference/deployment-file.md`` describes it; a folder of models,
+        ``MODEL/VERSION/model.onnx``, which is read as the file that ``inferway init`` writes; or
+        the content of a file as a mapping, whose relative file names start from the current folder.
 
     Raises
     ------
@@ -286,7 +288,7 @@ def load(path: str | os.PathLike[str] | Mapping[str, Any]) -> Deployment:
         If anything is wrong with it. All problems are said at once, a line each, as
         ``FILE:LINE: field: sentence``.
     """
-    return build(given(path) if isinstance(path, Mapping) else read(Path(path)))
+    return build(given(path) if isinstance(path, Mapping) else source_of(Path(path)))
 
 
 def build(source: Source) -> Deployment:

@@ -64,6 +64,8 @@ class Source:
         Line of what has none of its own; 0 where there is no file.
     more
         Number of problems noted beyond those.
+    remarks
+        What else is to be told to whoever named the file.
     """
 
     path: Path
@@ -72,6 +74,7 @@ class Source:
     lines: dict[Place, int] = field(default_factory=dict)
     top: int = 1
     more: int = 0
+    remarks: list[str] = field(default_factory=list)
 
     @property
     def folder(self) -> Path:

@@ -36,8 +36,9 @@ class Caution:
     kind
         ``dominated``, ``oversubscribed``, ``overloaded``, ``above-the-bound``,
         ``target-at-best``, ``target-out-of-reach``, ``target-for-free``, ``energy-unkept``,
-        ``deadline-too-short``, ``unmeasured``, ``no-accuracy``, ``undescribed-node``,
-        ``no-tiers``, ``unused-dispatch`` or ``no-checkpoint``. ``above-the-bound`` comes from
+        ``deadline-too-short``, ``unmeasured``, ``no-accuracy``, ``left-alone``,
+        ``undescribed-node``, ``no-tiers``, ``unused-dispatch`` or ``no-checkpoint``.
+        ``above-the-bound`` comes from
         `inferway.dispatch.deployed`, ``too-large`` from `inferway.network.layout`,
         ``unreachable`` and ``remote-unfit`` from asking remote servers.
     field, line
@@ -52,7 +53,7 @@ class Caution:
     message: str
 
     def __str__(self) -> str:
-        return f"{self.field}: {self.message}"
+        return f"{self.field}: {self.message}" if self.field else self.message
 
 
 def check(deployment: Deployment) -> list[Caution]:
@@ -81,6 +82,7 @@ def _cautions(deployment: Deployment, found: Iterable[Iterable[Found]]) -> list[
 
 
 def _of_file(deployment: Deployment) -> Iterator[Iterable[Found]]:
+    yield (("left-alone", "", remark) for remark in deployment.source.remarks)
     for task in deployment.tasks.values():
         if task.catalog is None and len(task.variants) <= _MOST_COMPARED:
             yield _dominated(deployment, task)  # a catalog was asked for just these

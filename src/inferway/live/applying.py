@@ -19,6 +19,7 @@ import msgspec
 from inferway.deployment import Deployment, DeploymentError, measured
 from inferway.deployment.deployment import KEYS, build
 from inferway.deployment.errors import Place, Problem, field_name
+from inferway.deployment.model_folder import source_of
 from inferway.deployment.source import Source, read
 from inferway.live.errors import ServeError, WarmUpError
 from inferway.live.http.exchange import JSON, Exchange
@@ -227,7 +228,7 @@ def is_loopback(host: str) -> bool:
 def _read_deployment(path: Path) -> Source:
     """Read a deployment file; RefusalError, which says nothing of it, for any other file."""
     try:
-        source = read(path)
+        source = source_of(path)
     except DeploymentError as error:
         if not path.is_file():
             raise RefusalError(400, str(error)) from None

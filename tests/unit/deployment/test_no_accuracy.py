@@ -75,13 +75,18 @@ def test_check_says_so_once_for_each_task(write: Write) -> None:
 
 
 PHASES = "workload: {t: {arrivals: {process: phases, phases: [{for: 1 s, rate: 1/s%s}]}}}\n"
-NETWORK = "network: {links: [{between: [a, b], rtt: 1 ms}]}\nnodes: {a: {}, b: {repository: true}}\n"
+NETWORK = (
+    "network: {links: [{between: [a, b], rtt: 1 ms}]}\nnodes: {a: {}, b: {repository: true}}\n"
+)
 
 
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        (blank("accuracy_target: 0.5"), "3: tasks.t.accuracy_target: a target needs every accuracy"),
+        (
+            blank("accuracy_target: 0.5"),
+            "3: tasks.t.accuracy_target: a target needs every accuracy",
+        ),
         (
             blank(more=PHASES % ", accuracy_target: 0.5"),
             "7: workload.t.arrivals.phases[0].accuracy_target: a target needs every accuracy",

@@ -165,7 +165,13 @@ class Node:
             )
             runtimes += [forwarding] * copies
         self._site = TaskSite.of(
-            Pool("task", SIGNATURE, dispatcher, runtimes, PoolOptions(node=self.name, **kw))
+            Pool(
+                "task",
+                SIGNATURE,
+                dispatcher,
+                runtimes,
+                PoolOptions(node=self.name, **({"target": 0.8} | kw)),
+            )
         )
         if self.spans is not None:
             self._site.trace(self.spans.ended)

@@ -1,0 +1,253 @@
+"""A folder of models, read as the deployment file that `inferway init` writes of it.
+
+As model servers keep them: ``MODEL/VERSION/model.onnx``, where the model is the task and the
+version the variant; or ``TASK/VARIANT/1/model.onnx``, of which the highest number counts, as for
+Triton. Each variant's folder may have the one form or the other. Nothing is run or parsed here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+from inferway.deployment.errors import DeploymentError, Problem
+from inferway.deployment.models import ModelError, signature_of
+from inferway.deployment.source import Source, read
+from inferway.deployment.tasks import Task, Variant
+
+MODEL: Final = "model.onnx"
+FORM: Final = f"MODEL/VERSION/{MODEL}"
+# What other servers keep beside models.
+_KNOWN: Final = frozenset(("config.pbtxt", "labels.txt"))
+_NUMBER: Final = re.compile(r"[1-9][0-9]*")  # as Triton reads a version
+_PLAIN: Final = re.compile(r"[A-Za-z0-9_./-]*/[A-Za-z0-9_./-]*")
+_MOST_LEFT: Final = 10  # files left alone that are named
+
+
+class _RefusedError(Exception):
+    """What stands in a folder where it cannot: where, and why."""
+
+    def __init__(self, path: Path, why: str) -> None:
+        super().__init__(f"{_shown(path)} {why}")
+
+
+def source_of(path: Path) -> Source:
+    """Read a deployment file, or a folder of models as the file that `inferway init` writes.
+
+    Models are named from the folder around it, each with its digest.
+
+    Raises
+    ------
+    DeploymentError
+        If there is no such file or folder, it is not YAML, or not of the form above.
+    """
+    with suppress(OSError):  # which reading it says
+        if path.is_dir():
+            return _Folder(path).source()
+    return read(path)
+
+
+class _Folder:
+    """One walk through a folder."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._problems: list[str] = []
+        self._left: list[Path] = []
+
+    def source(self) -> Source:
+        tasks = {}
+        with self._noted():
+            for folder in self._folders(self._path):
+                with self._noted():
+                    tasks[folder.name] = {"variants": self._variants(folder)}
+        if not tasks and not self._problems:
+            self._problems.append(f"{_shown(self._path)} holds no model: each stands at {FORM}")
+        if self._problems:
+            raise DeploymentError(self._path, [Problem(0, "", one) for one in self._problems])
+        return Source(self._path, {"tasks": tasks}, top=0, remarks=list(self._remarks()))
+
+    @contextmanager
+    def _noted(self) -> Iterator[None]:
+        """Go on with the rest where something is refused, so that all is said at once."""
+        try:
+            yield
+        except _RefusedError as refused:
+            self._problems.append(str(refused))
+
+    def _variants(self, task: Path) -> dict[str, dict[str, str]]:
+        """Find the variants of a task, by name, as the file would have them."""
+        found, before = {}, len(self._problems)
+        for folder in self._folders(task):
+            with self._noted():
+                if (file := self._model_of(folder)) is None:
+                    self._left.append(folder)
+                else:
+                    found[folder.name] = self._written(file)
+        own, version = task / MODEL, task / "VERSION" / MODEL
+        if os.path.lexists(own):
+            put = f"put it into a folder of its own, as {_shown(task / '1' / MODEL)}"
+            raise _RefusedError(own, f"has no version: {put}")
+        if not found and len(self._problems) == before:
+            raise _RefusedError(task, f"holds no model: put one at {_shown(version)}")
+        return found
+
+    def _model_of(self, variant: Path) -> Path | None:
+        """Find the file of a variant: in its folder, or in that of its highest version."""
+        versions = {}
+        for folder in self._folders(variant):
+            if _NUMBER.fullmatch(folder.name) and os.path.lexists(folder / MODEL):
+                versions[int(folder.name)] = folder
+            else:
+                self._left.append(folder)
+        own = variant / MODEL
+        if os.path.lexists(own):
+            if versions:
+                why = f"holds {MODEL} and versions of it: keep the one or the others"
+                raise _RefusedError(variant, why)
+            return own
+        if not versions:
+            return None
+        latest = versions[max(versions)]
+        self._left += self._folders(latest)
+        return latest / MODEL
+
+    def _written(self, file: Path) -> dict[str, str]:
+        """Write a variant as the file has it."""
+        self._within(file)
+        if not file.is_file():
+            raise _RefusedError(file, "is no file: a model is one file, with its weights inside")
+        try:
+            with file.open("rb") as content:
+                digest = hashlib.file_digest(content, "sha256").hexdigest()
+        except OSError as error:
+            raise _unreadable(file, error) from None
+        inner = self._path.resolve().name / file.relative_to(self._path)
+        return {"model": _relative(str(inner)), "digest": f"sha256:{digest}"}
+
+    def _folders(self, folder: Path) -> list[Path]:
+        """List the folders in a folder, by name; what is no folder is left alone."""
+        found = []
+        self._within(folder)
+        try:
+            for one in sorted(folder.iterdir()):
+                if one.name.startswith(".") or one.name in _KNOWN:
+                    continue
+                if one.is_dir():
+                    found.append(one)
+                elif one.name != MODEL or folder == self._path:
+                    self._left.append(one)
+        except OSError as error:
+            raise _unreadable(folder, error) from None
+        return found
+
+    def _within(self, path: Path) -> None:
+        """Refuse a link to somewhere else: a folder is served as what lies in it."""
+        try:
+            real = path.resolve()
+        except RuntimeError:  # of a link that leads to itself
+            raise _RefusedError(path, "is a link that leads to itself") from None
+        if not real.is_relative_to(self._path.resolve()):
+            raise _RefusedError(
+                path, f"is a link to {_shown(real)}, outside of the folder: copy it in"
+            )
+
+    def _remarks(self) -> Iterator[str]:
+        left = [_shown(one) for one in sorted(self._left)]
+        more = len(left) - _MOST_LEFT
+        names = ", ".join(left[:_MOST_LEFT]) + (f" and {more} more" if more > 0 else "")
+        if left:
+            yield f"left alone, as {'they are' if len(left) > 1 else 'it is'} no {FORM}: {names}"
+
+
+def _unreadable(path: Path, error: OSError) -> _RefusedError:
+    return _RefusedError(path, f"cannot be read: {error.strerror or error}")
+
+
+def _shown(path: Path) -> str:
+    """Write a path whose name may be no text."""
+    return str(path).encode("utf-8", "backslashreplace").decode()
+
+
+def _relative(path: str) -> str:
+    """Write a relative path so that nothing before a colon is taken for a scheme."""
+    return f"./{path}" if ":" in path else path
+
+
+def written(tasks: Mapping[str, Task], remarks: Sequence[str], folder: Path, file: Path) -> str:
+    """Write the deployment file of a folder of models, with what is left to its author.
+
+    Parameters
+    ----------
+    tasks
+        Of the deployment that the folder is read as.
+    remarks
+        What of the folder is no part of it, as its source has found.
+    folder
+        As its user named it.
+    file
+        Where the text is going to be; models are named from there.
+    """
+    lines = [
+        f"# Written by `inferway init {folder}`. Lines that begin with # are for you to fill in.",
+        f"# `inferway check {file}` says what is missing or wrong; `inferway serve {file}` serves.",
+    ]
+    lines += [f"# {remark[0].upper()}{remark[1:]}" for remark in remarks]
+    lines.append("tasks:")
+    for task in tasks.values():
+        lines += _task_lines(task, folder, file)
+    names = [f"{task.name}/{name}" for task in tasks.values() for name in task.variants]
+    lines += [
+        "# How many copies of each variant run at once; one of each if nothing is said.",
+        "# nodes:",
+        f"#   here: {{instances: {{{', '.join(f'{name}: 1' for name in names)}}}}}",
+        "# How requests come, for `drive`, `simulate` and `plan`.",
+        "# workload:",
+        *(f"#   {name}: {{arrivals: {{process: poisson, rate: 100/s}}}}" for name in tasks),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _task_lines(task: Task, folder: Path, file: Path) -> Iterator[str]:
+    yield f"  {task.name}:"
+    if (signature := _signature(task)) is not None:
+        yield f"    # {signature}"
+    yield "    # Mean accuracy to keep, which needs the accuracy of every variant:"
+    yield "    # accuracy_target: 0.95"
+    yield "    # Time by which each request is to be answered:"
+    yield "    # deadline: 300 ms"
+    yield "    variants:"
+    for number, variant in enumerate(task.variants.values()):
+        yield f"      {variant.name}:"
+        yield f"        model: {_model(variant, folder, file)}"
+        yield f"        digest: {variant.model.digest if variant.model else ''}"
+        if not number:
+            yield f"        # `inferway profile {file} --data TEST --write` measures accuracies,"
+            yield f"        # into {file.name}.profile.json; one that stands here goes before."
+        yield "        # accuracy: 0.9"
+
+
+def _signature(task: Task) -> str | None:
+    for variant in task.variants.values():
+        try:
+            return str(signature_of(variant.model)) if variant.model else None
+        except ModelError:
+            continue
+    return None
+
+
+def _model(variant: Variant, folder: Path, file: Path) -> str:
+    """Name a model from where the file is going to be: relative, unless it lies elsewhere."""
+    assert variant.model is not None
+    assert variant.model.path is not None  # of a folder, all are here
+    within = variant.model.path.relative_to(folder.resolve())
+    base, path = file.absolute().parent, folder.absolute() / within
+    elsewhere = folder.is_absolute() and not path.is_relative_to(base)
+    name = str(path) if elsewhere else _relative(os.path.relpath(path, base))
+    return name if _PLAIN.fullmatch(name) else json.dumps(name, ensure_ascii=False)
