@@ -220,5 +220,7 @@ def test_percentiles_are_right_to_half_a_percent() -> None:
     rng = np.random.default_rng(4)
     times = rng.exponential(0.03, 100_000)
     for share in (0.5, 0.95, 0.99):
-        assert percentile(binned(times), share) == pytest.approx(np.quantile(times, share), rel=0.005)
+        assert percentile(binned(times), share) == pytest.approx(
+            np.quantile(times, share), rel=0.005
+        )
     assert np.isnan(percentile(binned(times[:0]), 0.5))
