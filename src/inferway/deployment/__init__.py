@@ -2,15 +2,15 @@
 
 from inferway.deployment.deployment import Deployment, load, schema
 from inferway.deployment.errors import DeploymentError, Problem
-from inferway.deployment.models import Model, Remote
+from inferway.deployment.models import Model, OwnClass, Python, Remote
 from inferway.deployment.nodes import Failure, Node, Outage
 from inferway.deployment.policies import PolicySpec
-from inferway.deployment.runtimes import measured, runtime_of
+from inferway.deployment.runtimes import measured, runtime_of, signature_said
 from inferway.deployment.tasks import Batch, ServiceTime, Task, Variant
 from inferway.deployment.warnings import Caution, check
 
 __all__ = [
     "Batch", "Caution", "Deployment", "DeploymentError", "Failure", "Model", "Node", "Outage",
-    "PolicySpec", "Problem", "Remote", "ServiceTime", "Task", "Variant", "check", "load",
-    "measured", "runtime_of", "schema",
+    "OwnClass", "PolicySpec", "Problem", "Python", "Remote", "ServiceTime", "Task", "Variant",
+    "check", "load", "measured", "runtime_of", "schema", "signature_said",
 ]  # fmt: skip

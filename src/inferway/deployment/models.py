@@ -1,26 +1,36 @@
-"""Runner of a variant: a model's file, wherever it comes from, or a model behind another server."""
+"""Runner of a variant: a model's file, a model behind another server, or a class of the user's."""
 
 from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from pydantic import AfterValidator, Discriminator, Field, Tag
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Discriminator,
+    Field,
+    PlainValidator,
+    Tag,
+    ValidationInfo,
+    WithJsonSchema,
+)
 
-from inferway.deployment.errors import must, parsed
-from inferway.deployment.section import ReadAs, Section, says, text_schema
-from inferway.deployment.units import Count, PositiveSeconds
+from inferway.deployment.errors import must, parsed, refuse, shown
+from inferway.deployment.own_class import OWN_CLASS, file_of_class
+from inferway.deployment.section import UNWRITTEN, File, ReadAs, Section, says, text_schema
+from inferway.deployment.units import Bytes, Count, PositiveSeconds
 from inferway.protocol.address import parse_model
 
 if TYPE_CHECKING:
     from inferway.catalog.zoo import Profile
     from inferway.protocol import Signature
-    from inferway.runtime import RemoteRuntime
+    from inferway.runtime import PythonRuntime, RemoteRuntime
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 
@@ -114,8 +124,132 @@ class Remote(Section):
         )
 
 
+@dataclass(frozen=True)
+class OwnClass:
+    """A class in a Python file: where the file is, its name, and the deployment file's folder."""
+
+    path: Path
+    name: str
+    folder: Path = Path()
+
+
+def _own_class(value: Any, info: ValidationInfo) -> OwnClass:
+    if isinstance(value, OwnClass):
+        return value
+    if not isinstance(value, str) or "\0" in value or not re.match(OWN_CLASS, value):
+        raise refuse(f"expected FILE.py:CLASS, such as ./mine.py:Model, got {shown(value)}")
+    folder = (info.context or {}).get("folder", Path())
+    path = file_of_class(value, folder)
+    return OwnClass(path.absolute(), value.rpartition(":")[2], folder.absolute())
+
+
+def _as_text(value: Any) -> Any:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return str(value)
+    return value
+
+
+ClassName = Annotated[
+    OwnClass, PlainValidator(_own_class), text_schema(OWN_CLASS, "./mine.py:Model")
+]
+EnvironmentVariable = Annotated[
+    str,
+    AfterValidator(
+        must(
+            re.compile(r"[^=\0]+").fullmatch,
+            "expected the name of an environment variable, such as OMP_NUM_THREADS, got {0!r:.40}",
+        )
+    ),
+]
+EnvironmentValue = Annotated[
+    str,
+    AfterValidator(must(lambda value: "\0" not in value, "a value cannot hold a null character")),
+    BeforeValidator(_as_text),
+    WithJsonSchema({"type": ["string", "number"]}),
+]
+
+
+@dataclass(frozen=True)
+class Python(Section):
+    """A class of the user's own that answers, run in processes of its own."""
+
+    target: Annotated[ClassName, says("FILE.py:CLASS, the file relative to this one.", "class")]
+    timeout_s: Annotated[
+        PositiveSeconds,
+        says(
+            "Longest time of one call; its process is killed then, and another starts.", "timeout"
+        ),
+    ] = 30.0
+    environment: Annotated[
+        dict[EnvironmentVariable, EnvironmentValue],
+        says("Environment variables of its processes, besides the server's."),
+    ] = field(default_factory=dict)
+    memory_bytes: Annotated[
+        Bytes | None,
+        says("Resident memory above which a process is replaced between two calls.", "memory"),
+    ] = None
+    files: Annotated[
+        tuple[File, ...], says("Further files that are part of the model, such as its weights.")
+    ] = ()
+    # What a profile has found that it takes and gives; None where none says it.
+    signature: Annotated[Any, *UNWRITTEN] = None
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of its file and of all `files` together.
+
+        Raises
+        ------
+        OSError
+            When one of them cannot be read.
+        """
+        from inferway.runtime.python import digest_of_files
+
+        return digest_of_files([self.target.path, *self.files])
+
+    def runtime(
+        self, *, signature: Signature | None = None, name: str = "", log: Any = None
+    ) -> PythonRuntime:
+        """Start the first of its processes.
+
+        Parameters
+        ----------
+        signature
+            Of the task's other variants, if known.
+        name, log
+            Of the variant, and who is told what it prints; see `PythonRuntime`.
+
+        Raises
+        ------
+        ValueError
+            When the class cannot be used.
+        """
+        from inferway.runtime import PythonCode, PythonRuntime
+
+        code = PythonCode(
+            self.target.path,
+            self.target.name,
+            self.target.folder,
+            self.timeout_s,
+            self.memory_bytes,
+            self.environment,
+        )
+        expected = self.signature if signature is None else signature
+        return PythonRuntime(code, signature=expected, name=name, log=log)
+
+
 ModelUri = Annotated[
     Model, ReadAs(Annotated[str, Field(min_length=1)], lambda uri: Model(None, uri))
+]
+ClassOrPython = Annotated[
+    Python,
+    ReadAs(
+        Annotated[
+            Annotated[ClassName, Tag("class")] | Annotated[Python, Tag("section")],
+            Discriminator(lambda value: "class" if isinstance(value, str) else "section"),
+        ],
+        lambda value: Python(value) if isinstance(value, OwnClass) else value,
+    ),
 ]
 UrlOrRemote = Annotated[
     Remote,

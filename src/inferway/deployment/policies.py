@@ -41,7 +41,7 @@ from pydantic import (
 )
 from pydantic_core import core_schema
 
-from inferway.deployment.errors import refuse
+from inferway.deployment.own_class import OWN_CLASS, file_of_class
 from inferway.deployment.section import Section, check_kind, says
 from inferway.deployment.units import PositiveSeconds
 from inferway.files import home_folder, write_whole
@@ -204,37 +204,15 @@ class _FilePolicy(_NamedPolicy):
 
     policy: Annotated[
         str,
-        Field(pattern=r"^.+\.py:[A-Za-z_][A-Za-z0-9_]*$"),
+        Field(pattern=OWN_CLASS),
         says("FILE.py:CLASS, the file relative to this one."),
     ]
 
     @field_validator("policy")
     @classmethod
     def _stands_in_its_file(cls, policy: str, info: ValidationInfo) -> str:
-        file, _, name = policy.rpartition(":")
-        path = (info.context or {}).get("folder", Path()) / file
-        if not path.is_file():
-            raise refuse(f"no such file: {path}")
-        try:
-            module = ast.parse(path.read_bytes(), filename=str(path))
-        except (SyntaxError, ValueError) as error:
-            line = f" in line {error.lineno}" if isinstance(error, SyntaxError) else ""
-            raise refuse(f"{path} is not Python{line}") from None
-        names = list(_bound_in(module))
-        if name not in names:
-            raise refuse(f"{file} has no {name}; it has {', '.join(names) or 'nothing'}")
+        file_of_class(policy, (info.context or {}).get("folder", Path()))
         return policy
-
-
-def _bound_in(module: ast.Module) -> Iterator[str]:
-    for statement in module.body:
-        match statement:
-            case ast.ClassDef(name=name):
-                yield name
-            case ast.ImportFrom(names=imported):
-                yield from (alias.asname or alias.name for alias in imported)
-            case ast.Assign(targets=targets):
-                yield from (target.id for target in targets if isinstance(target, ast.Name))
 
 
 def row_of(kind: Kind, name: str) -> Row:

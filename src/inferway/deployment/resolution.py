@@ -80,6 +80,9 @@ class Resolution:
 
     def _variant(self, place: Place, name: str, stated: Variant) -> Variant | None:
         model, profile = stated.model, None
+        if stated.python is not None and (model is not None or stated.remote is not None):
+            self._note((*place, "python"), "a variant has one of `model`, `remote` and `python`")
+            return None
         if model is not None and stated.remote is not None:
             self._note(
                 (*place, "remote"), "a variant has a `model` here or one at a server, not both"

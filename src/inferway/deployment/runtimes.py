@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import time
-from contextlib import closing
+from collections import deque
+from collections.abc import Callable, Iterable
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from inferway.deployment.deployment import Deployment
-from inferway.deployment.tasks import ANY_HARDWARE, ServiceTime, Variant
+from inferway.deployment.models import ModelError, signature_of
+from inferway.deployment.tasks import ANY_HARDWARE, ServiceTime, Task, Variant
 
 if TYPE_CHECKING:
     from inferway.protocol import Signature
@@ -21,8 +24,8 @@ _WARM_UP_RUNS: Final = 3
 _FEWEST_RUNS: Final = 5
 
 
-def runtime_of(variant: Variant, signature: Signature | None = None) -> Served:
-    """Make what runs a variant: its model loaded here, or what asks its server.
+def runtime_of(variant: Variant, signature: Signature | None = None, *, log: Any = None) -> Served:
+    """Make what runs a variant: its model loaded here, what asks its server, or its processes.
 
     Parameters
     ----------
@@ -30,6 +33,9 @@ def runtime_of(variant: Variant, signature: Signature | None = None) -> Served:
         A model's file is on this machine.
     signature
         Of the task's other variants, where it is known: for a model that does not say its own.
+    log
+        Told what a class of the user's own prints, and how its processes end; None writes that to
+        standard error.
 
     Returns
     -------
@@ -41,9 +47,13 @@ def runtime_of(variant: Variant, signature: Signature | None = None) -> Served:
     ------
     ValueError
         When there is no model, it cannot be loaded, or the key of its server is not set; one
-        sentence says why.
+        sentence says why. `inferway.runtime.UnsaidSignatureError` is one for a class that does not
+        say its signature.
     """
     from inferway.runtime import OnnxRuntime
+
+    if variant.python is not None:
+        return variant.python.runtime(signature=signature, name=variant.name, log=log)
 
     if variant.remote is not None:
         return variant.remote.runtime(signature=signature)
@@ -68,6 +78,15 @@ def blocking_runtime_of(variant: Variant, signature: Signature | None = None) ->
     return BlockingRemote(runtime) if isinstance(runtime, RemoteRuntime) else runtime
 
 
+def signature_said(task: Task) -> Signature | None:
+    """Read a task's signature from a model file that is here; None where none says it."""
+    for variant in task.variants.values():
+        if variant.model is not None:
+            with suppress(ModelError):  # of a zoo, whose models are not looked at when it is read
+                return signature_of(variant.model)
+    return None
+
+
 def measured(deployment: Deployment, *, seconds: float = 0.3) -> Deployment:
     """Fill in the service time of every variant whose file states none and whose model is there.
 
@@ -83,42 +102,79 @@ def measured(deployment: Deployment, *, seconds: float = 0.3) -> Deployment:
     """
     known: dict[tuple[Path | None, str | None], float] = {}
 
-    def filled(variant: Variant) -> Variant:
-        if variant.service or not variant.runnable:
-            return variant
-        model = variant.model
-        file = (None, variant.name) if model is None else (model.path, model.digest)
-        if model is None or file not in known:
-            known[file] = _mean_s(variant, seconds)
-        return replace(variant, service={ANY_HARDWARE: ServiceTime("deterministic", known[file])})
+    def with_times(task: Task) -> Task:
+        variants, signature = dict(task.variants), signature_said(task)
 
-    tasks = {
-        name: replace(task, variants={key: filled(one) for key, one in task.variants.items()})
-        for name, task in deployment.tasks.items()
-    }
+        def measure(name: str) -> None:
+            nonlocal signature
+            variant = variants[name]
+            if variant.service or not variant.runnable:
+                return
+            model = variant.model
+            file = (None, None) if model is None else (model.path, model.digest)
+            if model is None or file not in known:
+                known[file], signature = _measured(variant, seconds, signature)
+            service = {ANY_HARDWARE: ServiceTime("deterministic", known[file])}
+            variants[name] = replace(variant, service=service)
+
+        in_turn(variants, measure)
+        return replace(task, variants=variants)
+
+    tasks = {name: with_times(task) for name, task in deployment.tasks.items()}
     return deployment if tasks == deployment.tasks else replace(deployment, tasks=tasks)
 
 
-def _mean_s(variant: Variant, seconds: float) -> float:
-    from inferway.runtime import RemoteError
+def in_turn(names: Iterable[str], work: Callable[[str], None]) -> None:
+    """Do work for each name; where a class does not say its signature, it comes last.
+
+    By then another variant may have said it.
+
+    Raises
+    ------
+    inferway.runtime.UnsaidSignatureError
+        When none has. What the work raises otherwise comes through.
+    """
+    from inferway.runtime import UnsaidSignatureError
+
+    waiting, mute = deque(names), set[str]()
+    while waiting:
+        name = waiting.popleft()
+        try:
+            work(name)
+        except UnsaidSignatureError:
+            if name in mute or not waiting:
+                raise
+            mute.add(name)
+            waiting.append(name)
+
+
+def _measured(
+    variant: Variant, seconds: float, signature: Signature | None
+) -> tuple[float, Signature]:
+    """Measure a variant of a task with this signature, as far as it is known; it says its own."""
+    from inferway.runtime import RemoteError, UnsaidSignatureError
 
     try:
-        return _median_s(blocking_runtime_of(variant), seconds)
+        known = None if variant.remote is not None else signature
+        runtime = blocking_runtime_of(variant, known)
+        return _median_s(runtime, seconds), runtime.signature
+    except UnsaidSignatureError:
+        raise
     except (RemoteError, ValueError) as error:
-        if variant.remote is None:
+        if variant.model is not None:
             raise
+        whose = "its class" if variant.remote is None else "its server"
         raise ValueError(
-            f"variant {variant.name} has no `service`, and its server cannot be measured: {error}"
+            f"variant {variant.name} has no `service`, and {whose} cannot be measured: {error}"
         ) from None
 
 
 def _median_s(runtime: Runtime, seconds: float) -> float:
+    from inferway.runtime import zeros
+
     times: list[float] = []
     with closing(runtime):
-        inputs = {
-            tensor.name: np.zeros([max(1, axis) for axis in tensor.shape], tensor.dtype)
-            for tensor in runtime.signature.inputs
-        }
+        inputs = zeros(runtime.signature.inputs)
         for _ in range(_WARM_UP_RUNS):
             runtime.run(inputs)
         while len(times) < _FEWEST_RUNS or sum(times) < seconds:

@@ -15,7 +15,7 @@ from pydantic import AfterValidator, Discriminator, Field, Tag, field_validator,
 
 from inferway.deployment.column import ColumnError, read_column
 from inferway.deployment.errors import must, refuse, refuse_where
-from inferway.deployment.models import ModelUri, UrlOrRemote
+from inferway.deployment.models import ClassOrPython, ModelUri, UrlOrRemote
 from inferway.deployment.policies import DispatchPolicy
 from inferway.deployment.section import UNWRITTEN, File, Folder, Name, ReadAs, Section, Switch, says
 from inferway.deployment.units import (
@@ -282,11 +282,15 @@ class Variant(Section):
         UrlOrRemote | None,
         says("The model behind another server, instead of `model`: its URL, or more about it."),
     ] = None
+    python: Annotated[
+        ClassOrPython | None,
+        says("A class of your own, instead of `model`: FILE.py:CLASS, or more about it."),
+    ] = None
 
     @property
     def runnable(self) -> bool:
-        """Tell whether requests can be answered: by a model here, or one at another server."""
-        return self.model is not None or self.remote is not None
+        """Tell whether requests can be answered: by a model or a class here, or by a server."""
+        return any(one is not None for one in (self.model, self.remote, self.python))
 
     @property
     def graded(self) -> bool:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
 
 from inferway.deployment.deployment import Deployment
-from inferway.deployment.models import ModelError, signature_of
 from inferway.deployment.nodes import Node
 from inferway.deployment.policies import DISPATCH
 from inferway.deployment.resolution import unmeasured
+from inferway.deployment.runtimes import in_turn, runtime_of, signature_said
 from inferway.deployment.tasks import Batch, Task, Variant
 from inferway.deployment.units import TIME
 from inferway.deployment.workloads import PhasedArrivals, TraceArrivals, Workload
@@ -40,7 +40,8 @@ class Caution:
         ``undescribed-node``, ``no-tiers``, ``unused-dispatch`` or ``no-checkpoint``.
         ``above-the-bound`` comes from
         `inferway.dispatch.deployed`, ``too-large`` from `inferway.network.layout`,
-        ``unreachable`` and ``remote-unfit`` from asking remote servers.
+        ``unreachable`` and ``remote-unfit`` from asking remote servers, ``python-unfit`` from
+        making classes of the user's own.
     field, line
         Where in the file; line 0 where no line can be named.
     message
@@ -59,6 +60,14 @@ class Caution:
 def check(deployment: Deployment) -> list[Caution]:
     """Advise on a deployment, in the order of its file."""
     return _cautions(deployment, _of_file(deployment))
+
+
+def check_classes(deployment: Deployment) -> list[Caution]:
+    """Say which classes of the user's own cannot be used: each is made once, and run on zeros.
+
+    Takes as long as their processes take to start.
+    """
+    return _cautions(deployment, map(_of_classes, deployment.tasks.values()))
 
 
 def check_remotes(deployment: Deployment) -> list[Caution]:
@@ -193,11 +202,11 @@ def _of_node(deployment: Deployment, node: Node) -> Iterator[Found]:
     # A variant without a model runs in the twin alone, which has as many cores as it is told.
     # detection-3 is one of the tasks that `detection` counts.
     tasks = deployment.tasks
-    instances = sum(
-        count
+    running = (
+        (tasks[name if name in tasks else name.rpartition("-")[0]].variants[variant], count)
         for (name, variant), count in node.instances.items()
-        if tasks[name if name in tasks else name.rpartition("-")[0]].variants[variant].model
     )
+    instances = sum(count for one, count in running if one.model or one.python)
     if node.hardware == "cpu" and instances > cores():
         yield (
             "oversubscribed",
@@ -278,7 +287,7 @@ def _of_remotes(task: Task) -> Iterator[Found]:
     from inferway.runtime.server import Fault, RemoteError
 
     remotes = {name: v.remote for name, v in task.variants.items() if v.remote is not None}
-    signature = _local_signature(task) if remotes else None
+    signature = signature_said(task) if remotes else None
     for name, remote in remotes.items():
         field = f"tasks.{task.name}.variants.{name}.remote"
         try:
@@ -290,9 +299,41 @@ def _of_remotes(task: Task) -> Iterator[Found]:
             yield "remote-unfit" if unfit else "unreachable", field, str(error)
 
 
-def _local_signature(task: Task) -> Signature | None:
-    for variant in task.variants.values():
-        if variant.model is not None:
-            with suppress(ModelError):  # of a zoo, whose models are not looked at when it is read
-                return signature_of(variant.model)
-    return None
+def _of_classes(task: Task) -> Iterator[Found]:
+    from inferway.runtime import RemoteError, UnsaidSignatureError
+
+    own = [name for name, one in task.variants.items() if one.python is not None]
+    signature = signature_said(task) if own else None
+    unfit: dict[str, str] = {}
+
+    def make(name: str) -> None:
+        nonlocal signature
+        try:
+            signature = _tried(task.variants[name], signature)
+        except UnsaidSignatureError:
+            raise
+        except (RemoteError, ValueError) as error:
+            unfit[name] = str(error)
+
+    try:
+        in_turn(own, make)
+    except UnsaidSignatureError as error:
+        yield "python-unfit", f"tasks.{task.name}.variants", str(error)
+    for name, reason in unfit.items():
+        yield "python-unfit", f"tasks.{task.name}.variants.{name}.python", reason
+
+
+def _tried(variant: Variant, signature: Signature | None) -> Signature:
+    """Run a class of the user's own on zeros, where what fits is known; its signature."""
+    from inferway.runtime import RemoteRuntime, zeros
+
+    with closing(runtime_of(variant, signature)) as runtime:
+        assert not isinstance(runtime, RemoteRuntime)
+        said = runtime.signature
+        if signature is not None and said != signature:
+            raise ValueError(
+                f"its signature {said} differs from {signature} of the task's other variants"
+            )
+        if all(-1 not in tensor.shape[1:] for tensor in said.inputs):
+            runtime.run(zeros(said.inputs))
+    return said

@@ -10,7 +10,7 @@ import numpy as np
 
 from inferway.deployment import Deployment
 from inferway.deployment import check as check_file
-from inferway.deployment.warnings import Caution, check_remotes
+from inferway.deployment.warnings import Caution, check_classes, check_remotes
 from inferway.dispatch import deployed
 from inferway.dispatch.bounds import Bound, UnreachableError, max_rate, solve
 from inferway.experiments.curves import Curve, Drawing, Panel, panels
@@ -108,7 +108,7 @@ def _loads(deployment: Deployment) -> dict[str, float]:
 
 def cautions(deployment: Deployment) -> list[Caution]:
     """List the warnings for which no network has to be built."""
-    found = [*check_file(deployment), *check_remotes(deployment)]
+    found = [*check_file(deployment), *check_remotes(deployment), *check_classes(deployment)]
     if deployment.workload:
         found += deployed.unreachable_rates(deployment)
     return found

@@ -51,6 +51,9 @@ _COUNTERS: Final = {
         "task variant: Calls made again because the first connection ended before they were out."
     ),
     "remote_connections": "task variant: Connections made to it.",
+    "worker_restarts": (
+        "task variant: Processes of a Python class that were started in the place of another."
+    ),
     "recording_gaps": "task: Times that the disk refused the recording.",
     "recording_lost_decisions": "task: Requests dispatched that could not be recorded.",
     "recording_lost_events": "task: Events that could not be recorded, these requests included.",
@@ -69,6 +72,7 @@ _COUNTERS: Final = {
 _GAUGES: Final = {
     "queue_length": "task variant: Requests at the servers of a class, those in service included.",
     "instances": "task variant: Running copies of a variant.",
+    "workers": "task variant: Processes of a Python class that live.",
     "instance_healthy": (
         "task variant instance: 1 while the instance takes requests, 0 while it rests after "
         "failures."
@@ -187,6 +191,8 @@ def _variant(site: TaskSite, k: int) -> dict[str, Any]:
     pool, stats, column = site.pool, site.stats, site.pool.columns[k]
     servers, demand = slice(*pool.first[k : k + 2]), pool.demands[k]
     answered = stats.outcomes[Outcome.ANSWERED][column]
+    workers = getattr(pool.runtimes[pool.first[k]], "workers", None)
+    own = {} if workers is None else {"workers": workers}
     return {
         "accuracy": pool.accuracy[k],
         "profile_service_s": 1.0 / pool.rate[k],
@@ -205,6 +211,7 @@ def _variant(site: TaskSite, k: int) -> dict[str, Any]:
             "largest_run_bytes": demand.runs[-1],
             "rows_per_request": None if demand.rows == WHOLE else demand.rows,
         },
+        **own,
     }
 
 
@@ -268,6 +275,13 @@ def _samples(sites: Sequence[TaskSite]) -> _Samples:
         for site in sites
         for k, name in enumerate(site.pool.variants)
         if isinstance(runtime := site.pool.runtimes[site.pool.first[k]], RemoteRuntime)
+    ]
+    own = [
+        ([site.task, name], getattr(runtime, "restarts", 0), workers)
+        for site in sites
+        for k, name in enumerate(site.pool.variants)
+        if (workers := getattr(runtime := site.pool.runtimes[site.pool.first[k]], "workers", None))
+        is not None
     ]
     recorded = [([site.task], one) for site in sites if (one := site.pool.recording) is not None]
     # One for all sites of a process.
@@ -347,6 +361,8 @@ def _samples(sites: Sequence[TaskSite]) -> _Samples:
         "remote_moved_requests": ((labels, moved) for labels, _, moved in remotes),
         "remote_retries": ((labels, runtime.retried) for labels, runtime, _ in remotes),
         "remote_connections": ((labels, runtime.opened) for labels, runtime, _ in remotes),
+        "worker_restarts": ((labels, restarts) for labels, restarts, _ in own),
+        "workers": ((labels, len(workers)) for labels, _, workers in own),
         "recording_writing": ((labels, float(one.gap is None)) for labels, one in recorded),
         "recording_gaps": ((labels, one.losses.gaps) for labels, one in recorded),
         "recording_lost_decisions": ((labels, one.losses.decisions) for labels, one in recorded),
@@ -363,5 +379,8 @@ def _samples(sites: Sequence[TaskSite]) -> _Samples:
         "neighbor_health_requests": ((labels, way.asked) for labels, way in ways),
         "neighbor_usable": ((labels, float(way.works)) for labels, way in ways),
     }
-    # A server without neighbors says nothing of any.
-    return {name: rows for name, rows in samples.items() if ways or "neighbor" not in name}
+    # A server without neighbors says nothing of any, nor one without Python classes of processes.
+    left_out = [word for word, there in (("neighbor", ways), ("worker", own)) if not there]
+    return {
+        name: rows for name, rows in samples.items() if not any(one in name for one in left_out)
+    }

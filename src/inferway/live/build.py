@@ -9,7 +9,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
-from inferway.deployment import Batch, Deployment, Task, runtime_of
+from inferway.deployment import Batch, Deployment, Task, Variant, runtime_of
+from inferway.deployment.runtimes import in_turn
 from inferway.dispatch.batching import foresee, rules_of
 from inferway.dispatch.deployed import dispatcher_of
 from inferway.dispatch.dispatcher import Dispatcher
@@ -29,7 +30,7 @@ from inferway.live.options import HELD_LIMIT, PoolOptions, ServerOptions
 from inferway.live.pool import Pool
 from inferway.live.upstream.remote import Forwarding
 from inferway.protocol import Signature
-from inferway.runtime import Fault, RemoteError, RemoteRuntime, Served
+from inferway.runtime import Fault, RemoteError, RemoteRuntime, Served, UnsaidSignatureError
 from inferway.runtime.growth import Growth
 from inferway.scheduling import Conditions, Controller, controller_of
 from inferway.site import Fleet
@@ -82,7 +83,7 @@ def pool_of(
             view.most_rows[servers] = WHOLE  # whoever runs it divides it
         elif room is not None:
             largest = int(view.most_rows[servers.start])
-            elsewhere = task.variants[name].remote is not None
+            elsewhere = task.variants[name].model is None
             known = (tensors_of(signature), "estimated") if elsewhere else growth(name, largest)
             if known is not None:
                 need = memory_need_of(*known, signature, largest, room.limit_bytes)
@@ -132,7 +133,7 @@ def pools_of(
         dispatcher, controller = _deciding(deployment, task, node.name)
         fleet = dispatcher.fleet
         try:
-            signature, models = models_of(task, fleet.variants)
+            signature, models = models_of(task, fleet.variants, log)
         except LoadError as error:
             raise ServeError(f"{deployment.path}: tasks.{task.name}.variants.{error}") from error
 
@@ -192,9 +193,12 @@ def _remembering(
         return None
     keys = {}
     for name in dispatcher.fleet.variants:
-        model, remote = task.variants[name].model, task.variants[name].remote
+        variant = task.variants[name]
+        model, remote, python = variant.model, variant.remote, variant.python
         if remote is not None:
             keys[name] = remote.url
+        elif python is not None:
+            keys[name] = f"{python.target.name} of {python.digest} on {hardware}"
         else:
             assert model is not None  # `check_served` has refused it
             assert model.path is not None  # what has to be fetched has a digest
@@ -231,11 +235,14 @@ def _remembering(
     return keep
 
 
-def models_of(task: Task, variants: Sequence[str]) -> tuple[Signature, Mapping[str, Served]]:
+def models_of(
+    task: Task, variants: Sequence[str], log: Any = None
+) -> tuple[Signature, Mapping[str, Served]]:
     """Load the models of these variants; they share one signature, which comes first.
 
     A remote server that is down may come back: its variant is taken to have the signature of the
-    others, and its runtime looks whether that is so before the first request.
+    others, and its runtime looks whether that is so before the first request. A class that does not
+    say its signature comes last for the same reason. The log is told what classes print.
 
     LoadError when one cannot be loaded, or none says the signature.
     """
@@ -243,20 +250,24 @@ def models_of(task: Task, variants: Sequence[str]) -> tuple[Signature, Mapping[s
     signature: Signature | None = None
     source = silent = ""
     with ExitStack() as undo:
-        # Those that are here first: their signatures are known whatever servers are down.
-        for name in sorted(variants, key=lambda name: described[name].model is None):
+
+        def load(name: str) -> None:
+            nonlocal signature, source, silent
+            told = None if log is None else log.bind(task=task.name, variant=name)
             try:
                 # `check_served` has refused those that nothing here runs.
-                runtime = runtime_of(described[name], signature)
+                runtime = runtime_of(described[name], signature, log=told)
                 undo.callback(runtime.close)
                 if isinstance(runtime, RemoteRuntime):
                     loaded[name] = runtime
                     runtime.learn()
+            except UnsaidSignatureError as error:
+                raise UnsaidSignatureError(f"{name}: {error}") from error
             except RemoteError as error:
                 if error.fault not in PASSING:
                     raise LoadError(f"{name}: {error}") from error
                 silent = f"{name}: {error}"
-                continue
+                return
             except ValueError as error:
                 raise LoadError(f"{name}: {error}") from error
             loaded[name] = runtime
@@ -267,6 +278,12 @@ def models_of(task: Task, variants: Sequence[str]) -> tuple[Signature, Mapping[s
                     f"{name}: its signature {runtime.signature} differs from {signature} of "
                     f"{source}"
                 )
+
+        # Model files first: their signatures are known whatever servers are down.
+        try:
+            in_turn(sorted(variants, key=lambda name: _rank(described[name])), load)
+        except UnsaidSignatureError as error:
+            raise LoadError(str(error)) from error
         if signature is None:
             raise LoadError(f"{silent}, and nothing else says what the task takes and gives")
         for runtime in loaded.values():
@@ -274,3 +291,7 @@ def models_of(task: Task, variants: Sequence[str]) -> tuple[Signature, Mapping[s
                 runtime.known_signature = runtime.known_signature or signature
         undo.pop_all()
     return signature, loaded
+
+
+def _rank(variant: Variant) -> int:
+    return 0 if variant.model is not None else 1 if variant.python is not None else 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -20,6 +20,7 @@ from inferway.dispatch.dispatcher import Dispatcher
 from inferway.dispatch.promise import overloads
 from inferway.dispatch.recording import Recording
 from inferway.live.background import SchedulerLoop, keep_recording
+from inferway.live.errors import WarmUpError
 from inferway.live.explain import FleetFacts, RequestLog, Snapshot
 from inferway.live.instance import Events, Instance, PoolTerms, RetryBudget
 from inferway.live.local import LocalInstance
@@ -27,10 +28,10 @@ from inferway.live.options import PoolOptions
 from inferway.live.request import EXPIRED, InferRequest, Job, Outcome, RequestBatch
 from inferway.live.servers import HALF_WORD, Health, ServerQueues
 from inferway.live.stats import Stats
-from inferway.live.threads import InlineRunner, Wakeup
+from inferway.live.threads import InlineRunner, Wakeup, run_detached
 from inferway.live.upstream.remote import Forwarding, NodeInstance, ServerInstance
 from inferway.protocol import RefusalError, Signature
-from inferway.runtime import RemoteRuntime, Served
+from inferway.runtime import ArtifactError, RemoteRuntime, Served
 from inferway.site import HOLD, REJECT
 from inferway.site.view import WHOLE, Floats
 
@@ -195,6 +196,7 @@ class Pool:
         self._wakeup = Wakeup(loop, self.collect)
         soon = InlineRunner(loop, self._done.append, self.collect).plan
         ends = dict(pairwise(self.first))
+        await self._reserve(ends)
         for server, instance in enumerate(self.instances):
             slower = partial(self._slower, server, ends[server]) if server in ends else None
             await instance.start(Events(self._take, self._post, soon, slower))
@@ -206,6 +208,17 @@ class Pool:
         if self.options.remember is not None:
             self._tasks.append(asyncio.create_task(self._keep()))
         return [instance.name for instance in self.instances if instance.cold]
+
+    async def _reserve(self, ends: Mapping[int, int]) -> None:
+        """Have a process for each instance of the classes that run in processes of their own."""
+        for k, (first, end) in enumerate(ends.items()):
+            reserve = getattr(self.runtimes[first], "reserve", None)
+            if reserve is None:
+                continue
+            try:
+                await run_detached(reserve, end - first)
+            except ArtifactError as error:
+                raise WarmUpError(f"{self.task}/{self.variants[k]}: {error}") from error
 
     async def close(self, limit_s: float) -> None:
         """Let go of everything; what is queued is run first, as far as the limit allows."""

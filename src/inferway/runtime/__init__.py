@@ -1,9 +1,11 @@
 """Runtimes of models: the checks on its file, and the runtimes."""
 
 from inferway.runtime.artifact import ArtifactError, inspect
+from inferway.runtime.python import PythonRuntime
 from inferway.runtime.remote import BlockingRemote, RemoteRuntime, Served
 from inferway.runtime.runtime import Arrays, Call, NullRuntime, OnnxRuntime, Runtime, zeros
 from inferway.runtime.server import Fault, RemoteError
+from inferway.runtime.worker_process import PythonCode, UnsaidSignatureError, WorkerError
 
 __all__ = [
     "Arrays",
@@ -13,10 +15,14 @@ __all__ = [
     "Fault",
     "NullRuntime",
     "OnnxRuntime",
+    "PythonCode",
+    "PythonRuntime",
     "RemoteError",
     "RemoteRuntime",
     "Runtime",
     "Served",
+    "UnsaidSignatureError",
+    "WorkerError",
     "inspect",
     "zeros",
 ]

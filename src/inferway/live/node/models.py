@@ -16,6 +16,7 @@ import hashlib
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -34,6 +35,7 @@ from inferway.runtime import (
     ArtifactError,
     OnnxRuntime,
     RemoteError,
+    Runtime,
     Served,
     inspect,
 )
@@ -78,6 +80,8 @@ class LoadedModels:
         Says how much memory runs take; None where nobody does.
     headroom
         Of all runs; None bounds nothing.
+    log
+        Told what classes of the user's own print; None writes that to standard error.
 
     Attributes
     ----------
@@ -91,8 +95,9 @@ class LoadedModels:
         store: ModelStore,
         growths: Growths | None = None,
         headroom: Headroom | None = None,
+        log: Any = None,
     ) -> None:
-        self.headroom, self._tasks = headroom, deployment.named()
+        self.headroom, self._tasks, self._log = headroom, deployment.named(), log
         self._store, self._growths = store, growths
         # Of files without a digest, what they were when they were first read.
         self._hashed: dict[Path | None, str] = {}
@@ -151,8 +156,9 @@ class LoadedModels:
             return
         with _naming(pair):
             described = self._variant(task, variant)
-            if _is_elsewhere(described):
-                await self._reach(task, described)
+            if described.model is None and described.runnable:
+                if described.remote is not None:
+                    await self._reach(task, described)
                 self._ready[pair] = None, ExitStack()
                 return
             file, stack = await self._fetched(described, progress)
@@ -187,9 +193,10 @@ class LoadedModels:
             return
         with _naming(pair):
             described = self._variant(task, variant)
-            if not _is_elsewhere(described):
-                runtime = await self._opened(pair, described, progress)
-                self._loaded[pair] = _Weights(runtime, lambda: self._idle(pair))
+            if described.remote is None:
+                own = described.python is not None
+                opened = self._made(pair) if own else self._opened(pair, described, progress)
+                self._loaded[pair] = _Weights(await opened, lambda: self._idle(pair))
                 return
             if self._ready.pop(pair, None) is None:
                 await self._reach(task, described)
@@ -280,7 +287,20 @@ class LoadedModels:
                 raise LoadError(str(error)) from error
             return _File(stored, digest, shown(model.uri), True), stack.pop_all()
 
-    async def _opened(self, pair: Pair, variant: Variant, progress: Progress | None) -> OnnxRuntime:
+    async def _made(self, pair: Pair) -> Runtime:
+        """Start a process with a class of the user's own."""
+        task, name = pair
+        self._ready.pop(pair, None)
+        variant, signature = self._variant(task, name), await self.learn(task)
+        assert variant.python is not None
+        log = None if self._log is None else self._log.bind(task=task, variant=name)
+        make = partial(variant.python.runtime, signature=signature, name=name, log=log)
+        sizes = (1,) if variant.batch is None else variant.batch.sizes
+        runtime = await _open("/".join(pair), make, str, self._agreed.get(task), sizes)
+        self._agreed.setdefault(task, (runtime.signature, name))
+        return runtime
+
+    async def _opened(self, pair: Pair, variant: Variant, progress: Progress | None) -> Runtime:
         task, name = pair
         file, stack = self._ready.pop(pair, (None, ExitStack()))
         if file is None:
@@ -288,7 +308,8 @@ class LoadedModels:
         sizes = (1,) if variant.batch is None else variant.batch.sizes
         # Once it is open, the file is not read again, and the store may give its room to others.
         with stack:
-            work = _open(f"{task}/{name}", file, self._agreed.get(task), sizes)
+            make = partial(OnnxRuntime, file.path, digest=file.digest)
+            work = _open(f"{task}/{name}", make, file.named, self._agreed.get(task), sizes)
             runtime = await self._good(variant, file, work)
             model, growths, path = variant.model, self._growths, file.path
             if growths is not None and model is not None and is_closed(runtime.signature):
@@ -371,7 +392,7 @@ class _Weights:
     `idle` is called there when the last loan has come back and the model is to leave.
     """
 
-    def __init__(self, runtime: OnnxRuntime, idle: Callable[[], None]) -> None:
+    def __init__(self, runtime: Runtime, idle: Callable[[], None]) -> None:
         self.runtime, self.idle = runtime, idle
         self.loop = asyncio.get_running_loop()
         # Putting in and taking out are one step each, from any thread.
@@ -382,21 +403,33 @@ class _Weights:
 class _Loan:
     """A loaded model in a pool's hands; closed, in any thread, or forgotten, it is given back."""
 
-    steady = True
-
     def __init__(self, weights: _Weights) -> None:
-        self.signature = weights.runtime.signature
-        self.warmed_s = weights.runtime.warmed_s
-        self.call, self.backend = weights.runtime.call, weights.runtime.backend
+        runtime = weights.runtime
+        self.signature = runtime.signature
+        self.warmed_s = getattr(runtime, "warmed_s", None)
+        self.steady = getattr(runtime, "steady", False)
+        self.call = getattr(runtime, "call", None)
+        self.backend = getattr(runtime, "backend", "")
+        self.reserve = getattr(runtime, "reserve", None)
         self._weights: _Weights | None = weights
         weights.loans.add(id(self))
 
-    def run(self, inputs: dict[str, NDArray[Any]], call: Any = None) -> dict[str, NDArray[Any]]:
+    @property
+    def workers(self) -> list[int] | None:
+        """Process ids of a class of the user's own; None of other models."""
+        return None if self._weights is None else getattr(self._weights.runtime, "workers", None)
+
+    @property
+    def restarts(self) -> int:
+        """How many of these were started in the place of another."""
+        return 0 if self._weights is None else getattr(self._weights.runtime, "restarts", 0)
+
+    def run(self, inputs: dict[str, NDArray[Any]], *call: Any) -> dict[str, NDArray[Any]]:
         """Answer one batch; see `inferway.runtime.Runtime.run`."""
         weights = self._weights
         if weights is None:
             raise RuntimeError("the model was given back; borrow it again to run it")
-        return weights.runtime.run(inputs, call)
+        return weights.runtime.run(inputs, *call)
 
     def close(self) -> None:
         """Give it back; calls that are under way still end."""
@@ -439,18 +472,22 @@ async def _check(file: _File, agreed: _Agreed | None = None) -> Signature:
 
 
 async def _open(
-    name: str, file: _File, agreed: _Agreed | None, sizes: Sequence[int]
-) -> OnnxRuntime:
+    name: str,
+    make: Callable[[], Runtime],
+    named: Callable[[Exception], str],
+    agreed: _Agreed | None,
+    sizes: Sequence[int],
+) -> Runtime:
     """Open a model in a thread and warm it up there; canceled, nothing of it is left.
 
-    LoadError when it cannot be opened, is of another signature, or fails at zeros in one of the
-    batch sizes.
+    What errors say is `named` as people know the model. LoadError when it cannot be opened, is of
+    another signature, or fails at zeros in one of the batch sizes.
     """
     stopped = threading.Event()
-    opened: list[OnnxRuntime] = []
+    opened: list[Runtime] = []
 
-    def work() -> OnnxRuntime:
-        runtime = OnnxRuntime(file.path, digest=file.digest)
+    def work() -> Runtime:
+        runtime = make()
         try:
             _fit(runtime.signature, agreed)
             if not stopped.is_set():
@@ -471,21 +508,17 @@ async def _open(
     except LoadError:
         raise
     except ArtifactError as error:
-        raise LoadError(file.named(error)) from error
+        raise LoadError(named(error)) from error
     except WarmUpError as error:
         raise LoadError(str(error).removeprefix(f"{name} ")) from error
     except Exception as error:  # whatever a model makes a parser raise: it cannot serve
         said = " ".join(str(error).split()) or type(error).__name__
-        raise LoadError(f"it cannot be opened: {file.named(ValueError(said))}") from error
+        raise LoadError(f"it cannot be opened: {named(ValueError(said))}") from error
 
 
 def _hash(path: Path) -> str:
     with path.open("rb") as file:
         return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
-
-
-def _is_elsewhere(variant: Variant) -> bool:
-    return variant.model is None and variant.remote is not None
 
 
 def _size_of(file: _File) -> int:

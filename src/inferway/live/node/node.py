@@ -178,6 +178,7 @@ class LiveNode:
             self.store,
             Growths(folder / "memory.json", self.log, self.server.limits.memory_bytes),
             self.server.headroom,
+            self.log,
         )
         self.fleets = Fleets(
             deployment,

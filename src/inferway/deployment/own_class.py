@@ -1,0 +1,56 @@
+"""Classes in Python files of the user's own, which a file names as ``./mine.py:Model``."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from inferway.deployment.errors import refuse
+
+OWN_CLASS: Final = r"^.+\.py:[A-Za-z_][A-Za-z0-9_]*$"
+"""Pattern of the name of one."""
+
+
+def file_of_class(named: str, folder: Path) -> Path:
+    """Find the file that a class is named in, and look whether the class may be there.
+
+    The file is read and not run.
+
+    Parameters
+    ----------
+    named
+        Of the form `OWN_CLASS`.
+    folder
+        Where a relative file name starts.
+
+    Raises
+    ------
+    pydantic_core.PydanticCustomError
+        Where there is no such file, it is not Python, or it has no such name.
+    """
+    file, _, name = named.rpartition(":")
+    path = folder / file
+    if not path.is_file():
+        raise refuse(f"no such file: {path}")
+    try:
+        module = ast.parse(path.read_bytes(), filename=str(path))
+    except (SyntaxError, ValueError) as error:
+        line = f" in line {error.lineno}" if isinstance(error, SyntaxError) else ""
+        raise refuse(f"{path} is not Python{line}") from None
+    names = list(_bound_in(module))
+    if name not in names and "*" not in names:
+        raise refuse(f"{file} has no {name}; it has {', '.join(names) or 'nothing'}")
+    return path
+
+
+def _bound_in(module: ast.Module) -> Iterator[str]:
+    for statement in module.body:
+        match statement:
+            case ast.ClassDef(name=name):
+                yield name
+            case ast.ImportFrom(names=imported):
+                yield from (alias.asname or alias.name for alias in imported)
+            case ast.Assign(targets=targets):
+                yield from (target.id for target in targets if isinstance(target, ast.Name))

@@ -1,0 +1,424 @@
+"""A worker as the server sees it: its process, the way to it, what it prints and how it ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from inferway.protocol import DTYPES, Signature, Tensor
+from inferway.protocol.schema import datatype_of
+from inferway.runtime import worker as process
+from inferway.runtime.artifact import ArtifactError
+from inferway.runtime.runtime import Arrays
+from inferway.runtime.server import Fault, RemoteError
+
+# Longest wait for one answer, unless told otherwise.
+TIMEOUT_S: Final = 30.0
+# Longest time in which a worker is made: it may load gigabytes.
+START_S: Final = 300.0
+# A worker that is to end may close its model for so long.
+CLOSE_S: Final = 5.0
+# What a process has printed last is read for so long.
+_LAST_WORDS_S: Final = 1.0
+_LONGEST_LINE: Final = 2000
+_LINES_PER_S: Final = 200
+_LEFT_OUT: Final = "printed lines were left out"
+_PIECE: Final = 64 * 1024
+_SCRIPT: Final = str(Path(process.__file__))
+
+
+class UnsaidSignatureError(ArtifactError):
+    """A class that does not say what it takes and gives, where nothing else says it either."""
+
+
+class WorkerError(RemoteError):
+    """A call to a worker that gave no answer."""
+
+
+@dataclass(frozen=True)
+class PythonCode:
+    """A class and how its workers are run.
+
+    Attributes
+    ----------
+    path
+        The file that defines the class.
+    name
+        Of the class.
+    folder
+        The workers' working directory.
+    timeout_s
+        Longest time of a call.
+    memory_bytes
+        Resident memory above which a worker is replaced between two calls; None for no limit.
+    environment
+        Variables that the workers have besides those of this process.
+    """
+
+    path: Path
+    name: str
+    folder: Path = field(default_factory=Path)
+    timeout_s: float = TIMEOUT_S
+    memory_bytes: int | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.name}"
+
+
+class WorkerProcess:
+    """One process with a class in it, and this process's end of what joins them.
+
+    Parameters
+    ----------
+    code
+        The class.
+    log
+        Told what the process prints and what the class raises.
+
+    Attributes
+    ----------
+    over
+        Whether it takes no more calls.
+    retired, surplus
+        Whether its end is no crash: another one takes its place, or none does.
+    ending
+        How it ended, once it has.
+    looked_s
+        When somebody last looked at its memory.
+
+    Raises
+    ------
+    ArtifactError
+        When no process can be started.
+    """
+
+    signature: Signature
+
+    def __init__(self, code: PythonCode, log: Any) -> None:
+        self.code, self._log = code, log
+        self.over = self.retired = self.surplus = False
+        self.ending, self.looked_s = "", 0.0
+        self._late = False
+        self._gone = threading.Event()
+        # Held during a call, whose files must stay open, and while the process id is its own.
+        self._busy, self._mine = threading.Lock(), threading.Lock()
+        self._timer: threading.Timer | None = None
+        self._given = process.SharedMemory(process.anonymous_file())
+        self._answered = process.SharedMemory(process.anonymous_file())
+        self._stream, theirs = socket.socketpair()
+        lifeline, self._lifeline = os.pipe()
+        printed, output = os.pipe()
+        passed = (theirs.fileno(), lifeline, self._given.file, self._answered.file)
+        # One thread each, as of our own models, unless somebody says otherwise.
+        environment = {"OMP_NUM_THREADS": "1", **os.environ, **code.environment}
+        command = [sys.executable, "-P", "-X", "faulthandler", _SCRIPT, *map(str, passed)]
+        try:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                cwd=code.folder,
+                env=environment,
+                pass_fds=passed,
+                start_new_session=True,  # Ctrl-C is the server's alone
+            )
+        except OSError as error:
+            self._let_go()
+            os.close(printed)
+            raise ArtifactError(f"{code}: its worker cannot be started: {error}") from error
+        finally:
+            theirs.close()
+            os.close(lifeline)
+            os.close(output)
+        self.pid = self._process.pid
+        self._reader = threading.Thread(
+            target=_hear, args=(printed, log, self.pid), name=f"prints {self.pid}", daemon=True
+        )
+        self._reader.start()
+
+    def begin(self, expected: Signature | None) -> None:
+        """Have the class made, and agree on its signature.
+
+        Raises
+        ------
+        ArtifactError
+            When it cannot be used.
+        """
+        deadline_s = time.monotonic() + START_S
+        process.send_message(self._stream, {"file": str(self.code.path), "class": self.code.name})
+        declared = self._reply(deadline_s)
+        self.signature = signature = _agreed(self.code, declared, expected)
+        inputs, outputs = (
+            [
+                (one.name, "O" if one.datatype == "BYTES" else one.dtype.str, one.shape)
+                for one in side
+            ]
+            for side in (signature.inputs, signature.outputs)
+        )
+        self._inputs, self._outputs = (
+            process.TensorLayout([(name, dtype, len(shape)) for name, dtype, shape in side])
+            for side in (inputs, outputs)
+        )
+        with suppress(BrokenPipeError):
+            process.send_message(self._stream, {"inputs": inputs, "outputs": outputs})
+        self._reply(deadline_s)
+        self._allow(self.code.timeout_s)
+
+    def _reply(self, deadline_s: float) -> dict[str, Any]:
+        self._allow(max(1e-3, deadline_s - time.monotonic()))
+        try:
+            reply = process.receive_message(self._stream)
+        except BlockingIOError:
+            raise ArtifactError(f"{self.code}: it did not start within {START_S:g} s") from None
+        except OSError:
+            reply = None
+        if reply is None:
+            self._expire()
+            self.wait()
+            raise ArtifactError(f"{self.code}: {self.ending} before it was ready")
+        if "error" in reply:
+            if trace := reply.get("trace"):
+                self._log.error("the class cannot be used", traceback=trace)
+            raise ArtifactError(f"{self.code}: {reply['error']}")
+        return reply
+
+    def _allow(self, seconds: float) -> None:
+        """Have the stream wait for so long at most: the kernel's own time limit costs no call."""
+        whole = int(seconds)
+        limit = struct.pack("ll", whole, max(1, int((seconds - whole) * 1e6)))
+        self._stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+
+    def ask(self, arrays: list[Any]) -> Arrays | None:
+        """Have one call answered; None where the process ended before it took it.
+
+        Raises
+        ------
+        WorkerError
+            When there is no answer.
+        """
+        with self._busy:
+            if self._gone.is_set():
+                return None
+            message, given = self._inputs.write(arrays, self._given)
+            try:
+                self._stream.sendall(message)
+            except OSError:
+                self.over = True
+                return None
+            try:
+                outputs, failure = self._received()
+                taken = self._given.taken
+            finally:
+                self._given.give_back(given)
+        if outputs is not None:
+            return outputs
+        if failure is None:
+            self.over = True
+            self._gone.wait(CLOSE_S)
+            if not taken:
+                return None
+            raise WorkerError(Fault.BROKEN, self.ending or "its worker has gone")
+        if trace := failure.get("trace"):
+            self._log.error("predict raised an exception", pid=self.pid, traceback=trace)
+        raise WorkerError(Fault.BROKEN, str(failure.get("error")))
+
+    def _received(self) -> tuple[Arrays | None, dict[str, Any] | None]:
+        """Receive outputs, or what went wrong; neither where the process has ended."""
+        try:
+            reply = self._stream.recv(_PIECE)
+            if reply[:1] == process.FAILED:
+                return None, process.receive_message(self._stream, reply[1:])
+            while reply and len(reply) <= self._outputs.size:
+                more = self._stream.recv(_PIECE)
+                reply = more and reply + more
+            if not reply:
+                return None, None
+            outputs, answered = self._outputs.read(reply[1:], self._answered, copy=True)
+        except BlockingIOError:
+            self._late = True
+            self.kill()
+            raise WorkerError(
+                Fault.LATE,
+                f"predict took longer than its `timeout`, {self.code.timeout_s:g} s, so its worker "
+                "was killed",
+            ) from None
+        except OSError:
+            return None, None
+        except (ValueError, TypeError, struct.error) as error:
+            self.kill()
+            raise WorkerError(Fault.BROKEN, f"its worker answered nonsense: {error}") from None
+        self._answered.give_back(answered)
+        return outputs, None
+
+    def resident_bytes(self) -> int:
+        """Tell how much memory the process takes; 0 where that cannot be seen."""
+        import psutil
+
+        try:
+            return int(psutil.Process(self.pid).memory_info().rss)
+        except psutil.Error:
+            return 0
+
+    def finish(self) -> None:
+        """Have it end after the call that it has; it is killed if it takes too long for that."""
+        self.over = True
+        with suppress(OSError):
+            self._stream.shutdown(socket.SHUT_WR)
+        self._expire()
+
+    def _expire(self) -> None:
+        """Have it killed if it has not ended soon."""
+        self._timer = threading.Timer(CLOSE_S, self.kill)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def kill(self) -> None:
+        """End it, and whatever it has started, now."""
+        self.over = True
+        with self._mine:
+            if not self._gone.is_set():
+                self._kill_group()
+
+    def _kill_group(self) -> None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+
+    def wait(self) -> None:
+        """Wait for its end, see to it that nothing of it is left, and remember how it ended."""
+        if self._gone.is_set():
+            return
+        if hasattr(os, "waitid"):  # which leaves the process id to it
+            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+        else:
+            self._process.wait()
+        self.over = True
+        with self._mine:
+            self._kill_group()  # what it has started
+            code = self._process.wait()
+            self.ending = "predict took too long" if self._late else f"its worker {_ended(code)}"
+            self._gone.set()
+        if self._timer is not None:
+            self._timer.cancel()
+        with suppress(OSError):
+            self._stream.shutdown(socket.SHUT_RDWR)  # whoever waits for an answer need not
+        with self._busy:
+            self._let_go()
+        self._reader.join(_LAST_WORDS_S)
+
+    def _let_go(self) -> None:
+        self._stream.close()
+        for file in (self._lifeline, self._given.file, self._answered.file):
+            os.close(file)
+
+
+def _hear(file: int, log: Any, pid: int) -> None:
+    """Log what a worker prints, line by line, until nobody can print there any more.
+
+    Long lines are cut, and of many in a second the rest is counted.
+    """
+    rest, second, logged, left_out = b"", 0, 0, 0
+    try:
+        while piece := os.read(file, _PIECE):
+            *lines, rest = (rest + piece).split(b"\n")
+            rest = rest[: _LONGEST_LINE + 1]
+            if (now := int(time.monotonic())) != second:
+                if left_out:
+                    log.warning(
+                        "lines that a variant printed were left out", pid=pid, lines=left_out
+                    )
+                second, logged, left_out = now, 0, 0
+            room = _LINES_PER_S - logged
+            for line in lines[:room]:
+                log.info("printed", pid=pid, line=_cut(line))
+            logged += len(lines[:room])
+            left_out += len(lines[room:])
+        if rest:
+            log.info("printed", pid=pid, line=_cut(rest))
+        if left_out:
+            log.warning(_LEFT_OUT, pid=pid, lines=left_out)
+    finally:
+        os.close(file)
+
+
+def _cut(line: bytes) -> str:
+    text = line[:_LONGEST_LINE].decode("utf-8", "replace").rstrip("\r")
+    return text + "..." if len(line) > _LONGEST_LINE else text
+
+
+def _ended(code: int) -> str:
+    """Say how a process ended."""
+    if code >= 0:
+        return f"ended with exit code {code}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    hint = ", as the system does where memory runs out" if -code == signal.SIGKILL else ""
+    return f"was ended by {name}{hint}"
+
+
+def _agreed(code: PythonCode, declared: Mapping[str, Any], expected: Signature | None) -> Signature:
+    """Make the signature of what a class says, in the order that is expected where it is that."""
+    sides = {side: declared[side] for side in ("inputs", "outputs")}
+    lacking = [side for side, said in sides.items() if said is None]
+    if len(lacking) == 2:
+        if expected is None:
+            raise UnsaidSignatureError(
+                f"{code} has no `inputs` and `outputs`, and nothing else says what the task takes "
+                "and gives; write them into the class, such as "
+                'inputs = {"x": ("FP32", [-1, 64])}'
+            )
+        return expected
+    if lacking:
+        raise ArtifactError(f"{code} has no `{lacking[0]}`; it needs both or neither")
+    inputs, outputs = (
+        tuple(_tensor(f"{code}: its `{side}` says of", *one) for one in said)
+        for side, said in sides.items()
+    )
+    signature = Signature(inputs, outputs)
+    if expected is None or _tensors(signature) != _tensors(expected):
+        return signature
+    return expected  # tensors go by name, so that the order of the class says nothing
+
+
+def _tensors(signature: Signature) -> tuple[set[Tensor], set[Tensor]]:
+    return {*signature.inputs}, {*signature.outputs}
+
+
+def _tensor(says: str, name: str, dtype: str, shape: list[int]) -> Tensor:
+    if dtype not in DTYPES:
+        try:
+            known = np.dtype(dtype)
+            named = "BYTES" if known.kind in "OSU" else datatype_of(known.newbyteorder("="))
+        except (TypeError, KeyError):
+            raise ArtifactError(
+                f"{says} {name!r} the type {dtype!r:.40}; expected one of {', '.join(DTYPES)}, or "
+                "NumPy's name of one"
+            ) from None
+    else:
+        named = dtype
+    if not shape or shape[0] != -1:
+        raise ArtifactError(
+            f"{says} {name!r} the shape {shape}, whose first axis is not the batch; write "
+            f"{[-1, *shape]} if that is the shape of a row"
+        )
+    if any(axis < 1 and axis != -1 for axis in shape):
+        raise ArtifactError(
+            f"{says} {name!r} the shape {shape}; an axis is 1 or more long, or -1 for any length"
+        )
+    return Tensor(name, named, tuple(shape))
