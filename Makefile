@@ -46,7 +46,7 @@ coverage: $(call STAMP,test) ## Run what `make test` runs, and see how much of t
 		--cov-fail-under=$(COVERAGE) $(PYTEST_ARGS)
 
 test-slow: $(call STAMP,test) $(call STAMP,learn) ## Run the slow tests, and those that need PyTorch
-	$(PY) -m pytest -m "not slow" tests/unit/learning $(PYTEST_ARGS)
+	$(PY) -m pytest -m "not slow" tests/unit/learning tests/unit/exporting $(PYTEST_ARGS)
 	INFERWAY_EXAMPLES=all $(PY) -m pytest $(SHARED)=worksteal -m "property and not slow" \
 		--ignore=tests/live $(PYTEST_ARGS)
 	$(PY) -m pytest $(SHARED)=worksteal -m slow --ignore=tests/live $(PYTEST_ARGS)

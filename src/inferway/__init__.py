@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from inferway.experiments.simulation import simulate
     from inferway.experiments.sweep import sweep
     from inferway.experiments.trained import train
+    from inferway.exporting import export
     from inferway.live.running import serve
     from inferway.studies import study
 
@@ -44,13 +45,14 @@ _FROM = {
     "inferway.experiments.simulation": ("simulate",),
     "inferway.experiments.sweep": ("sweep",),
     "inferway.experiments.trained": ("train",),
+    "inferway.exporting": ("export",),
     "inferway.live.running": ("serve",),
     "inferway.studies": ("study",),
 }
 
 __all__ = [
-    "Deployment", "DeploymentError", "__version__", "bound", "check", "drive", "load", "place",
-    "plan", "replay", "schema", "serve", "simulate", "study", "sweep", "train",
+    "Deployment", "DeploymentError", "__version__", "bound", "check", "drive", "export", "load",
+    "place", "plan", "replay", "schema", "serve", "simulate", "study", "sweep", "train",
 ]  # fmt: skip
 
 

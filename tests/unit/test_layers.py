@@ -18,7 +18,7 @@ LAYERS = (
     ("network",),
     ("scheduling", "placement"),
     ("twin", "live"),
-    ("learning", "loadgen", "lab"),
+    ("learning", "loadgen", "lab", "exporting"),
     ("experiments",),
     ("studies", "dashboard", "conformance"),
     ("cli",),

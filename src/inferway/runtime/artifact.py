@@ -46,18 +46,22 @@ _COMPILED: Final = "EPContext"
 _DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
 _LONGEST_SHOWN: Final = 80
 _TENSOR: Final = "TensorProto"
-_TORCH: Final = ("a PyTorch file", "with torch.onnx.export")
-_PICKLE: Final = (
-    "a pickled Python object",
-    "with skl2onnx where it is scikit-learn's, a classifier with options={'zipmap': False}",
+_BY_FUNCTION: Final = "with `inferway export FILE.py:NAME`, from a function that returns the model"
+_TORCH: Final = ("a PyTorch file", _BY_FUNCTION)
+_PICKLE: Final = ("a pickled Python object", _BY_FUNCTION)
+_SAFE: Final = "with `inferway export`, which reads it"
+_TENSORFLOW: Final = (
+    "a TensorFlow or Keras file",
+    "with tf2onnx, with a dynamic batch as the first axis",
 )
-_TENSORFLOW: Final = ("a TensorFlow or Keras file", "with tf2onnx")
 # By the end of a file's name: what it is, and how it becomes ONNX.
 _FOREIGN: Final = {
-    **dict.fromkeys((".pt", ".pth", ".ckpt", ".bin"), _TORCH),
+    **dict.fromkeys((".pt", ".pt2", ".pth", ".ckpt", ".bin"), _TORCH),
     **dict.fromkeys((".pkl", ".pickle", ".joblib"), _PICKLE),
     **dict.fromkeys((".h5", ".hdf5", ".keras", ".pb", ".tflite"), _TENSORFLOW),
-    ".safetensors": ("weights without a graph", "with torch.onnx.export from the loaded model"),
+    ".safetensors": ("weights without a graph", _BY_FUNCTION),
+    ".skops": ("a scikit-learn model", _SAFE),
+    ".ubj": ("an XGBoost model", _SAFE),
 }
 
 
@@ -211,10 +215,7 @@ def _not_onnx(path: Path, reason: str) -> ArtifactError:
     kind, export = _FOREIGN.get(path.suffix.lower(), ("", ""))
     if not kind:
         return ArtifactError(f"{path}: not a whole ONNX model: {reason}")
-    return ArtifactError(
-        f"{path}: {kind}, and only ONNX can be run: export it {export}, with a dynamic batch as "
-        "the first axis"
-    )
+    return ArtifactError(f"{path}: {kind}, and only ONNX can be run: export it {export}")
 
 
 def _check_alone(path: Path, model: onnx.ModelProto) -> None:
@@ -259,7 +260,7 @@ def _tensor(path: Path, side: str, value: onnx.ValueInfoProto) -> Tensor:
     if value.type.sequence_type.elem_type.HasField("map_type"):
         raise ArtifactError(
             f"{where} is a list of dictionaries, as skl2onnx makes of a classifier's "
-            "probabilities: export it with options={'zipmap': False}"
+            "probabilities: export it with `inferway export`, or with options={'zipmap': False}"
         )
     if not value.type.HasField("tensor_type"):
         raise ArtifactError(f"{where} is not a tensor; only tensors can be served")

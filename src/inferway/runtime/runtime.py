@@ -151,6 +151,7 @@ class OnnxRuntime:
         self.signature = loaded.signature
         self._run_options = onnxruntime.RunOptions
         self._outputs = [tensor.name for tensor in self.signature.outputs]
+        self._texts = [one.name for one in self.signature.inputs if one.datatype == "BYTES"]
         self.steady = True
         # Time of a run at the end of a warm-up; None before.
         self.warmed_s: float | None = None
@@ -166,11 +167,25 @@ class OnnxRuntime:
         session = self._session
         if session is None:
             raise RuntimeError("the runtime is closed; load the model again to run it")
+        if self._texts:
+            inputs = inputs | {name: _decoded(inputs[name]) for name in self._texts}
         return dict(zip(self._outputs, session.run(self._outputs, inputs, call), strict=True))
 
     def close(self) -> None:
         """Free the model; calls that are under way still end."""
         self._session = self._loaded = None
+
+
+def _decoded(texts: NDArray[np.object_]) -> NDArray[np.object_]:
+    """Decode bytes: of them ONNX Runtime would make texts that begin with ``b'``.
+
+    Strings of ONNX are UTF-8, so what is none becomes the replacement character.
+    """
+    return np.asarray(np.frompyfunc(_text, 1, 1)(texts), np.object_)
+
+
+def _text(one: bytes | str) -> str:
+    return one.decode(errors="replace") if isinstance(one, bytes) else one
 
 
 class _Loaded:

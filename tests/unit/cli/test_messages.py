@@ -92,11 +92,14 @@ def test_a_policy_with_other_arguments_is_refused(
 @pytest.mark.parametrize(
     ("name", "export"),
     [
-        ("net.pt", "torch.onnx.export"),
-        ("net.pkl", "'zipmap': False"),
-        ("net.joblib", "skl2onnx"),
+        ("net.pt", "`inferway export FILE.py:NAME`"),
+        ("net.pt2", "`inferway export FILE.py:NAME`"),
+        ("net.pkl", "`inferway export FILE.py:NAME`"),
+        ("net.joblib", "`inferway export FILE.py:NAME`"),
         ("net.h5", "tf2onnx"),
-        ("net.safetensors", "torch.onnx.export"),
+        ("net.safetensors", "`inferway export FILE.py:NAME`"),
+        ("net.skops", "`inferway export`, which reads it"),
+        ("net.ubj", "`inferway export`, which reads it"),
     ],
 )
 def test_a_model_of_another_format_says_how_to_export(
@@ -115,7 +118,7 @@ def test_an_output_of_maps_says_how_to_export(
     _write_zipmap(tmp_path / "classifier.onnx")
     found = said(capsys, "check", written(tmp_path, model=", model: classifier.onnx"))
     assert "output 'probabilities' is a list of dictionaries" in found
-    assert "export it with options={'zipmap': False}" in found
+    assert "export it with `inferway export`, or with options={'zipmap': False}" in found
 
 
 def _write_zipmap(path: Path) -> None:

@@ -45,6 +45,23 @@ def test_answers(path: Path, rows: int) -> None:
     np.testing.assert_array_equal(answer["best"], (x @ WEIGHTS).argmax(axis=1))
 
 
+def test_bytes_reach_a_model_as_its_texts(tmp_path: Path) -> None:
+    text, same = (
+        helper.make_tensor_value_info(name, TensorProto.STRING, ["n", 1])
+        for name in ("text", "same")
+    )
+    graph = helper.make_graph(
+        [helper.make_node("Identity", ["text"], ["same"])], "same", [text], [same]
+    )
+    opset = helper.make_opsetid("", 17)
+    model = helper.make_model(graph, opset_imports=[opset], ir_version=8)
+    (tmp_path / "same.onnx").write_bytes(model.SerializeToString())
+    given = np.array([[b"a, b"], ["\u00e9".encode()], ["c"], [b"\xff"]], np.object_)
+    answer = OnnxRuntime(tmp_path / "same.onnx").run({"text": given})
+    assert answer["same"].tolist() == [["a, b"], ["\u00e9"], ["c"], ["\ufffd"]]
+    assert given[0, 0] == b"a, b"
+
+
 def test_two_threads_run_at_once(path: Path) -> None:
     runtime = OnnxRuntime(path)
     start = threading.Barrier(2, timeout=10)
