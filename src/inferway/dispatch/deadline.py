@@ -23,6 +23,8 @@ from inferway.site.view import Floats, Ints
 LEVEL = 0.95  # Of the running quantile
 MARGIN = 1.0
 _LEAST_STEP = 0.02
+# Factors of the quantile at that step, which most runs come to.
+_UP, _DOWN = np.exp(_LEAST_STEP * LEVEL), np.exp(_LEAST_STEP * (LEVEL - 1.0))
 # Times that differ by less are equal: they are sums, and their rounding must not decide.
 _TIE_S = 1e-9
 
@@ -88,5 +90,9 @@ class Deadline(NamedTuple):
         step = max(_LEAST_STEP, 1.0 / (2.0 + self.seen[k]))
         ratio = event.service_s / predicted_run(site, event.server, event.run_rows)
         self.mean[k] += step * (ratio - self.mean[k])
-        self.high[k] *= np.exp(step * (LEVEL if ratio > self.high[k] else LEVEL - 1.0))
+        above = ratio > self.high[k]
+        if step > _LEAST_STEP:
+            self.high[k] *= np.exp(step * (LEVEL if above else LEVEL - 1.0))
+        else:
+            self.high[k] *= _UP if above else _DOWN
         self.seen[k] += 1

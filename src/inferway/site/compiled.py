@@ -42,6 +42,8 @@ from inferway.site.handle import Handle, made_of
 
 # A part's own code; what it calls is only remembered, to be linked where the whole is.
 class _PartLibrary(JITCodeLibrary):  # type: ignore[misc]
+    seldom = False
+
     def finalize(self) -> None:
         self._finalized = True
 
@@ -50,6 +52,8 @@ class _PartLibrary(JITCodeLibrary):  # type: ignore[misc]
         for function in module.functions:
             if not function.is_declaration and function.linkage.name == "external":
                 function.linkage = "linkonce_odr"
+                if self.seldom:
+                    function.add_function_attribute("noinline")
         return module
 
     def _get_module_for_linking(self) -> Any:
@@ -102,6 +106,7 @@ class _PartLowering(BaseNativeLowering):  # type: ignore[misc]
 
     def run_pass(self, state: Any) -> bool:
         library = _new_library(_PartLibrary, state)
+        library.seldom = state.func_id.func in _SELDOM
         super().run_pass(state)
         lowered = state["cr"]
         library.finalize()
@@ -263,6 +268,22 @@ MARK = 12
 def jit(function: F) -> F:
     """Compile a kernel that other kernels call; it is cached with them."""
     return function if numba.config.DISABLE_JIT else cast("F", Kernel(function))
+
+
+# Functions that are called wherever compiled code names them, never put in their callers' place.
+_SELDOM: set[Callable[..., Any]] = set()
+
+
+def seldom(function: F) -> F:
+    """Compile a kernel, as `jit` does, of which there is one for all callers.
+
+    For what is long and off the usual way: a copy in each caller would be compiled each time.
+    """
+    if numba.config.DISABLE_JIT:
+        return function
+    _SELDOM.add(function)
+    # What a policy calls would be put in its place, as the policy is in its caller's.
+    return cast("F", Kernel(function, {"forceinline": False}))
 
 
 def entry(function: F) -> F:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from inferway.site.compiled import jit
+from inferway.site.compiled import jit, seldom
 from inferway.site.view import SIZES, Request, Site
 
 
@@ -37,6 +37,8 @@ def run_time(row_s: np.ndarray, server: int, rows: int) -> float:
 @jit
 def predicted_service(site: Site, server: int, rows: int) -> float:
     """Predicted service time of a request of `rows` rows at the server, all its runs, s."""
+    if rows == 1:
+        return site.row_s[server, 0]
     most = site.most_rows[server]
     if rows <= most:
         return run_time(site.row_s, server, rows)
@@ -75,7 +77,7 @@ def predicted_run(site: Site, server: int, rows: int) -> float:
     return predicted_service(site, server, rows)
 
 
-@jit
+@seldom
 def formed(site: Site, server: int, rows: int, left_s: float) -> int:
     """Rows of the batch that a free server forms of `rows` that wait.
 
@@ -84,8 +86,10 @@ def formed(site: Site, server: int, rows: int, left_s: float) -> int:
     time, so that a size that was slow once is tried again.
     """
     k = site.server_class[server]
-    best, most_per_s = 0, 0.0
-    largest = site.measured[server].sum() % 64 == 63
+    best, most_per_s, runs = 0, 0.0, 0
+    for size in range(SIZES):
+        runs += site.measured[server, size]
+    largest = runs % 64 == 63
     if predicted_service(site, server, site.sizes[k, 0]) > left_s:
         left_s = np.inf
     for size in site.sizes[k]:
@@ -100,7 +104,7 @@ def formed(site: Site, server: int, rows: int, left_s: float) -> int:
     return best
 
 
-@jit
+@seldom
 def predicted_runs(site: Site, server: int, rows: int) -> tuple[float, float]:
     """Predicted time in which a free server runs `rows` rows, batch by batch, and its last run, s.
 
@@ -126,8 +130,13 @@ def predicted_join(site: Site, server: int, rows: int) -> tuple[float, float]:
 
     Where the server forms batches it is run with the last of those that wait.
     """
-    if site.queue[server] == 0 or not forms_batches(site, site.server_class[server]):
-        return predicted_wait(site, server), predicted_service(site, server, rows)
+    if site.queue[server] > 0 and forms_batches(site, site.server_class[server]):
+        return _predicted_batch(site, server, rows)
+    return predicted_wait(site, server), predicted_service(site, server, rows)
+
+
+@seldom
+def _predicted_batch(site: Site, server: int, rows: int) -> tuple[float, float]:
     left_s = 0.0
     if site.running[server] > 0:
         left_s = max(0.0, site.ends_s[server] - site.clock_s[0])
