@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from pydantic import (
@@ -21,9 +21,9 @@ from pydantic import (
     WithJsonSchema,
 )
 
-from inferway.deployment.errors import must, parsed, refuse, shown
+from inferway.deployment.errors import must, parsed, refuse, refuse_where, shown
 from inferway.deployment.own_class import OWN_CLASS, file_of_class
-from inferway.deployment.section import UNWRITTEN, File, ReadAs, Section, says, text_schema
+from inferway.deployment.section import UNWRITTEN, File, Name, ReadAs, Section, says, text_schema
 from inferway.deployment.units import Bytes, Count, PositiveSeconds
 from inferway.protocol.address import parse_model
 
@@ -260,6 +260,74 @@ UrlOrRemote = Annotated[
         ],
         lambda value: Remote(value) if isinstance(value, str) else value,
     ),
+]
+
+
+class Provider(NamedTuple):
+    """An execution provider of ONNX Runtime, and its options as ONNX Runtime takes them."""
+
+    name: str
+    options: tuple[tuple[str, str], ...] = ()
+
+    def __str__(self) -> str:
+        options = ", ".join(f"{key}: {value}" for key, value in self.options)
+        return f"{self.name} {{{options}}}" if options else self.name
+
+
+def _provider(value: str | dict[str, dict[str, str]]) -> Provider:
+    if isinstance(value, str):
+        return Provider(value)
+    ((name, options),) = value.items()
+    return Provider(name, tuple(options.items()))
+
+
+def _option(value: Any) -> str:
+    refuse_where(
+        (
+            not isinstance(value, str | bool | int | float),
+            f"expected a word, a number, true or false, got {shown(value)}",
+        )
+    )
+    return str(value)  # as ONNX Runtime writes what Python gives it
+
+
+def _told_apart(providers: tuple[Provider, ...]) -> tuple[Provider, ...]:
+    names = [one.name for one in providers]
+    twice = next((name for name in names if names.count(name) > 1), "")
+    refuse_where((bool(twice), f"{twice} is given twice"))
+    return providers
+
+
+_Option = Annotated[
+    str,
+    PlainValidator(_option),
+    WithJsonSchema({"type": ["string", "number", "boolean"]}),
+]
+_WithOptions = Annotated[
+    dict[Name, dict[str, _Option]],
+    AfterValidator(
+        must(
+            lambda one: len(one) == 1,
+            "expected one execution provider, {{NAME: {{OPTION: VALUE}}}}, got {0!r:.80}",
+        )
+    ),
+]
+StatedProviders = Annotated[
+    tuple[
+        Annotated[
+            Provider,
+            ReadAs(
+                Annotated[
+                    Annotated[Name, Tag("name")] | Annotated[_WithOptions, Tag("options")],
+                    Discriminator(lambda value: "options" if isinstance(value, dict) else "name"),
+                ],
+                _provider,
+            ),
+        ],
+        ...,
+    ],
+    Field(min_length=1),
+    AfterValidator(_told_apart),
 ]
 
 

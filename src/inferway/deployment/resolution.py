@@ -96,12 +96,15 @@ class Resolution:
                 return None
         elif stated.digest is not None:
             self._note((*place, "digest"), "a digest belongs to a `model`, and none is given")
+        if model is None and stated.providers:
+            sentence = "execution providers run a `model`, and none is given"
+            self._note((*place, "providers"), sentence)
         accuracy, size, service = stated.accuracy, stated.size_bytes, stated.service
         elsewhere = model is not None and model.path is None
         if profile is not None:
             accuracy = profile.accuracy if math.isnan(accuracy) else accuracy
             size = profile.size_bytes if size is None else size
-            if ANY_HARDWARE not in service:
+            if ANY_HARDWARE not in service and not stated.providers:
                 mean = ServiceTime("deterministic", profile.mean_s)
                 service = {PROFILE_HARDWARE: mean, **service}
         elif model is not None and model.path is not None and size is None:

@@ -7,12 +7,12 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import closing, suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from inferway.deployment.deployment import Deployment
+from inferway.deployment.errors import DeploymentError, Problem
 from inferway.deployment.models import ModelError, signature_of
 from inferway.deployment.tasks import ANY_HARDWARE, ServiceTime, Task, Variant
 
@@ -61,7 +61,7 @@ def runtime_of(variant: Variant, signature: Signature | None = None, *, log: Any
     if model is None or model.path is None:
         where = "it has no model" if model is None else f"{model.uri} is not on this machine"
         raise ValueError(f"{where}, so that nothing can be run")
-    return OnnxRuntime(model.path, digest=model.digest)
+    return OnnxRuntime(model.path, digest=model.digest, providers=variant.providers)
 
 
 def blocking_runtime_of(variant: Variant, signature: Signature | None = None) -> Runtime:
@@ -87,6 +87,23 @@ def signature_said(task: Task) -> Signature | None:
     return None
 
 
+def lacking_providers(deployment: Deployment, *, untimed: bool = False) -> list[Problem]:
+    """Say which variants run on execution providers that the installed ONNX Runtime has not.
+
+    With `untimed`, of those alone that state no service time.
+    """
+    from inferway.runtime.providers import unavailable
+
+    return [
+        Problem(deployment.line_of(field), field, reason)
+        for task in deployment.tasks.values()
+        for variant in task.variants.values()
+        if variant.providers and not (untimed and variant.service)
+        if (reason := unavailable(variant.providers))
+        for field in [f"tasks.{task.name}.variants.{variant.name}.providers"]
+    ]
+
+
 def measured(deployment: Deployment, *, seconds: float = 0.3) -> Deployment:
     """Fill in the service time of every variant whose file states none and whose model is there.
 
@@ -97,10 +114,14 @@ def measured(deployment: Deployment, *, seconds: float = 0.3) -> Deployment:
 
     Raises
     ------
+    DeploymentError
+        If ONNX Runtime has not the execution providers that are stated.
     ValueError
         If a model does not run, or a server does not answer.
     """
-    known: dict[tuple[Path | None, str | None], float] = {}
+    if lacking := lacking_providers(deployment, untimed=True):
+        raise DeploymentError(deployment.path, lacking)
+    known: dict[tuple[object, ...], float] = {}
 
     def with_times(task: Task) -> Task:
         variants, signature = dict(task.variants), signature_said(task)
@@ -111,7 +132,9 @@ def measured(deployment: Deployment, *, seconds: float = 0.3) -> Deployment:
             if variant.service or not variant.runnable:
                 return
             model = variant.model
-            file = (None, None) if model is None else (model.path, model.digest)
+            file: tuple[object, ...] = ()
+            if model is not None:
+                file = model.path, model.digest, variant.providers
             if model is None or file not in known:
                 known[file], signature = _measured(variant, seconds, signature)
             service = {ANY_HARDWARE: ServiceTime("deterministic", known[file])}

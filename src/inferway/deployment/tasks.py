@@ -15,7 +15,12 @@ from pydantic import AfterValidator, Discriminator, Field, Tag, field_validator,
 
 from inferway.deployment.column import ColumnError, read_column
 from inferway.deployment.errors import must, refuse, refuse_where
-from inferway.deployment.models import ClassOrPython, ModelUri, UrlOrRemote
+from inferway.deployment.models import (
+    ClassOrPython,
+    ModelUri,
+    StatedProviders,
+    UrlOrRemote,
+)
 from inferway.deployment.policies import DispatchPolicy
 from inferway.deployment.section import UNWRITTEN, File, Folder, Name, ReadAs, Section, Switch, says
 from inferway.deployment.units import (
@@ -286,6 +291,13 @@ class Variant(Section):
         ClassOrPython | None,
         says("A class of your own, instead of `model`: FILE.py:CLASS, or more about it."),
     ] = None
+    providers: Annotated[
+        StatedProviders,
+        says(
+            "ONNX Runtime's execution providers, as they are preferred, each a name or "
+            "{NAME: {OPTION: VALUE}}; the processor if not given."
+        ),
+    ] = field(default_factory=tuple)
 
     @property
     def runnable(self) -> bool:

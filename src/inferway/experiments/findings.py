@@ -10,6 +10,7 @@ import numpy as np
 
 from inferway.deployment import Deployment
 from inferway.deployment import check as check_file
+from inferway.deployment.runtimes import lacking_providers
 from inferway.deployment.warnings import Caution, check_classes, check_remotes
 from inferway.dispatch import deployed
 from inferway.dispatch.bounds import Bound, UnreachableError, max_rate, solve
@@ -152,7 +153,10 @@ def check(deployment: Deployment) -> CheckResult:
 
 
 def _refused(deployment: Deployment) -> Iterator[Caution]:
-    """Make every task's dispatcher, as a server does when it starts."""
+    """Look at what models run on, and make every task's dispatcher, as a server does."""
+    if deployment.network is None:
+        for one in lacking_providers(deployment):
+            yield Caution("no-provider", one.field, one.line, one.sentence)
     for name, task in deployment.tasks.items():
         running = {key for node in deployment.nodes.values() for key in node.instances}
         own = [one for one in task.variants.values() if (name, one.name) in running]

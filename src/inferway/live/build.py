@@ -144,7 +144,7 @@ def pools_of(
             if model is None or not is_closed(signature):
                 return None
             assert model.path is not None  # `check_served` has refused others
-            return growths.of(model, model.path, largest)
+            return growths.of(task.variants[name], model.path, largest)
 
         central, room = node.queue == "central", HELD_LIMIT
         if central and node.buffer is not None:
@@ -202,7 +202,7 @@ def _remembering(
         else:
             assert model is not None  # `check_served` has refused it
             assert model.path is not None  # what has to be fetched has a digest
-            keys[name] = f"{identity(model, model.path)} on {hardware}"
+            keys[name] = f"{identity(task.variants[name], model.path)} on {hardware}"
     recalled = recall(dispatcher, keys, times)
     if recalled:
         seconds = measured_at([keys[name] for name in recalled], times)

@@ -64,7 +64,7 @@ def config_of(site: TaskSite, variant: str | None = None) -> ModelConfig:
         [
             InstanceGroup(
                 f"{site.task}/{pool.variants[k]}",
-                "KIND_CPU" if _backend(pool, k) == "onnxruntime" else "KIND_MODEL",
+                "KIND_CPU" if _on_processor(pool, k) else "KIND_MODEL",
                 pool.first[k + 1] - pool.first[k],
             )
             for k in own
@@ -93,6 +93,12 @@ def statistics_of(sites: Iterable[TaskSite], variant: str | None = None) -> list
 
 def _backend(pool: Pool, k: int) -> str:
     return str(getattr(pool.runtimes[pool.first[k]], "backend", ""))
+
+
+def _on_processor(pool: Pool, k: int) -> bool:
+    """Tell whether a class runs its model with ONNX Runtime and no other execution provider."""
+    runtime = pool.runtimes[pool.first[k]]
+    return _backend(pool, k) == "onnxruntime" and not getattr(runtime, "providers", ())
 
 
 def _tensor(tensor: Tensor) -> TensorConfig:

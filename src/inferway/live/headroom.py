@@ -14,7 +14,7 @@ from pathlib import Path
 from threading import Condition, Lock
 from typing import Any, Final, NamedTuple
 
-from inferway.deployment import Model
+from inferway.deployment import Variant
 from inferway.dispatch.service_times import recall_growth, remember_growth
 from inferway.protocol import Signature, Tensor
 from inferway.runtime.growth import Growth, growth_of
@@ -238,12 +238,13 @@ class Bodies:
         self.held -= size
 
 
-def identity(model: Model, path: Path) -> str:
-    """Say which model a measurement is true of."""
-    if model.digest is not None:
-        return model.digest
-    status = path.stat()
-    return f"{path} {status.st_size} {status.st_mtime_ns}"
+def identity(variant: Variant, path: Path) -> str:
+    """Say which model, whose file is at the path, a measurement is true of, and on what it runs."""
+    model = None if variant.model is None else variant.model.digest
+    if model is None:
+        status = path.stat()
+        model = f"{path} {status.st_size} {status.st_mtime_ns}"
+    return " ".join([model, *map(str, variant.providers)])
 
 
 class Growths:
@@ -257,18 +258,23 @@ class Growths:
         self._file, self._log, self._limit_bytes = file, log, limit_bytes
         self._growths: dict[str, tuple[Growth, str] | None] = {}
 
-    def of(self, model: Model, path: Path, largest: int) -> tuple[Growth, str] | None:
-        """Find a model's peaks and where they come from; None where they cannot be measured.
+    def of(self, variant: Variant, path: Path, largest: int) -> tuple[Growth, str] | None:
+        """Find the peaks of a variant's model and where they come from.
 
-        Its file is at the path, and its largest run has so many rows.
+        None where they cannot be measured. The model's file is at the path, and its largest run has
+        so many rows.
         """
-        key = identity(model, path)
+        key = identity(variant, path)
         if key not in self._growths:
-            self._growths[key] = self._find(model, path, largest, key)
+            self._growths[key] = self._find(variant, path, largest, key)
         return self._growths[key]
 
-    def _find(self, model: Model, path: Path, largest: int, key: str) -> tuple[Growth, str] | None:
-        if model.uri.startswith("zoo://"):
+    def _find(
+        self, variant: Variant, path: Path, largest: int, key: str
+    ) -> tuple[Growth, str] | None:
+        model, providers = variant.model, variant.providers
+        assert model is not None  # the file at the path is its
+        if model.uri.startswith("zoo://") and not providers:
             from inferway.catalog import zoo
 
             if peaks := zoo.resolve(model.uri)[1].peaks:
@@ -276,7 +282,7 @@ class Growths:
         if self._file is not None and (growth := recall_growth(self._file, key, largest)):
             return growth, "recalled"
         try:
-            growth = growth_of(path, largest, self._limit_bytes, model.digest)
+            growth = growth_of(path, largest, self._limit_bytes, model.digest, providers)
         except ValueError as error:
             self._log.warning("memory of runs not known", model=model.uri, reason=str(error))
             return None

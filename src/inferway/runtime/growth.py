@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from inferway.runtime.providers import Providers
 from inferway.runtime.runtime import zeros
 
 # Blocks from here on go back when they are freed. Smaller ones are as fast as ever; runs that are
@@ -104,7 +105,13 @@ class Growth:
         return bisect_right(range(1, largest + 1), limit_bytes, key=self.bytes)
 
 
-def growth_of(path: Path, largest: int, limit_bytes: int, digest: str | None = None) -> Growth:
+def growth_of(
+    path: Path,
+    largest: int,
+    limit_bytes: int,
+    digest: str | None = None,
+    providers: Providers = (),
+) -> Growth:
     """Measure a model file in a process of its own, which takes a second or some.
 
     Parameters
@@ -117,6 +124,8 @@ def growth_of(path: Path, largest: int, limit_bytes: int, digest: str | None = N
         Sizes beyond this need not be tried.
     digest
         What the file must hash to; None accepts any.
+    providers
+        Execution providers, as `inferway.runtime.OnnxRuntime` takes them.
 
     Raises
     ------
@@ -125,7 +134,7 @@ def growth_of(path: Path, largest: int, limit_bytes: int, digest: str | None = N
     """
     program = "import sys; from inferway.runtime.growth import _main; _main(sys.argv[1:])"
     command = [sys.executable, "-c", program, str(path), str(largest), str(limit_bytes)]
-    command += [digest] if digest else []
+    command += [digest or "", json.dumps(providers)]
     options: dict[str, Any] = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True}
     try:
         done = subprocess.run(command, timeout=_PATIENCE_S, check=False, **options)
@@ -143,7 +152,8 @@ def _main(arguments: list[str]) -> None:
 
     give_back()
     path, largest, limit_bytes = Path(arguments[0]), int(arguments[1]), int(arguments[2])
-    runtime = OnnxRuntime(path, digest=arguments[3] if len(arguments) > 3 else None)
+    digest, providers = arguments[3] or None, json.loads(arguments[4])
+    runtime = OnnxRuntime(path, digest=digest, providers=_fixed(providers))
     runtime.run(zeros(runtime.signature.inputs))
     peaks, rows = [], 1
     while True:
@@ -156,6 +166,11 @@ def _main(arguments: list[str]) -> None:
             break
         rows = min(largest, rows * _STEP)
     print(json.dumps(peaks))
+
+
+def _fixed(providers: Sequence[Any]) -> Providers:
+    """Give what JSON has of providers as a key can hold it."""
+    return tuple((name, tuple((key, value) for key, value in of)) for name, of in providers)
 
 
 def _peak(runtime: Any, rows: int) -> int:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from inferway.protocol import Signature, Tensor
 from inferway.runtime.artifact import ArtifactError, read
+from inferway.runtime.providers import Providers, session_of
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -114,7 +115,7 @@ class NullRuntime:
 
 
 class OnnxRuntime:
-    """A model in ONNX Runtime on the processor.
+    """A model in ONNX Runtime, on the processor if no other execution provider is stated.
 
     One thread per call unless told otherwise, operators in sequence, and no spinning: threads that
     burn a core while they wait make the service times of all other instances longer and their
@@ -129,26 +130,36 @@ class OnnxRuntime:
         Threads inside one operator.
     digest
         What the file must hash to, or None.
+    providers
+        Execution providers as they are preferred, by name, each with its options.
 
     Raises
     ------
     ArtifactError
-        When the file fails a check or ONNX Runtime cannot load it.
+        When the file fails a check, ONNX Runtime cannot load it, or one of the providers is not
+        there or cannot be loaded.
     """
 
     # As Triton calls what runs a model.
     backend: Final = "onnxruntime"
 
-    def __init__(self, path: Path, *, threads: int = 1, digest: str | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        threads: int = 1,
+        digest: str | None = None,
+        providers: Providers = (),
+    ) -> None:
         if threads < 1:
             raise ValueError(f"threads is {threads}; it must be 1 or more")
         import onnxruntime
 
         # Of one file the weights are there once, whatever the tasks that it answers.
-        loaded = _found(path, threads, digest)
+        loaded = _found(path, threads, digest, tuple(providers))
         self._loaded: _Loaded | None = loaded
         self._session: Any = loaded.session
-        self.signature = loaded.signature
+        self.signature, self.providers = loaded.signature, tuple(providers)
         self._run_options = onnxruntime.RunOptions
         self._outputs = [tensor.name for tensor in self.signature.outputs]
         self._texts = [one.name for one in self.signature.inputs if one.datatype == "BYTES"]
@@ -201,22 +212,22 @@ class _Loaded:
 _LOADED: Final[WeakValueDictionary[tuple[object, ...], _Loaded]] = WeakValueDictionary()
 
 
-def _found(path: Path, threads: int, digest: str | None) -> _Loaded:
+def _found(path: Path, threads: int, digest: str | None, providers: Providers) -> _Loaded:
     """Find the session of a file that some runtime has and that is as it was, or load it."""
-    key: tuple[object, ...] = path, threads, digest
+    key: tuple[object, ...] = path, threads, digest, providers
     with suppress(OSError):  # which reading it says
         stat = path.stat()
         key += stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
     with _LOCK:
         loaded = _LOADED.get(key)
     if loaded is None:
-        loaded = _load(path, threads, digest)
+        loaded = _load(path, threads, digest, providers)
         with _LOCK:
             loaded = _LOADED.setdefault(key, loaded)
     return loaded
 
 
-def _load(path: Path, threads: int, digest: str | None) -> _Loaded:
+def _load(path: Path, threads: int, digest: str | None, providers: Providers) -> _Loaded:
     import onnxruntime
 
     content, signature = read(path, digest=digest)
@@ -235,7 +246,9 @@ def _load(path: Path, threads: int, digest: str | None) -> _Loaded:
         "session.model_external_initializers_file_folder_path", _NOWHERE
     )
     try:
-        session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+        session = session_of(content, options, providers)
+    except ValueError as error:
+        raise ArtifactError(f"{path}: {error}") from None
     except Exception as error:  # its error types are not public
         reason = " ".join(str(error).split())
         raise ArtifactError(f"{path}: ONNX Runtime cannot load the model: {reason}") from error

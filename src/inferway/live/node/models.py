@@ -308,15 +308,16 @@ class LoadedModels:
         sizes = (1,) if variant.batch is None else variant.batch.sizes
         # Once it is open, the file is not read again, and the store may give its room to others.
         with stack:
-            make = partial(OnnxRuntime, file.path, digest=file.digest)
+            stated = variant.providers
+            make = partial(OnnxRuntime, file.path, digest=file.digest, providers=stated)
             work = _open(f"{task}/{name}", make, file.named, self._agreed.get(task), sizes)
             runtime = await self._good(variant, file, work)
-            model, growths, path = variant.model, self._growths, file.path
-            if growths is not None and model is not None and is_closed(runtime.signature):
+            growths, path = self._growths, file.path
+            if growths is not None and is_closed(runtime.signature):
                 largest = max(sizes) if variant.batch else RUN_ROWS
                 try:
                     self._growth[pair] = await run_in_thread(
-                        lambda: growths.of(model, path, largest)
+                        lambda: growths.of(variant, path, largest)
                     )
                 except BaseException:
                     runtime.close()

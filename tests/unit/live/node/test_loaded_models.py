@@ -114,6 +114,23 @@ def test_what_is_lent_answers_as_the_model_does(world: World) -> None:
     world.run(main())
 
 
+def test_execution_providers_go_along(world: World) -> None:
+    models = world.models(
+        "tiny: {model: zoo://digits/tiny, providers: [AzureExecutionProvider]}",
+        "far: {model: zoo://digits/tiny, providers: [CUDAExecutionProvider]}",
+    )
+
+    async def main() -> None:
+        await models.load(*TINY)
+        runtime = models.acquire(*TINY)
+        runtime.run({SIGNATURE.inputs[0].name: zoo.testset().images[:2]})
+        runtime.close()
+        with pytest.raises(LoadError, match="the installed ONNX Runtime has no CUDAExecution"):
+            await models.load("digits", "far")
+
+    world.run(main())
+
+
 def test_weights_go_when_the_last_loan_has_come_back(world: World) -> None:
     models = world.models("tiny: {model: zoo://digits/tiny}")
 
