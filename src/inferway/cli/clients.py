@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -43,6 +44,27 @@ def drive(
     binary: Annotated[
         bool, says("Tensors as raw bytes, or as JSON.", "--binary/--no-binary")
     ] = True,
+    data: Annotated[
+        list[str] | None,
+        says(
+            "Labeled data whose rows are sent, to measure the accuracy; once per task.",
+            metavar="[TASK=]FILE",
+        ),
+    ] = None,
+    task: Annotated[
+        str | None, says("Whose data FILE holds, where the workload has several tasks.")
+    ] = None,
+    score: Annotated[
+        str,
+        says("class, top-5, f1, exact-match, or ./file.py:function.", metavar="NAME"),
+    ] = "class",
+    output: Annotated[
+        str | None, says("The output that is scored, where that is not clear.", metavar="NAME")
+    ] = None,
+    group: Annotated[
+        str | None,
+        says("Array or column of the data that says which rows are alike.", metavar="NAME"),
+    ] = None,
     require_target: Annotated[
         bool,
         says("Exit with 1 where the mean accuracy misses its target.", "--require-target"),
@@ -55,6 +77,7 @@ def drive(
     """Send the file's workload to a server or a network, open-loop; say what its requests met."""
     from inferway.experiments.driven import write
     from inferway.loadgen import Access, AddressError, DriveError, addresses_of
+    from inferway.profiling import DataError, ScoreError
 
     deployment = options.opened(file)
     where = None if url is None else options.server(url)
@@ -68,7 +91,10 @@ def drive(
         raise CommandError(f"{file} has no `network`: name its one server with --url")
     if addresses is not None and where is not None:
         raise CommandError("--url names one server and --addresses several: give one")
-    with failing(AddressError), terminal.progress() as progress:
+    labeled = _labeled(data or (), task)
+    if labeled is None and (score != "class" or any((task, output, group))):
+        raise CommandError("--task, --score, --output and --group are of labeled data: add --data")
+    with failing(AddressError, DataError, ScoreError), terminal.progress() as progress:
         driven = inferway.drive(
             deployment,
             where if addresses is None else addresses_of(deployment, addresses),
@@ -78,6 +104,10 @@ def drive(
             authority=ca,
             binary=binary,
             connections=connections,
+            data=labeled,
+            score=score,
+            output=output,
+            group=group,
             progress=progress,
         )
     network, titled = driven.network, replace(driven, title=deployment.path.name)
@@ -111,6 +141,24 @@ def drive(
                 f"{promise.mean:.4f}, below its target {promise.target:g}",
                 FAILED,
             )
+
+
+def _labeled(given: Sequence[str], task: str | None) -> Path | dict[str, Path] | None:
+    """Read ``FILE`` and ``TASK=FILE``; None without any.
+
+    CommandError when two are of the same task, or it is not clear of which they are.
+    """
+    files = dict[str, Path]()
+    for one in given:
+        name, equals, rest = one.partition("=")
+        if not equals or Path(one).is_file():
+            name, rest = task or "", one
+        if name and name in files:
+            raise CommandError(f"--data names two files of the task {name!r}: give one")
+        if files and "" in (name, *files):
+            raise CommandError("--data names several files: say whose each is, as TASK=FILE")
+        files[name] = Path(rest)
+    return files.get("") or files or None
 
 
 def apply(

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from inferway import loadgen
 from inferway.deployment import Deployment
+from inferway.deployment.errors import nearest
 from inferway.experiments.curves import Drawing, Look, Panel, panels
 from inferway.experiments.text import (
     Frame,
@@ -28,6 +29,8 @@ from inferway.experiments.text import (
     table,
 )
 from inferway.loadgen import NetworkRecord, NetworkSummary, Record, Summary
+from inferway.profiling import DataError, score_of
+from inferway.profiling.score import DEFAULT
 
 
 @dataclass(frozen=True)
@@ -75,7 +78,7 @@ class Driven(Shown):
             "answered": lambda one: str(one.answered),
             "rejected": lambda one: str(one.rejected),
             "failed": lambda one: str(one.failed),
-            "accuracy, by labels": lambda one: accuracy(one.accuracy),
+            "accuracy, by labels": lambda one: accuracy(one.accuracy, one.accuracy_interval),
             "accuracy, by profiles": lambda one: accuracy(one.profile_accuracy),
             "latency, mean": lambda one: seconds(one.mean_s),
             "latency, p50": lambda one: seconds(one.p50_s),
@@ -102,9 +105,15 @@ def drive(
     authority: Path | None = None,
     binary: bool = True,
     connections: int | None = None,
+    data: str | Path | Mapping[str, str | Path] | None = None,
+    score: str = DEFAULT,
+    output: str | None = None,
+    group: str | None = None,
     progress: Callable[[str, float], None] | None = None,
 ) -> Driven:
     """Send the file's workload, open-loop, to a server or to the nodes of a network.
+
+    With labels, of a zoo's test set or of data, the answers' accuracy is measured.
 
     Parameters
     ----------
@@ -123,6 +132,15 @@ def drive(
         Whether tensors go in the binary form.
     connections
         Open at the same time, at most.
+    data
+        A file of labeled data, ``.npz``, ``.csv`` or ``.parquet``, whose rows are sent, drawn at
+        random; by task where the workload has several. See `inferway.profiling.read`.
+    score
+        What makes an answer to them right: see `inferway.profiling.score_of`.
+    output
+        The output that is scored, where that is not clear.
+    group
+        Array or column of the data that says which rows are alike, for the interval.
     progress
         Told what is being done, and the part of it that is done.
 
@@ -130,12 +148,20 @@ def drive(
     ------
     DriveError
         When the file has no workload, or nobody can be driven.
+    DataError, ScoreError
+        When data cannot be read, do not fit or are of a task without a workload, or there is no
+        such score.
     """
+    labeled = None
+    if data is not None:
+        judged_by = score_of(score, output=output)
+        labeled = loadgen.LabeledFiles(_by_task(deployment, data), judged_by, group)
     settings: dict[str, Any] = {
         "access": loadgen.Access(key, authority),
         "duration_s": duration,
         "seed": seed,
         "binary": binary,
+        "labeled": labeled,
         "progress": progress,
         **({} if connections is None else {"connections": connections}),
     }
@@ -157,9 +183,31 @@ def drive(
     for name, record in records.items():
         variants = deployment.tasks[name].variants.values()
         known = {one.name: one.accuracy for one in variants if one.graded}
-        plain = loadgen.summary(record, known)
+        plain = loadgen.summary(record, known, interval=True)
         summaries[name] = _judged(plain, deployment, name)
     return Driven(url or loadgen.URL, summaries, records)
+
+
+def _by_task(
+    deployment: Deployment, data: str | Path | Mapping[str, str | Path]
+) -> dict[str, Path]:
+    """Say which file of labeled data is of which task; DataError where that is not clear."""
+    driven = list(deployment.workload)
+    if not isinstance(data, Mapping):
+        if len(driven) > 1:
+            raise DataError(
+                f"{deployment.path} has a workload of the tasks {', '.join(driven)}: say of which "
+                f"one the data are, as {driven[0]}={data}"
+            )
+        data = dict.fromkeys(driven, data)
+    for name, file in data.items():
+        if name not in driven:
+            raise DataError(
+                f"{deployment.path} has no workload of a task {name!r}; {nearest(name, driven)}"
+            )
+        if not Path(file).is_file():
+            raise DataError(f"there is no file {file}")
+    return {name: Path(file) for name, file in data.items()}
 
 
 def _judged(one: Summary, deployment: Deployment, name: str) -> Summary:

@@ -112,13 +112,15 @@ class Stats:
             full, rest = divmod(rows, most)
             full_s = service_s * (rows - rest) / rows
             self._count(k, most, full, full_s)
-            if not rest:
-                return
-            rows, service_s = rest, service_s - full_s
-        self._count(k, rows, 1, service_s)
+            if rest:
+                self._count(k, rest, 1, service_s - full_s)
+        else:
+            self._count(k, rows, 1, service_s)
 
     def _count(self, k: int, rows: int, number: int, took_s: float) -> None:
-        runs = self.runs[k].setdefault(rows, [0, 0.0])
+        runs = self.runs[k].get(rows)
+        if runs is None:
+            self.runs[k][rows] = runs = [0, 0.0]
         runs[0] += number
         runs[1] += took_s
 

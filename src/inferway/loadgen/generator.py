@@ -30,8 +30,11 @@ from numpy.typing import NDArray
 from inferway.loadgen.access import OPEN, Access, DriveError, unsecured
 from inferway.loadgen.alarm import alarm
 from inferway.loadgen.message import decode
+from inferway.protocol import Signature
 from inferway.protocol.address import ServerAddress
 from inferway.protocol.http1 import ClientConnection, ConnectionPool
+from inferway.protocol.inference import AnswerError
+from inferway.protocol.inference import decode as outputs_of
 from inferway.unreadable import UNREADABLE
 
 _CONNECT_S: Final = 5.0
@@ -78,6 +81,8 @@ class SendPlan:
     grace_s: float  # How long to wait for answers after the last send, s
     # Begin when the wall clock reaches a multiple of this, s; 0 to begin at once.
     every_s: float = 0.0
+    # By head, the signature of the task whose answers' outputs are kept; None keeps nothing.
+    kept: Sequence[Signature | None] = ()
 
     def __post_init__(self) -> None:
         if self.connections < 1:
@@ -93,7 +98,9 @@ class SendOutcome:
     `columns` are those of a `Record`, and `said`, which indexes `nodes`, `paths` and
     `degradations`: what answers' headers said of nodes, each empty where they said nothing; -1
     where there was no answer. `refused` is which server could not be reached at the start and why,
-    else empty; `began_s` when the plan's time began, seconds since 1970.
+    else empty; `began_s` when the plan's time began, seconds since 1970. `outputs` are those of
+    answers that were to be kept: requests, and their outputs by name, one row for each; those of
+    one shape together.
     """
 
     columns: dict[str, NDArray[Any]]
@@ -106,6 +113,7 @@ class SendOutcome:
     interrupted: bool
     refused: str
     began_s: float
+    outputs: Sequence[tuple[NDArray[np.int64], dict[str, NDArray[Any]]]] = ()
 
     def __len__(self) -> int:
         return len(self.columns["sent_s"])
@@ -233,6 +241,9 @@ class Generator:
         self._reasons: dict[str, int] = {}
         self._reasons_of: dict[int, dict[str, int]] = {}
         self._said = {(b"", b"", b""): 0}
+        self._kept = plan.kept or [None] * len(plan.heads)
+        # Of answers that are kept: as they came, with the length of their JSON.
+        self._bodies: dict[int, tuple[bytes, int]] = {}
         self._next = self._ended = 0
         self._start, self._began = 0.0, math.nan
         self._finished = asyncio.Event()
@@ -290,6 +301,8 @@ class Generator:
             columns["variant"][request] = index
             columns["predicted_class"][request] = answer.predicted_class
             columns["predicted_s"][request] = answer.predicted_s
+            if self._kept[self._head[request]] is not None:
+                self._bodies[request] = body, json_length
         elif status == 200:
             self._blame(request, 0, "the answer is no inference answer")
         else:
@@ -351,8 +364,34 @@ class Generator:
         for pool in self._pools:
             pool.close()
 
+    def _outputs(self) -> list[tuple[NDArray[np.int64], dict[str, NDArray[Any]]]]:
+        """Read the outputs of the answers that were kept; one that does not fit is none."""
+        alike: dict[Any, tuple[list[int], list[dict[str, NDArray[Any]]]]] = {}
+        while self._bodies:
+            request, (body, json_length) = self._bodies.popitem()
+            signature = self._kept[self._head[request]]
+            assert signature is not None
+            try:
+                arrays = outputs_of(signature, 1, body, None if json_length < 0 else json_length)
+            except AnswerError as error:
+                self.columns["status"][request] = 0
+                self._blame(request, 0, f"the answer {error}")
+                continue
+            shapes = tuple((name, array.dtype, array.shape) for name, array in arrays.items())
+            requests, rows = alike.setdefault(shapes, ([], []))
+            requests.append(request)
+            rows.append(arrays)
+        return [
+            (
+                np.array(requests, np.int64),
+                {name: np.concatenate([one[name] for one in rows]) for name in rows[0]},
+            )
+            for requests, rows in alike.values()
+        ]
+
     def _outcome(self, cpu_s: float) -> SendOutcome:
         count, columns = self._next, self.columns
+        outputs = self._outputs()
         for request in range(count):
             if columns["status"][request] == 0 and columns["reason"][request] < 0:
                 sent = math.isfinite(columns["sent_s"][request])
@@ -373,6 +412,7 @@ class Generator:
             if self._next or not missing
             else f"{missing[0].address.url}: {missing[0].refused or 'it ended at once'}",
             began_s=self._began,
+            outputs=outputs,
         )
 
 

@@ -7,6 +7,7 @@ tasks and nodes is held once, and sending is a single write.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
@@ -19,6 +20,7 @@ from inferway.protocol.address import ServerAddress
 from inferway.protocol.inference import Parameters, content_lines
 from inferway.protocol.inference import encode as write
 from inferway.protocol.messages import RemoteSize
+from inferway.protocol.tensors import listed
 from inferway.unreadable import UNREADABLE
 
 if TYPE_CHECKING:
@@ -36,10 +38,11 @@ def head(address: ServerAddress, task: str, variant: str | None = None) -> bytes
 def encode(
     task: str,
     signature: Signature,
-    images: NDArray[Any],
+    images: NDArray[Any] | Mapping[str, NDArray[Any]],
     *,
     parameters: Parameters | None = None,
     binary: bool = True,
+    every: bool = False,
 ) -> list[bytes]:
     """Encode one inference request of batch 1 per image, all but what `head` gives.
 
@@ -48,13 +51,16 @@ def encode(
     task
         The task's name, for messages.
     signature
-        The task's; with several inputs, `images` feeds the first, the others get zeros.
+        The task's.
     images
-        Shape (M, ...): inputs without their batch axis, cast to the input's datatype.
+        Shape (M, ...), by input: without their batch axis, cast to the input's datatype. Inputs
+        that are not there get zeros, and an array alone feeds the first.
     parameters
         Top-level parameters of each request, say `{"deadline_ms": 50}`.
     binary
         Tensors as raw bytes in both directions (the binary tensor extension), else as JSON.
+    every
+        Whether every output is wanted back, or the first alone.
 
     Returns
     -------
@@ -64,25 +70,16 @@ def encode(
     Raises
     ------
     DriveError
-        When the images do not have the input's shape.
+        When the images do not have the inputs' shapes, or JSON cannot hold them.
     """
-    tensor, *others = signature.inputs
-    given = images.shape[1:]
-    if (
-        len(images) == 0
-        or len(given) != len(tensor.shape) - 1
-        or any(want not in (-1, have) for want, have in zip(tensor.shape[1:], given, strict=True))
-    ):
-        raise DriveError(
-            f"{len(images)} inputs of shape {list(given)} do not fit the task {task!r}: "
-            f"it takes {tensor}"
-        )
-    zeros = [(other, np.zeros((1, *_row(other)), other.dtype)) for other in others]
+    given = images if isinstance(images, Mapping) else {signature.inputs[0].name: images}
+    count = count_of(given)
+    columns = [(one, _column(task, one, given.get(one.name), count)) for one in signature.inputs]
     bodies = []
-    for image in np.ascontiguousarray(images, dtype=tensor.dtype):
+    for place in range(count):
         parts, json_length = write(
-            [(tensor, image[None]), *zeros],
-            signature.outputs[:1],
+            [(tensor, array[place : place + 1]) for tensor, array in columns],
+            signature.outputs if every else signature.outputs[:1],
             binary=binary,
             parameters=parameters,
             numbers=_numbers,
@@ -93,6 +90,26 @@ def encode(
     return bodies
 
 
+def _column(task: str, tensor: Tensor, given: NDArray[Any] | None, count: int) -> NDArray[Any]:
+    """Make the array of an input, or zeros; DriveError where it does not fit."""
+    if given is None:
+        blank = b"" if tensor.datatype == "BYTES" else 0
+        shape = (count, *_row(tensor))
+        return np.broadcast_to(np.full((1, *shape[1:]), blank, tensor.dtype), shape)
+    shape, wanted = given.shape[1:], tensor.shape[1:]
+    if (
+        count == 0
+        or len(given) != count
+        or len(shape) != len(wanted)
+        or any(want not in (-1, have) for want, have in zip(wanted, shape, strict=True))
+    ):
+        raise DriveError(
+            f"{len(given)} inputs of shape {list(shape)} do not fit the task {task!r}: "
+            f"it takes {tensor}"
+        )
+    return np.ascontiguousarray(given, dtype=tensor.dtype)
+
+
 def body(signature: Signature, image: NDArray[Any]) -> bytes:
     """Return one request's JSON body, as a person would send it with curl."""
     asked = [(signature.inputs[0], image[None])]
@@ -100,9 +117,15 @@ def body(signature: Signature, image: NDArray[Any]) -> bytes:
 
 
 def _numbers(tensor: Tensor, row: NDArray[Any]) -> msgspec.Raw:
-    """JSON numbers, the shortest that read back as the same value: 0.1, not 0.10000000149."""
-    if row.dtype == np.bool_:
-        return msgspec.Raw(msgspec.json.encode(row.ravel().tolist()))
+    """JSON values; numbers the shortest that read back as the same: 0.1, not 0.10000000149."""
+    if tensor.datatype in ("BOOL", "BYTES"):
+        try:
+            return msgspec.Raw(msgspec.json.encode(listed(tensor.datatype, row)))
+        except UnicodeDecodeError:
+            raise DriveError(
+                f"the input {tensor.name!r} holds bytes that are not UTF-8: send tensors as raw "
+                "bytes (--binary)"
+            ) from None
     return msgspec.Raw(f"[{','.join(row.ravel().astype(str).tolist())}]".encode("ascii"))
 
 
@@ -126,16 +149,51 @@ def random_images(tensor: Tensor, count: int, seed: int) -> NDArray[Any]:
 
 
 class Inputs(NamedTuple):
-    """Distinct inputs of a task: (M, ...) images without batch axis, (M,) true classes if known."""
+    """Distinct inputs of a task.
 
-    images: NDArray[Any]
+    Shape (M, ...) without batch axis: `images`, by input or of the first one, and `labels`, if they
+    are known; (M,) `groups`, where some are alike.
+    """
+
+    images: NDArray[Any] | Mapping[str, NDArray[Any]]
     labels: NDArray[Any] | None
+    groups: NDArray[np.int64] | None = None
 
-    def drawn(self, rng: np.random.Generator, count: int) -> tuple[Inputs, NDArray[np.int64]]:
-        """Draw `count` of them; those that were drawn, and (count,) their indexes among these."""
-        used, item = np.unique(rng.integers(0, len(self.images), count), return_inverse=True)
-        labels = None if self.labels is None else self.labels[used]
-        return Inputs(self.images[used], labels), item
+    def __len__(self) -> int:
+        return count_of(self.images)
+
+    def part(self, rows: NDArray[np.int64]) -> Inputs:
+        """Keep some, by their indexes."""
+        images = self.images
+        return Inputs(
+            {name: array[rows] for name, array in images.items()}
+            if isinstance(images, Mapping)
+            else images[rows],
+            None if self.labels is None else self.labels[rows],
+            None if self.groups is None else self.groups[rows],
+        )
+
+    def drawn(
+        self, rng: np.random.Generator, count: int
+    ) -> tuple[Inputs, NDArray[np.int64], NDArray[np.int64]]:
+        """Draw `count` of them.
+
+        Returns
+        -------
+        inputs
+            Those that were drawn, once each.
+        rows
+            Their indexes among these.
+        item
+            Shape (count,): indexes of what was drawn among `inputs`.
+        """
+        rows, item = np.unique(rng.integers(0, len(self), count), return_inverse=True)
+        return self.part(rows), rows, item
+
+
+def count_of(images: NDArray[Any] | Mapping[str, NDArray[Any]]) -> int:
+    """Count the rows of one array, or of arrays by input."""
+    return len(next(iter(images.values())) if isinstance(images, Mapping) else images)
 
 
 def inputs_of(task: Task, signature: Signature, seed: int) -> Inputs:
@@ -149,7 +207,7 @@ def inputs_of(task: Task, signature: Signature, seed: int) -> Inputs:
     zoos = {uri.removeprefix(SCHEME).partition("/")[0] for uri in uris if uri.startswith(SCHEME)}
     if len(zoos) == 1 and all(uri.startswith(SCHEME) for uri in uris):
         tests = testset(zoos.pop())
-        return Inputs(tests.images, tests.labels)
+        return Inputs(tests.images, tests.labels, tests.source)
     return Inputs(random_images(signature.inputs[0], _RANDOM, seed), None)
 
 
@@ -158,7 +216,7 @@ class Prediction(NamedTuple):
 
     variant: str  # Name of the variant that answered, empty if the server does not say
     # Index of the greatest value of the first row of the first output; the value itself if that row
-    # has a single element. -1 without an output.
+    # has a single element. -1 without an output, or where it holds texts.
     predicted_class: int
     predicted_s: float  # Latency that the server predicted at dispatch; NaN if it does not say
 
@@ -202,7 +260,7 @@ def decode(content: bytes, json_length: int) -> Prediction | None:
 
 
 def _class(outputs: list[_Output], raw: bytes) -> int:
-    if not outputs:
+    if not outputs or outputs[0].datatype == "BYTES":
         return -1
     output = outputs[0]
     columns = math.prod(output.shape[1:])

@@ -304,7 +304,7 @@ def network_summary(record: NetworkRecord, deployment: Deployment) -> NetworkSum
     def of(rows: NDArray[np.bool_]) -> Summary:
         known = accuracy[rows & record.answered]
         mean = float(known.mean()) if known.size and np.isfinite(known).all() else None
-        return replace(summary(record.only(rows)), profile_accuracy=mean)
+        return replace(summary(record.only(rows), interval=True), profile_accuracy=mean)
 
     answered = record.answered
     total = int(answered.sum())

@@ -13,7 +13,10 @@ from numpy.typing import NDArray
 
 from inferway.dispatch.promise import Promise, promise_of
 from inferway.loadgen.access import HOW_TO_GIVE, DriveError
+from inferway.profiling.intervals import RESAMPLES, MeasuredAccuracy, macro_f1, mean_score
+from inferway.profiling.score import DEFAULT
 
+F1: Final = "f1"
 _LATE_S: Final = 1e-3
 _LATE_SHARE: Final = 0.1
 
@@ -58,6 +61,13 @@ class Record:
         Sentences that `reason` indexes: the first few of each status.
     reason
         Why there is no inference answer, -1 where there is one; all -1 if not given.
+    scored
+        Name of the score that made answers right or wrong.
+    score
+        How right the answer is by its label, 0..1, NaN where that is not known; if not given, 1
+        where it has the true class.
+    group
+        Requests of one number are alike, as those that sent the same input; the item if not given.
     """
 
     task: str
@@ -77,10 +87,19 @@ class Record:
     interrupted: bool = False
     reasons: tuple[str, ...] = ()
     reason: NDArray[np.int16] = field(default_factory=lambda: np.empty(0, np.int16))
+    scored: str = DEFAULT
+    score: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
+    group: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
 
     def __post_init__(self) -> None:
         if len(self.reason) != len(self):
             object.__setattr__(self, "reason", np.full(len(self), -1, np.int16))
+        if len(self.score) != len(self):
+            known = self.answered & (self.label >= 0)
+            score = np.where(known, self.predicted_class == self.label, np.nan)
+            object.__setattr__(self, "score", score)
+        if len(self.group) != len(self):
+            object.__setattr__(self, "group", self.item.astype(np.int64))
 
     def __len__(self) -> int:
         return len(self.intended_s)
@@ -114,8 +133,24 @@ class Record:
 
     @property
     def correct(self) -> NDArray[np.bool_]:
-        """Mask of the requests that were answered with their true class."""
-        return np.asarray(self.answered & (self.label >= 0) & (self.predicted_class == self.label))
+        """Mask of the requests whose answer is right as a whole, as one of the true class is."""
+        return np.asarray(self.score == 1.0)
+
+    def by_labels(self, *, resamples: int = RESAMPLES) -> MeasuredAccuracy | None:
+        """Measure the accuracy of the answers by their labels; None without any.
+
+        It is the mean score, of ``f1`` macro-F1, with its 95 % interval. Requests of a group are
+        resampled together.
+        """
+        known = np.isfinite(self.score)
+        if not known.any():
+            return None
+        given = self.group[known]
+        groups = given if len(np.unique(given)) < len(given) else None
+        if self.scored == F1:
+            answered, true = self.predicted_class[known], self.label[known]
+            return macro_f1(answered, true, groups, seed=1, resamples=resamples)
+        return mean_score(self.score[known], groups, seed=1, resamples=resamples)
 
     def failures(self) -> dict[str, int]:
         """Count why requests have no inference answer, most frequent first.
@@ -216,7 +251,7 @@ class Summary:
     profile_accuracy
         Mean accuracy that the answers' variants have by their profiles; None if not known.
     accuracy
-        Part of the answers that gave the true class; None without labels.
+        Of the answers by their labels; None without labels.
     send_lag_p99_s
         How late the generator was at sending.
     cpu_per_request_s
@@ -229,6 +264,8 @@ class Summary:
         Why requests have no answer, with their numbers; see `Record.failures`.
     promise
         The verdict on the accuracy target by these answers; None without a target.
+    accuracy_interval
+        95 % interval of the accuracy by labels; None without labels, or where it was not asked for.
     """
 
     offered: int
@@ -249,6 +286,7 @@ class Summary:
     warnings: tuple[str, ...]
     failures: dict[str, int] = field(default_factory=dict)
     promise: Promise | None = None
+    accuracy_interval: tuple[float, float] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON: what is not a number there (no answers, hence no latency) is None."""
@@ -264,10 +302,15 @@ class Summary:
             return self
         total = self.answered * (self.profile_accuracy or 0.0)
         promise = promise_of(target, self.answered, total, overloaded=overloaded)
+        if promise is not None and self.accuracy is not None:
+            labels = {"mean": self.accuracy, "interval": self.accuracy_interval}
+            promise = promise._replace(labels=labels)
         return replace(self, promise=promise)
 
 
-def summary(record: Record, accuracy: Mapping[str, float] | None = None) -> Summary:
+def summary(
+    record: Record, accuracy: Mapping[str, float] | None = None, *, interval: bool = False
+) -> Summary:
     """Summarize a record.
 
     Parameters
@@ -276,6 +319,9 @@ def summary(record: Record, accuracy: Mapping[str, float] | None = None) -> Summ
         Of one task.
     accuracy
         Profile accuracy by variant, for the mean profile accuracy of the answers.
+    interval
+        Whether the interval of the accuracy by labels is computed, for which requests are
+        resampled.
     """
     answered = record.answered
     count = int(answered.sum())
@@ -285,7 +331,7 @@ def summary(record: Record, accuracy: Mapping[str, float] | None = None) -> Summ
     shares = {
         name: int(n) / count for name, n in zip(record.variants, number, strict=True) if n > 0
     }
-    labelled = answered & (record.label >= 0)
+    labeled = record.by_labels(resamples=RESAMPLES if interval else 1)
     span = float(np.ptp(record.intended_s)) if len(record) > 1 else 0.0
     rejected = int(record.rejected.sum())
     lag = float(np.percentile(record.lag_s, 99)) if record.lag_s.size else 0.0
@@ -304,12 +350,13 @@ def summary(record: Record, accuracy: Mapping[str, float] | None = None) -> Summ
         p99_s=p99,
         shares=shares,
         profile_accuracy=profiles,
-        accuracy=float(record.correct[labelled].mean()) if labelled.any() else None,
+        accuracy=None if labeled is None else labeled.value,
         send_lag_p99_s=lag,
         cpu_per_request_s=record.cpu_s / max(record.generated, 1),
         waited=int(record.waited.sum()),
         warnings=tuple(_warnings(record, lag, p50)),
         failures=record.failures(),
+        accuracy_interval=None if labeled is None or not interval else labeled.interval,
     )
 
 

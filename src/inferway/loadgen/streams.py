@@ -11,14 +11,17 @@ from numpy.typing import ArrayLike, NDArray
 
 from inferway.loadgen.access import OPEN, Access, AddressError, DriveError, server_at, signature
 from inferway.loadgen.generator import Progress, SendPlan, carry_out
-from inferway.loadgen.message import Inputs, encode, head, inputs_of
+from inferway.loadgen.labels import LabeledFiles, check, judge
+from inferway.loadgen.message import Inputs, count_of, encode, head, inputs_of
 from inferway.loadgen.network_record import NetworkRecord
 from inferway.loadgen.record import Record
+from inferway.profiling.score import DEFAULT
+from inferway.protocol import Signature
 from inferway.protocol.inference import Parameters
 
 if TYPE_CHECKING:
     from inferway.deployment import Deployment
-    from inferway.protocol import Signature
+    from inferway.profiling.score import Score
 
 URL: Final = "http://127.0.0.1:8000"  # Where `inferway serve` listens unless told otherwise
 CONNECTIONS: Final = 512  # Greatest number of connections unless told otherwise
@@ -48,28 +51,35 @@ class Stream:
     times_s
         Shape (N,): when each request is due, seconds from the start.
     images
-        Shape (M, ...): distinct inputs without their batch axis.
+        Shape (M, ...): distinct inputs without their batch axis; by name where there are several.
     labels
-        Shape (M,): their true classes, if known.
+        Shape (M,): their true classes, if known; (M, ...) where a score says what is right.
     item
         Shape (N,): which input each request sends; in turn if not given.
     variant
         Pins all requests to one variant.
     parameters
         Sent with each request, say `{"deadline_ms": 50}`.
+    groups
+        Shape (M,): inputs of one number are alike, as pictures of one person.
+    score
+        Compares answers with labels, all of their outputs; by default the class of the first
+        output is compared.
     """
 
     task: str
     times_s: ArrayLike
-    images: NDArray[Any]
+    images: NDArray[Any] | Mapping[str, NDArray[Any]]
     labels: ArrayLike | None = None
     item: ArrayLike | None = None
     variant: str | None = None
     parameters: Parameters | None = None
+    groups: ArrayLike | None = None
+    score: Score | None = None
 
     def validated(self) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         """Return times and items; DriveError where the stream does not fit together."""
-        times, count = np.asarray(self.times_s, np.float64), len(self.images)
+        times, count = np.asarray(self.times_s, np.float64), count_of(self.images)
         given = np.arange(len(times)) % max(count, 1) if self.item is None else self.item
         items = np.asarray(given, np.int64)
         labels = count if self.labels is None else len(np.asarray(self.labels))
@@ -87,6 +97,7 @@ class Stream:
                 f"names an item outside its {count} inputs",
             ),
             (labels != count, f"has {count} inputs but {labels} labels"),
+            (self.score is not None and self.labels is None, "has a score and no labels"),
         ):
             if fails:
                 raise DriveError(f"the stream for the task {self.task!r} {wrong}")
@@ -149,16 +160,19 @@ def replay(
     """
     address = server_at(url)
     bodies: list[bytes] = []
-    parts = []
+    parts, kept = [], list[Signature | None]()
     for index, stream in enumerate(streams):
         times, items = stream.validated()
         parts.append((times, np.full(len(times), index), items, items + len(bodies)))
+        asked, scored = signature(url, stream.task, access=access), stream.score is not None
+        kept.append(asked if scored else None)
         bodies += encode(
             stream.task,
-            signature(url, stream.task, access=access),
+            asked,
             stream.images,
             parameters=stream.parameters,
             binary=binary,
+            every=scored,
         )
     due_s, owner, item, body = map(np.concatenate, zip(*parts, strict=True))
     order = np.argsort(due_s, kind="stable")
@@ -172,22 +186,26 @@ def replay(
         body=body[order],
         connections=connections,
         grace_s=grace_s,
+        kept=kept,
     )
     outcome = carry_out(plan, access, progress)
     records = []
     for index, stream in enumerate(streams):
         rows = np.flatnonzero(plan.head[: len(outcome)] == index)
         sent = item[order][rows].astype(np.int32)
-        labels = np.full(len(stream.images), -1) if stream.labels is None else stream.labels
-        records.append(
-            Record(
-                task=stream.task,
-                intended_s=plan.due_s[rows],
-                item=sent,
-                label=np.asarray(labels, np.int32)[sent],
-                **outcome.of_record(rows),
-            )
-        )
+        columns: dict[str, Any] = outcome.of_record(rows)
+        if stream.score is not None:
+            judged = judge(stream.score, np.asarray(stream.labels)[sent], rows, outcome.outputs)
+            columns |= {"scored": stream.score.name, "score": judged.score, "label": judged.true}
+            if stream.score.classes is not None:
+                columns["predicted_class"] = judged.answered
+        elif stream.labels is None:
+            columns["label"] = np.full(len(sent), -1, np.int32)
+        else:
+            columns["label"] = np.asarray(stream.labels, np.int32)[sent]
+        if stream.groups is not None:
+            columns["group"] = np.asarray(stream.groups, np.int64)[sent]
+        records.append(Record(task=stream.task, intended_s=plan.due_s[rows], item=sent, **columns))
     return records
 
 
@@ -218,13 +236,15 @@ def run(
     *,
     duration_s: float = 30.0,
     seed: int | None = None,
+    labeled: LabeledFiles | None = None,
     progress: Told | None = None,
     **settings: Unpack[SendSettings],
 ) -> dict[str, Record]:
     """Send the workload of a deployment's file to a running server.
 
-    Tasks of a zoo get images of its test set, with labels; others get random tensors of their
-    signature, as the server tells it.
+    Tasks without data get images of the test set where they are of a zoo, with labels; others get
+    random tensors of their signature, as the server tells it. A request of the data is made of
+    each task first, to see that its answers can be scored.
 
     Parameters
     ----------
@@ -236,6 +256,8 @@ def run(
         How long to send, seconds.
     seed
         Of arrivals and inputs; the file's if not given.
+    labeled
+        The user's own inputs, drawn evenly, and what the answers are measured by.
     progress
         Called with what is being done and the part of it that is done, 0..1.
     settings
@@ -251,6 +273,8 @@ def run(
     DriveError
         When the file has no workload, nothing is due within the duration, or the server cannot be
         driven.
+    DataError, ScoreError
+        When labeled data do not fit what the server takes, or their labels not what it answers.
     """
     if not deployment.workload:
         raise DriveError(
@@ -263,7 +287,7 @@ def run(
 
     chosen = deployment.seed if seed is None else seed
     access = settings.get("access", OPEN)
-    streams = []
+    streams, drawn = [], dict[str, NDArray[np.int64]]()
     for index, (name, workload) in enumerate(deployment.workload.items()):
         task = deployment.tasks[name]
         words = np.random.SeedSequence((chosen, index)).generate_state(3).tolist()
@@ -272,13 +296,68 @@ def run(
             workload.arrivals, horizon_s=duration_s, capacity_per_s=capacity_per_s, seed=words[0]
         )
         if len(times_s):
-            inputs = inputs_of(task, signature(url, name, access=access), words[1])
-            (images, labels), item = inputs.drawn(np.random.default_rng(words[2]), len(times_s))
-            streams.append(Stream(name, times_s, images, labels, item=item))
+            asked, score = signature(url, name, access=access), None
+            if labeled is not None and name in labeled.files:
+                inputs, score = labeled.inputs(name, asked), labeled.score
+                _try(url, name, asked, inputs, labeled.score, settings)
+            else:
+                inputs = inputs_of(task, asked, words[1])
+            inputs, rows, item = inputs.drawn(np.random.default_rng(words[2]), len(times_s))
+            drawn[name] = rows
+            streams.append(
+                Stream(
+                    name,
+                    times_s,
+                    inputs.images,
+                    inputs.labels,
+                    item=item,
+                    groups=rows if inputs.groups is None else inputs.groups,
+                    score=score,
+                )
+            )
     if not streams:
         raise DriveError(f"no request is due within {duration_s:g} s: drive for longer")
     records = replay(url, streams, progress=spoken(progress), **settings)
-    return {record.task: record for record in records}
+    # Items are those of all inputs, not of those that were drawn.
+    return {
+        one.task: replace(one, item=drawn[one.task][one.item].astype(np.int32)) for one in records
+    }
+
+
+def _try(
+    url: str,
+    task: str,
+    asked: Signature,
+    inputs: Inputs,
+    score: Score,
+    settings: SendSettings,
+) -> None:
+    """Ask for one answer to labeled data, and see whether it can be scored.
+
+    DriveError when the request is refused as wrong, ScoreError when the score does not fit.
+    """
+    address, access = server_at(url), settings.get("access", OPEN)
+    one = inputs.part(np.zeros(1, np.int64)).images
+    plan = SendPlan(
+        addresses=[address],
+        heads=[head(address, task)],
+        target=[0],
+        bodies=encode(task, asked, one, binary=settings.get("binary", True), every=True),
+        due_s=np.zeros(1),
+        head=np.zeros(1, np.int64),
+        body=np.zeros(1, np.int64),
+        connections=1,
+        grace_s=settings.get("grace_s", GRACE_S),
+        kept=[asked],
+    )
+    outcome = carry_out(plan, access)
+    assert inputs.labels is not None
+    for _, outputs in outcome.outputs:
+        check(score, task, inputs.labels, outputs)
+    status = int(outcome.columns["status"][0])
+    if not outcome.outputs and (status == 0 or 400 <= status < 500) and status != 429:
+        (reason,) = outcome.reasons or ("it gave no reason",)
+        raise DriveError(f"the first request of the data for the task {task!r} failed: {reason}")
 
 
 def drive_network(
@@ -292,12 +371,13 @@ def drive_network(
     connections: int = CONNECTIONS,
     grace_s: float = GRACE_S,
     with_slots: bool = False,
+    labeled: LabeledFiles | None = None,
     progress: Told | None = None,
 ) -> NetworkRecord:
     """Send the workload of a file with a `network` to its nodes, each request where it enters.
 
-    The requests are those of `inferway.network.demand.requests_of`. Tasks of a zoo get images of
-    its test set, with labels; others get random tensors of their signature, as a node tells it.
+    The requests are those of `inferway.network.demand.requests_of`. Inputs are as in
+    `inferway.loadgen.run`, with a node in the server's place.
 
     Parameters
     ----------
@@ -314,6 +394,8 @@ def drive_network(
     with_slots
         Whether to wait for the end of a slot of live nodes, so that the record's slots are theirs:
         a multiple of the slot's length on the wall clock, which theirs must agree with.
+    labeled
+        The user's own inputs, drawn evenly, and what the answers are measured by.
     progress
         Called with what is being done and the part of it that is done, 0..1.
 
@@ -329,6 +411,8 @@ def drive_network(
         cannot be driven.
     DeploymentError
         When the file has no network, or one that cannot be used.
+    DataError, ScoreError
+        When labeled data do not fit what a node takes, or their labels not what it answers.
     """
     from inferway.network import deployed
     from inferway.network.demand import requests_of
@@ -352,9 +436,13 @@ def drive_network(
     counts = [one.count for one in deployment.tasks.values()]
     kind_of = np.repeat(np.arange(len(counts), dtype=np.int32), counts)[trace.task]
     rng = np.random.default_rng([chosen, _ITEMS])
-    item, body = np.empty(len(kind_of), np.int32), np.empty(len(kind_of), np.int64)
+    item, body = np.empty((2, len(kind_of)), np.int64)
     bodies: list[bytes] = []
     inputs: dict[int, Inputs] = {}
+    drawn: dict[int, NDArray[np.int64]] = {}
+    scores: dict[int, Score] = {}
+    kept: dict[int, Signature] = {}
+    settings: SendSettings = {"access": access, "binary": binary, "grace_s": grace_s}
     for kind in np.unique(kind_of).tolist():
         rows = np.flatnonzero(kind_of == kind)
         places, first = np.unique(place[rows], return_index=True)
@@ -363,17 +451,25 @@ def drive_network(
             [network.tasks[one] for one in trace.task[rows[first]]],
             access,
         )
-        tests = inputs_of(deployment.tasks[kinds[kind]], asked, chosen)
-        inputs[kind], item[rows] = tests.drawn(rng, len(rows))
+        name = kinds[kind]
+        if labeled is not None and name in labeled.files:
+            tests = labeled.inputs(name, asked)
+            scores[kind], kept[kind] = labeled.score, asked
+            task = network.tasks[trace.task[rows[0]]]
+            _try(urls[place[rows[0]]], task, asked, tests, labeled.score, settings)
+        else:
+            tests = inputs_of(deployment.tasks[name], asked, chosen)
+        inputs[kind], drawn[kind], item[rows] = tests.drawn(rng, len(rows))
         body[rows] = len(bodies) + item[rows]
-        bodies += encode(kinds[kind], asked, inputs[kind].images, binary=binary)
+        bodies += encode(name, asked, inputs[kind].images, binary=binary, every=kind in kept)
     servers = [server_at(url) for url in urls]
     # A head for each pair of a server and a task.
     pair, head_of = np.unique(place * len(network.tasks) + trace.task, return_inverse=True)
-    target, task = (part.tolist() for part in np.divmod(pair, len(network.tasks)))
+    target, tasks = (part.tolist() for part in np.divmod(pair, len(network.tasks)))
+    first_kind = np.cumsum([0, *counts])
     plan = SendPlan(
         addresses=servers,
-        heads=[head(servers[s], network.tasks[k]) for s, k in zip(target, task, strict=True)],
+        heads=[head(servers[s], network.tasks[k]) for s, k in zip(target, tasks, strict=True)],
         target=target,
         bodies=bodies,
         due_s=trace.time_s,
@@ -382,23 +478,42 @@ def drive_network(
         connections=connections,
         grace_s=grace_s,
         every_s=network.slot_s if with_slots else 0.0,
+        kept=[kept.get(int(np.searchsorted(first_kind, k, "right")) - 1) for k in tasks],
     )
     outcome = carry_out(plan, access, spoken(progress))
     count, said = len(outcome), outcome.columns["said"]
-    label = np.full(count, -1, np.int32)
+    columns: dict[str, Any] = outcome.of_record(slice(None))
+    label, group = np.full(count, -1, np.int32), np.empty(count, np.int64)
+    score = np.full(count, np.nan)
     for kind, one in inputs.items():
-        if one.labels is not None:
-            rows = np.flatnonzero(kind_of[:count] == kind)
-            label[rows] = one.labels[item[rows]]
+        rows = np.flatnonzero(kind_of[:count] == kind)
+        sent = item[rows]
+        item[rows] = drawn[kind][sent]
+        # Inputs of several kinds are not alike.
+        group[rows] = (item[rows] if one.groups is None else one.groups[sent]) * len(kinds) + kind
+        if one.labels is None:
+            continue
+        if kind in scores:
+            judged = judge(scores[kind], one.labels[sent], rows, outcome.outputs)
+            label[rows], score[rows] = judged.true, judged.score
+            if scores[kind].classes is not None:
+                columns["predicted_class"][rows] = judged.answered
+        else:
+            label[rows] = one.labels[sent]
+            answered = rows[columns["status"][rows] == 200]
+            score[answered] = columns["predicted_class"][answered] == label[answered]
     nodes, node = _indexed(outcome.nodes, said, network.nodes)
     paths, path = _indexed(outcome.paths, said)
     degradations, degraded = _indexed(outcome.degradations, said)
     return NetworkRecord(
         task="" if len(inputs) > 1 else kinds[next(iter(inputs))],
         intended_s=trace.time_s[:count],
-        item=item[:count],
+        item=item[:count].astype(np.int32),
         label=label,
-        **outcome.of_record(slice(None)),
+        scored=labeled.score.name if scores and labeled is not None else DEFAULT,
+        score=score,
+        group=group,
+        **columns,
         slot_s=network.slot_s,
         kinds=kinds,
         kind=kind_of[:count],

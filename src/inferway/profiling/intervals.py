@@ -21,8 +21,8 @@ LEVEL: Final = 0.95
 
 _CHUNK: Final = 1000
 _QUANTILE: Final = 1.959963984540054  # of the normal distribution at (1 + LEVEL) / 2
-# With more, rows that stand alone are put together at random: the interval is as wide, and the
-# work has a bound. Its width then varies by 1 / sqrt(2 * 1000), 2.2 %.
+# With more, rows or groups are put together at random: the interval is as wide, and the work has a
+# bound. Its width then varies by 1 / sqrt(2 * 1000), 2.2 %.
 _MOST_CLUSTERS: Final = 1_000
 
 
@@ -202,12 +202,12 @@ def wilson(mean: float, rows: int) -> tuple[float, float]:
 
 
 def _clusters(rows: int, groups: NDArray[np.int64] | None, seed: int) -> NDArray[np.int64]:
-    """Number what is resampled: the groups, or the rows, put together at random if many."""
-    if groups is not None:
-        return np.unique(groups, return_inverse=True)[1].astype(np.int64)
-    if rows <= _MOST_CLUSTERS:
-        return np.arange(rows)
-    return np.random.default_rng(seed).permutation(rows) % _MOST_CLUSTERS
+    """Number what is resampled: the groups, or the rows; put together at random if many."""
+    number = np.arange(rows) if groups is None else np.unique(groups, return_inverse=True)[1]
+    count = int(number.max()) + 1
+    if count > _MOST_CLUSTERS:
+        number = np.random.default_rng(seed).permutation(count)[number] % _MOST_CLUSTERS
+    return number.astype(np.int64)
 
 
 def _sums(values: NDArray[np.float64], cluster: NDArray[np.int64]) -> NDArray[np.float64]:

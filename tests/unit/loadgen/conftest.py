@@ -34,6 +34,7 @@ class TinyServer:
     tasks: tuple[str, ...] = ("t",)
     headers: bytes = b""
     complaint: str = "no"
+    output: str = "y"
     asks: str = ""
     shown: list[tuple[str, str]] = field(default_factory=list)
     tls: ssl.SSLContext | None = None
@@ -90,7 +91,7 @@ class TinyServer:
             "model_version": "even" if number % 2 == 0 else "odd",
             "parameters": {"predicted_latency_ms": 250.0},
         }
-        output: dict[str, object] = {"name": "y", "datatype": "FP32", "shape": [1, 4]}
+        output: dict[str, object] = {"name": self.output, "datatype": "FP32", "shape": [1, 4]}
         length = headers.get("inference-header-content-length")
         if length is None:
             output["data"] = json.loads(body)["inputs"][0]["data"]
