@@ -85,7 +85,10 @@ def prune(root: Path) -> None:
 
 _FOLDER = Path(__file__).parents[1]
 # Layers of this package that compile: of the others only constants can be in compiled code.
-_COMPILED = tuple(f"{PACKAGE}.{layer}" for layer in ("site", "dispatch", "placement", "twin"))
+_COMPILED = tuple(
+    f"{PACKAGE}.{layer}"
+    for layer in ("site", "dispatch", "placement", "twin", "learning.routed", "learning.arrivals")
+)
 # Files whose trees are remembered on disk: parsing takes longer than all else at a start.
 _KEPT = 4096
 _FOREIGN = tuple(

@@ -261,6 +261,18 @@ def test_it_is_made_by_its_name(code: str) -> None:
     subprocess.run([sys.executable, "-W", "error", "-c", f"ID = {ID!r}; {code}"], check=True)
 
 
+def test_a_second_process_compiles_nothing() -> None:
+    code = (
+        "import sys, inferway.learning.environment as environment\n"
+        "from inferway.site.compiled import watched\n"
+        "with watched(done=lambda compilation: print(compilation.function)):\n"
+        "    environment.edge_site()\n"
+    )
+    for _ in range(2):
+        run = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+    assert run.stdout == b""
+
+
 def test_it_registers_once() -> None:
     spec = gymnasium.registry[ID]
     code = registration.__spec__.loader.get_code(registration.__name__)  # type: ignore[union-attr]
