@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from inferway.experiments.findings import bound, check
     from inferway.experiments.networks import place
     from inferway.experiments.planned import plan
+    from inferway.experiments.profiled import profile
     from inferway.experiments.simulation import simulate
     from inferway.experiments.sweep import sweep
     from inferway.experiments.trained import train
@@ -42,6 +43,7 @@ _FROM = {
     "inferway.experiments.findings": ("bound", "check"),
     "inferway.experiments.networks": ("place",),
     "inferway.experiments.planned": ("plan",),
+    "inferway.experiments.profiled": ("profile",),
     "inferway.experiments.simulation": ("simulate",),
     "inferway.experiments.sweep": ("sweep",),
     "inferway.experiments.trained": ("train",),
@@ -52,7 +54,7 @@ _FROM = {
 
 __all__ = [
     "Deployment", "DeploymentError", "__version__", "bound", "check", "drive", "export", "load",
-    "place", "plan", "replay", "schema", "serve", "simulate", "study", "sweep", "train",
+    "place", "plan", "profile", "replay", "schema", "serve", "simulate", "study", "sweep", "train",
 ]  # fmt: skip
 
 

@@ -6,6 +6,7 @@ import hashlib
 import os
 import platform
 from collections.abc import Sequence
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ def machine(packages: Sequence[str] = ("numpy", "numba")) -> dict[str, Any]:
     }
 
 
+@cache
 def machine_hash() -> str:
     """Hash what service times depend on of the machine: processor, cores, architecture.
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 _NAMES: Final = (
-    "demo serve up node apply drive bound check init compile export simulate place plan train "
-    "replay schema certs conformance study zoo"
+    "demo serve up node apply drive bound check profile init compile export simulate place plan "
+    "train replay schema certs conformance study zoo"
 )
 HELP: Final[dict[str, str]] = {
     "inferway": "--help",

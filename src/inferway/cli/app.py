@@ -15,7 +15,18 @@ from typing import Annotated
 import typer
 import typer.main
 
-from inferway.cli import clients, export, files, serve, simulate, study, terminal, train, up
+from inferway.cli import (
+    clients,
+    export,
+    files,
+    profile,
+    serve,
+    simulate,
+    study,
+    terminal,
+    train,
+    up,
+)
 from inferway.cli.terminal import says
 from inferway.version import __version__
 
@@ -46,7 +57,8 @@ def options(
 
 _COMMANDS = (
     study.demo, serve.serve, up.up, serve.node, clients.apply, clients.drive, files.bound,
-    files.check, files.init, files.compile_, export.export, simulate.simulate, files.place,
+    files.check, profile.profile, files.init, files.compile_, export.export, simulate.simulate,
+    files.place,
     files.plan, train.train, simulate.replay, files.schema, up.certs, clients.conformance,
 )  # fmt: skip
 for command in _COMMANDS:

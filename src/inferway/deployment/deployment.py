@@ -291,6 +291,32 @@ def load(path: str | os.PathLike[str] | Mapping[str, Any]) -> Deployment:
     return build(given(path) if isinstance(path, Mapping) else source_of(Path(path)))
 
 
+def load_unprofiled(path: Path) -> Deployment:
+    """Read a file whose accuracies and times are yet to be measured.
+
+    Accuracies and times of batches that it leaves out have values that mean nothing, and its
+    profile, if there is one, is not looked at.
+
+    Raises
+    ------
+    DeploymentError
+        As `load`.
+    """
+    source = replace(source_of(path), profiled=False)
+    for task in _mappings(source.data.get("tasks")):
+        for variant in _mappings(task.get("variants")):
+            variant.setdefault("accuracy", 1.0)
+            batch = variant.get("batch")
+            if isinstance(batch, dict) and isinstance(batch.get("sizes"), list):
+                batch.setdefault("service", ["1 s"] * len(batch["sizes"]))
+    return build(source)
+
+
+def _mappings(value: Any) -> list[dict[str, Any]]:
+    entries = value.values() if isinstance(value, dict) else ()
+    return [one for one in entries if isinstance(one, dict)]
+
+
 def build(source: Source) -> Deployment:
     """Check a file's data, as it was read or changed since.
 

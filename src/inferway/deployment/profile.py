@@ -13,6 +13,8 @@ from typing import Any, Final
 import msgspec
 
 from inferway.files import write_whole
+from inferway.machine import machine_hash
+from inferway.protocol import Signature, Tensor
 from inferway.unreadable import UNREADABLE, fault
 
 SCHEMA: Final = 1
@@ -94,7 +96,9 @@ class ConfidenceBins(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Attributes
     ----------
     kind
-        As the variant's key `confidence`.
+        As the variant's key `confidence`, or what stands for it.
+    digest
+        Hash of the user's file, where it is a function; None of anything else.
     softmax
         Whether the softmax of the outputs came first.
     edges
@@ -106,6 +110,7 @@ class ConfidenceBins(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     kind: str
+    digest: str | None
     softmax: bool
     edges: tuple[float, ...]
     accuracy: tuple[float, ...]
@@ -136,6 +141,24 @@ class ProfiledSignature(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     inputs: tuple[ProfiledTensor, ...]
     outputs: tuple[ProfiledTensor, ...]
 
+    @property
+    def tensors(self) -> Signature:
+        """The same in the protocol's words."""
+        inputs, outputs = (
+            tuple(Tensor(one.name, one.datatype, one.shape) for one in side)
+            for side in (self.inputs, self.outputs)
+        )
+        return Signature(inputs, outputs)
+
+    @classmethod
+    def of(cls, signature: Signature) -> ProfiledSignature:
+        """Write a signature down."""
+        inputs, outputs = (
+            tuple(ProfiledTensor(one.name, one.datatype, one.shape) for one in side)
+            for side in (signature.inputs, signature.outputs)
+        )
+        return cls(inputs, outputs)
+
 
 class VariantProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One variant as measured.
@@ -163,6 +186,17 @@ class VariantProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     confidence: ConfidenceBins | None = None
     machines: dict[str, MachineTimes] = {}
 
+    @property
+    def times_here(self) -> dict[int, float]:
+        """Mean service time by batch on this machine, in seconds; empty where none is known."""
+        here = self.machines.get(machine_hash())
+        return {} if here is None else here.mean_s
+
+    def confidence_as(self, kind: str | None) -> ConfidenceBins | None:
+        """Return the bins of a confidence; None asks for what it was without one being named."""
+        bins = self.confidence
+        return bins if bins is not None and kind in (None, bins.kind) else None
+
 
 class ProfiledData(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The labeled data, and how they were split and scored.
@@ -177,8 +211,8 @@ class ProfiledData(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Rows of the two halves: for confidence bins, and for accuracies.
     seed
         Of the split and of the resampling.
-    score
-        How right answers are told from wrong ones; with the digest of the user's file, if any.
+    score, score_digest
+        How right answers are told from wrong ones; and the hash of the user's file, if it is one.
     output
         The output that it looks at, where one was named.
     group
@@ -192,6 +226,7 @@ class ProfiledData(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     accuracy_rows: int
     seed: int
     score: str
+    score_digest: str | None = None
     output: str | None = None
     group: str | None = None
 
@@ -224,7 +259,8 @@ class DeploymentProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 
 def profile_path(file: Path) -> Path:
     """Name the profile of a deployment file; no two files share one."""
-    return file.with_name(file.name + SUFFIX)
+    named = file if file.name not in ("", "..") else file.resolve()
+    return named.with_name(named.name + SUFFIX)
 
 
 def read_profile(file: Path) -> DeploymentProfile | None:

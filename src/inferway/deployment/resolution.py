@@ -13,11 +13,24 @@ from typing import TypeVar
 
 from inferway.deployment.column import ColumnError, time_pieces
 from inferway.deployment.errors import Place, nearest
-from inferway.deployment.models import ModelError, located, signature_of
+from inferway.deployment.models import ModelError, Python, located, signature_of
 from inferway.deployment.nodes import Network, Node, written
 from inferway.deployment.policies import PolicySpec
+from inferway.deployment.profile import (
+    DeploymentProfile,
+    ProfileError,
+    VariantProfile,
+    read_profile,
+)
 from inferway.deployment.source import Source
-from inferway.deployment.tasks import ANY_HARDWARE, PublishedCatalog, ServiceTime, Task, Variant
+from inferway.deployment.tasks import (
+    ANY_HARDWARE,
+    Batch,
+    PublishedCatalog,
+    ServiceTime,
+    Task,
+    Variant,
+)
 from inferway.deployment.units import ENERGY, SIZE, TIME
 from inferway.deployment.workloads import PhasedArrivals, TraceArrivals, Workload
 
@@ -38,6 +51,7 @@ class Resolution:
 
     def __init__(self, stated: Mapping[str, Task], source: Source) -> None:
         self._source, self._note = source, source.note
+        self._profile = self._read_profile()
         # All as written, with their variants (None where a catalog gives them): a reference to one
         # that is wrong elsewhere is not a second mistake.
         written_ = source.data.get("tasks")
@@ -55,6 +69,16 @@ class Resolution:
             for name in self.tasks
             if self._counts(name)
         )
+
+    def _read_profile(self) -> DeploymentProfile:
+        """Read the profile beside the file; nothing where there is none."""
+        source = self._source
+        try:
+            known = read_profile(source.path) if source.top and source.profiled else None
+        except ProfileError as error:
+            self._note((), str(error))
+            known = None
+        return known or DeploymentProfile()
 
     def _note_all(self, problems: Iterable[tuple[Place, str]]) -> None:
         for place, sentence in problems:
@@ -101,14 +125,25 @@ class Resolution:
             self._note((*place, "providers"), sentence)
         accuracy, size, service = stated.accuracy, stated.size_bytes, stated.service
         elsewhere = model is not None and model.path is None
+        own = self._profiled(str(place[1]), replace(stated, name=name, model=model))
+        times_s = {} if own is None else own.times_here
+        if own is not None and own.accuracy is not None and math.isnan(accuracy):
+            accuracy = own.accuracy.value
+        batch = self._batch(place, stated, times_s)
+        mean_s, timed_by = times_s.get(1), "profile"
         if profile is not None:
             accuracy = profile.accuracy if math.isnan(accuracy) else accuracy
             size = profile.size_bytes if size is None else size
-            if ANY_HARDWARE not in service and not stated.providers:
-                mean = ServiceTime("deterministic", profile.mean_s)
-                service = {PROFILE_HARDWARE: mean, **service}
+            if mean_s is None and not stated.providers:
+                mean_s, timed_by = profile.mean_s, "zoo"
         elif model is not None and model.path is not None and size is None:
             size = model.path.stat().st_size
+        if service.keys() & {ANY_HARDWARE, PROFILE_HARDWARE} or mean_s is None:
+            timed_by = "file" if service else ""
+        else:
+            # What is measured here where nothing else is said holds for any hardware.
+            hardware = ANY_HARDWARE if profile is None and not service else PROFILE_HARDWARE
+            service = {hardware: ServiceTime("deterministic", mean_s), **service}
         missing = {
             "`size`": elsewhere and size is None,
             "`service`": not service and (elsewhere or not stated.runnable),
@@ -121,8 +156,41 @@ class Resolution:
             self._note(place, f"needs {needs}, as {why} {them}")
             return None
         return replace(
-            stated, name=name, model=model, accuracy=accuracy, size_bytes=size, service=service
+            stated,
+            name=name,
+            model=model,
+            accuracy=accuracy,
+            size_bytes=size,
+            service=service,
+            batch=batch,
+            python=None if stated.python is None else self._described(stated.python, own),
+            confidence_bins=None if own is None else own.confidence_as(stated.confidence),
+            timed_by=timed_by,
         )
+
+    def _profiled(self, task: str, variant: Variant) -> VariantProfile | None:
+        """Find what the file's profile says of a variant, if that is the same model still."""
+        measured = self._profile.tasks.get(task)
+        own = None if measured is None else measured.variants.get(variant.name)
+        return own if own is not None and own.model == variant.identity else None
+
+    def _described(self, python: Python, own: VariantProfile | None) -> Python:
+        """Give a class the signature that its profile has found; one that it says counts more."""
+        return python if own is None else replace(python, signature=own.signature.tensors)
+
+    def _batch(self, place: Place, stated: Variant, times_s: Mapping[int, float]) -> Batch | None:
+        """Fill in the times of batches that the file leaves to the profile."""
+        batch = stated.batch
+        if batch is None or batch.service_s:
+            return batch
+        missing = [str(size) for size in batch.sizes if size not in times_s]
+        if missing:
+            self._note(
+                (*place, "batch"),
+                "needs `service`, one time per size, as no profile of this model on this machine "
+                f"gives that of {', '.join(missing)}",
+            )
+        return replace(batch, service_s=tuple(times_s.get(size, 1.0) for size in batch.sizes))
 
     def _published(self, place: Place, catalog: PublishedCatalog) -> dict[str, Variant]:
         from inferway.catalog import CatalogError
@@ -185,6 +253,15 @@ class Resolution:
             self._note(
                 place, f"{who} needs every accuracy, but {unmeasured(blank, self._source.path)}"
             )
+        measured = self._profile.tasks.get(task.name)
+        self._note_all(
+            (
+                ("tasks", task.name, "variants", name),
+                "the profile beside the file was measured on another model of it",
+            )
+            for name in blank
+            if measured is not None and name in measured.variants
+        )
         return bool(blank)
 
     def _energies_fit(self, place: Place, task: Task) -> bool:

@@ -66,6 +66,8 @@ class Source:
         Number of problems noted beyond those.
     remarks
         What else is to be told to whoever named the file.
+    profiled
+        Whether the profile beside the file, if any, fills in what the file leaves out.
     """
 
     path: Path
@@ -75,6 +77,7 @@ class Source:
     top: int = 1
     more: int = 0
     remarks: list[str] = field(default_factory=list)
+    profiled: bool = True
 
     @property
     def folder(self) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
@@ -22,6 +23,7 @@ from inferway.deployment.models import (
     UrlOrRemote,
 )
 from inferway.deployment.policies import DispatchPolicy
+from inferway.deployment.profile import ConfidenceBins, file_digest
 from inferway.deployment.section import UNWRITTEN, File, Folder, Name, ReadAs, Section, Switch, says
 from inferway.deployment.units import (
     Bytes,
@@ -178,8 +180,11 @@ class Batch(Section):
     service_s: Annotated[
         tuple[PositiveSeconds, ...],
         Field(min_length=1),
-        says("Service time of a whole batch, one per size.", "service"),
-    ]
+        says(
+            "Service time of a whole batch, one per size; from the file's profile if not given.",
+            "service",
+        ),
+    ] = field(default_factory=tuple)
     min: Annotated[
         Count,
         says(
@@ -222,7 +227,10 @@ class Batch(Section):
         sizes, times = len(self.sizes), len(self.service_s)
         other = "which is not one of the sizes"
         refuse_where(
-            (sizes != times, f"{sizes} sizes but {times} service times; give one per size"),
+            (
+                times not in (0, sizes),
+                f"{sizes} sizes but {times} service times; give one per size",
+            ),
             (self.min not in self.sizes, f"`min` is {self.min}, {other}"),
             (self.max not in self.sizes, f"`max` is {self.max}, {other}"),
             (self.min > self.max, f"`min` is {self.min}, above `max`, which is {self.max}"),
@@ -272,7 +280,7 @@ class Variant(Section):
     ] = None
     service: Annotated[
         ServiceTimes,
-        says("Service time, or one per hardware; from the zoo's profile if not given."),
+        says("Service time, or one per hardware; from a profile if not given."),
     ] = field(default_factory=dict)
     price: Annotated[
         Number | None,
@@ -299,6 +307,16 @@ class Variant(Section):
         ),
     ] = field(default_factory=tuple)
 
+    confidence: Annotated[
+        Annotated[str, Field(min_length=1)] | None,
+        says(
+            "Which number in an answer says how likely it is right: probability, margin, the name "
+            "of an output, or ./FILE.py:FUNCTION; a profile calibrates it."
+        ),
+    ] = None
+    confidence_bins: Annotated[ConfidenceBins | None, *UNWRITTEN] = None
+    timed_by: Annotated[str, *UNWRITTEN] = ""
+
     @property
     def runnable(self) -> bool:
         """Tell whether requests can be answered: by a model or a class here, or by a server."""
@@ -308,6 +326,25 @@ class Variant(Section):
     def graded(self) -> bool:
         """Tell whether its accuracy is known."""
         return not math.isnan(self.accuracy)
+
+    @property
+    def identity(self) -> str:
+        """Say which model it is, for a profile: its digest, or its server's URL; and its providers.
+
+        Empty where that cannot be said, as of a file that cannot be read.
+        """
+        if self.remote is not None:
+            return f"remote {self.remote.url}"
+        model, python = self.model, self.python
+        with suppress(OSError):  # whoever loads it says why
+            if python is not None:
+                return f"{python.target.name} of {python.digest}"
+            if model is not None:
+                digest = model.digest
+                if digest is None and model.path is not None:
+                    digest = file_digest(model.path)
+                return " ".join([digest or model.uri, *map(str, self.providers)])
+        return ""
 
     def service_on(self, hardware: str) -> ServiceTime:
         """Return the service time on `hardware`.

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from inferway.deployment.deployment import Deployment
 from inferway.deployment.nodes import Node
 from inferway.deployment.policies import DISPATCH
+from inferway.deployment.profile import profile_path, read_profile
 from inferway.deployment.resolution import unmeasured
 from inferway.deployment.runtimes import in_turn, runtime_of, signature_said
 from inferway.deployment.tasks import Batch, Task, Variant
@@ -37,8 +38,8 @@ class Caution:
         ``dominated``, ``oversubscribed``, ``overloaded``, ``above-the-bound``,
         ``target-at-best``, ``target-out-of-reach``, ``target-for-free``, ``energy-unkept``,
         ``deadline-too-short``, ``unmeasured``, ``no-accuracy``, ``left-alone``,
-        ``undescribed-node``, ``no-tiers``, ``unused-dispatch`` or ``no-checkpoint``.
-        ``above-the-bound`` comes from
+        ``undescribed-node``, ``no-tiers``, ``unused-dispatch``, ``no-checkpoint``,
+        ``profile-stale`` or ``profile-elsewhere``. ``above-the-bound`` comes from
         `inferway.dispatch.deployed`, ``too-large`` from `inferway.network.layout`,
         ``unreachable`` and ``remote-unfit`` from asking remote servers, ``python-unfit`` from
         making classes of the user's own.
@@ -96,9 +97,32 @@ def _of_file(deployment: Deployment) -> Iterator[Iterable[Found]]:
         if task.catalog is None and len(task.variants) <= _MOST_COMPARED:
             yield _dominated(deployment, task)  # a catalog was asked for just these
         yield _of_task(deployment, task)
+    yield _of_profile(deployment)
     yield from (_of_node(deployment, node) for node in deployment.nodes.values())
     yield from (_of_workload(deployment, *one) for one in deployment.workload.items())
     yield _of_network(deployment)
+
+
+def _of_profile(deployment: Deployment) -> Iterator[Found]:
+    """Say what of the file's profile is not used."""
+    known = read_profile(deployment.path) if deployment.source.top else None
+    if known is None:
+        return
+    for name, measured in known.tasks.items():
+        task = deployment.tasks.get(name)
+        for key, own in measured.variants.items():
+            variant = None if task is None else task.variants.get(key)
+            if variant is None:
+                continue  # one that the file had before
+            field, file = f"tasks.{name}.variants.{key}", profile_path(deployment.path).name
+            if own.model != variant.identity:
+                sentence = f"{file} was measured on another model of it, so it is not used"
+                yield "profile-stale", field, f"{sentence}; measure anew with `inferway profile`"
+            elif own.machines and not own.times_here and variant.timed_by != "file":
+                machines = (known.machines.get(one, {}) for one in own.machines)
+                where = ", ".join(str(one.get("processor", "another one")) for one in machines)
+                sentence = f"the times in {file} are of another machine ({where}), so not used"
+                yield "profile-elsewhere", field, f"{sentence}; `inferway profile` adds this one's"
 
 
 def _of_task(deployment: Deployment, task: Task) -> Iterator[Found]:

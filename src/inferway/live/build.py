@@ -203,7 +203,13 @@ def _remembering(
             assert model is not None  # `check_served` has refused it
             assert model.path is not None  # what has to be fetched has a digest
             keys[name] = f"{identity(task.variants[name], model.path)} on {hardware}"
-    recalled = recall(dispatcher, keys, times)
+    # What the file says, or its profile, counts more than what another run has measured.
+    unsaid = {
+        name: key
+        for name, key in keys.items()
+        if task.variants[name].timed_by not in ("file", "profile")
+    }
+    recalled = recall(dispatcher, unsaid, times)
     if recalled:
         seconds = measured_at([keys[name] for name in recalled], times)
         day = datetime.fromtimestamp(seconds).astimezone().isoformat(" ", "minutes")

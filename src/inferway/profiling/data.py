@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,6 +73,34 @@ class LabeledData:
             None if self.groups is None else self.groups[rows],
             self.digest,
         )
+
+
+class Halves(NamedTuple):
+    """Numbers of rows, in order: those for confidence bins, and those for accuracies."""
+
+    bins: NDArray[np.int64]
+    accuracy: NDArray[np.int64]
+
+
+def halves(data: LabeledData, seed: int) -> Halves:
+    """Split rows at random into two halves; rows of one group are never parted.
+
+    Raises
+    ------
+    DataError
+        When there is but one row, or one group.
+    """
+    groups = np.arange(data.rows) if data.groups is None else data.groups
+    size = np.bincount(groups)
+    if len(size) < 2:
+        what = "row" if data.groups is None else "group"
+        raise DataError(f"one {what} cannot be split into two halves")
+    order = np.random.default_rng(seed).permutation(len(size))
+    total = np.cumsum(size[order])
+    # Of the ends of groups the one nearest to the middle; each half has a group at least.
+    cut = int(np.abs(2 * total[:-1] - data.rows).argmin()) + 1
+    first = np.isin(groups, order[:cut])
+    return Halves(np.flatnonzero(first), np.flatnonzero(~first))
 
 
 def read(path: Path, signature: Signature | None, *, group: str | None = None) -> LabeledData:

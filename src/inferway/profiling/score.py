@@ -39,7 +39,7 @@ class Score:
         Called with the outputs by name, of shape [N, ...] each, and the labels, shape [N, ...];
         gives a score per row, shape [N].
     classes
-        Called likewise, gives the classes answered, shape [N]. None where answers are no classes.
+        Of F1 alone: called likewise, gives the classes answered, shape [N].
     digest
         Hash of the user's file; None for a score of ours.
     """
@@ -123,7 +123,7 @@ def score_of(name: str, *, output: str | None = None, folder: Path | None = None
         return np.asarray(classes(outputs, labels) == labels)
 
     if name in ("class", "f1"):
-        return Score(name, right_class, classes)
+        return Score(name, right_class, classes if name == "f1" else None)
     if name == "exact-match":
         return Score(name, lambda outputs, labels: _exact(outputs, labels, output))
     if top := _TOP.fullmatch(name):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Sequence
-from threading import Barrier, BrokenBarrierError, Thread
+from threading import Barrier, BrokenBarrierError, Event, Thread
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -157,25 +157,41 @@ def _at_once(
     runs: Sequence[Run], asked: Sequence[Arrays], round_s: float
 ) -> list[tuple[NDArray[np.float64], float]]:
     parts: dict[int, tuple[NDArray[np.float64], float]] = {}
+    stopped = Event()
+
+    def unless_stopped(run: Run) -> Run:
+        def call(inputs: Arrays) -> Arrays:
+            if stopped.is_set():
+                raise BrokenBarrierError
+            return run(inputs)
+
+        return call
+
     errors: list[BaseException] = []
     ready = Barrier(len(runs))
 
     def called(place: int) -> None:
         try:
-            _warm(runs[place], asked)
+            run = unless_stopped(runs[place])
+            _warm(run, asked)
             ready.wait()
-            parts[place] = _calls(runs[place], asked, time.perf_counter() + round_s)
+            parts[place] = _calls(run, asked, time.perf_counter() + round_s)
         except BrokenBarrierError:
-            pass  # another one says why
+            pass  # another one says why, or nobody waits any more
         except BaseException as error:
             errors.append(error)
             ready.abort()
 
     threads = [Thread(target=called, args=(place,), daemon=True) for place in range(len(runs))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    except BaseException:
+        stopped.set()
+        ready.abort()
+        raise
     if errors:
         raise errors[0]
     return list(parts.values())

@@ -1,0 +1,87 @@
+"""``profile``: what the variants of a file are worth, by labeled data and this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import inferway
+from inferway.cli import options, terminal
+from inferway.cli.terminal import FAILED, INTERRUPTED, failing, says
+
+
+def profile(
+    file: options.File,
+    data: Annotated[
+        Path,
+        says("Labeled data: .npz, .csv or .parquet.", metavar="TEST", show_default=False),
+    ],
+    task: Annotated[str | None, says("Which, where the file has several.")] = None,
+    score: Annotated[
+        str,
+        says(
+            "class, top-5, f1, exact-match or ./FILE.py:FUNCTION of outputs and labels.",
+            metavar="NAME",
+        ),
+    ] = "class",
+    output: Annotated[
+        str | None, says("Which output holds the answer, where that is not clear.", metavar="NAME")
+    ] = None,
+    group: Annotated[
+        str | None,
+        says("Array or column that says which rows are alike.", metavar="COLUMN"),
+    ] = None,
+    write: Annotated[
+        bool, says("Keep it in FILE.profile.json, which FILE then goes by.", "--write")
+    ] = False,
+    again: Annotated[
+        bool, says("Measure anew what FILE.profile.json holds already.", "--again")
+    ] = False,
+    seed: Annotated[int, says("Of the split of the data, and of resampling.", min=0)] = 1,
+    rounds: Annotated[int, says("Measurements of each service time.", min=1)] = 5,
+    out: Annotated[Path | None, options.folder("Draw reliability and service times.")] = None,
+    json: terminal.Json = False,
+) -> None:
+    """Measure each variant: accuracy, service times, memory, and what its confidence is worth.
+
+    Half of the data are for accuracies, half for the confidence. Ctrl-C keeps what is done with
+    --write, and the same command goes on from there.
+    """
+    from inferway.experiments.profiled import write_figures
+    from inferway.profiling import DataError
+    from inferway.profiling.measuring import ProfilingError
+
+    path = options.existing(file)
+    options.writable(out)
+    try:
+        with failing(DataError), failing(ProfilingError, code=FAILED), terminal.progress() as told:
+            profiled = inferway.profile(
+                path,
+                data,
+                task=task,
+                score=score,
+                output=output,
+                group=group,
+                seed=seed,
+                rounds=rounds,
+                write=write,
+                again=again,
+                progress=told,
+            )
+    except KeyboardInterrupt:
+        kept = f"what was measured is kept in {path}.profile.json, and the same command goes on"
+        terminal.complain(f"interrupted; {kept if write else 'nothing was kept without --write'}")
+        raise typer.Exit(INTERRUPTED) from None
+    files, failure = options.saved(out, lambda: write_figures(profiled, out or Path()))
+    names = list(map(str, files))
+    terminal.present(
+        json,
+        lambda: {**profiled.to_json(), **({"figures": names} if names else {})},
+        lambda: [*profiled.tables(), *names],
+    )
+    if profiled.path is not None and not json:
+        print(f"written to {profiled.path}")
+    if failure is not None:
+        raise failure

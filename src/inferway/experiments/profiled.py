@@ -1,0 +1,292 @@
+"""A profile in words and pictures: tables, reliability, latency by batch size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from inferway.deployment import Deployment
+from inferway.deployment.deployment import load_unprofiled
+from inferway.deployment.errors import nearest
+from inferway.deployment.profile import (
+    BatchTime,
+    DeploymentProfile,
+    ProfileError,
+    TaskProfile,
+    VariantProfile,
+    profile_path,
+    read_profile,
+    write_profile,
+)
+from inferway.experiments.curves import Drawing, Look, Panel, panels
+from inferway.experiments.text import Frame, Laid, Shown, accuracy, frame, seconds, table
+from inferway.machine import machine_hash
+from inferway.profiling.confidence import PROBABILITY
+from inferway.profiling.measuring import ProfilingError, ProfilingOptions, measured_task
+from inferway.profiling.score import DEFAULT
+from inferway.profiling.timing import ROUNDS
+
+
+@dataclass(frozen=True)
+class Profiled(Shown):
+    """What variants of a deployment file are worth, by labeled data and this machine.
+
+    Attributes
+    ----------
+    title
+        The file.
+    profile
+        All that is known of it, what was measured before included.
+    task
+        The task that was measured.
+    path
+        Where the profile was written; None if it was not.
+    """
+
+    title: str
+    profile: DeploymentProfile
+    task: str
+    path: Path | None = None
+
+    @property
+    def variants(self) -> Mapping[str, VariantProfile]:
+        """Those that were measured, by name."""
+        return self.measured.variants
+
+    @property
+    def measured(self) -> TaskProfile:
+        """The task as measured."""
+        return self.profile.tasks[self.task]
+
+    def to_frame(self) -> Frame:
+        """One row per variant and batch size, on this machine."""
+        return frame(
+            {
+                "variant": name,
+                "accuracy": None if one.accuracy is None else one.accuracy.value,
+                "batch": alone.batch,
+                "alone_s": alone.mean_s,
+                "busy_s": busy.mean_s,
+            }
+            for name, one in self.variants.items()
+            if (here := one.machines.get(machine_hash())) is not None
+            for alone, busy in zip(here.alone, here.busy, strict=True)
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data, as ``--json`` prints it."""
+        return {
+            "schema": 1,
+            "tasks": {self.task: msgspec.to_builtins(self.measured)},
+            "network": None,
+            "machines": dict(self.profile.machines),
+            "machine": machine_hash(),
+            "written": None if self.path is None else str(self.path),
+        }
+
+    def tables(self) -> list[Laid]:
+        """Accuracy, memory and calibration by variant; service times by batch size."""
+        data = self.measured.data
+        rows = [[name, *_worth(one)] for name, one in self.variants.items()]
+        groups = "" if data.groups is None else f" in {data.groups:,} groups"
+        caption = (
+            f"By {data.score} on {data.accuracy_rows:,} of {data.rows:,} rows{groups}, with 95 % "
+            f"intervals; confidence calibrated on the other {data.bins_rows:,}. MiB."
+        )
+        columns = ["variant", "accuracy [95 %]", "confidence", "ECE", "file", "memory", "peak"]
+        laid: list[Laid] = [
+            table(f"Profile of {self.title}, {self.task}", columns, rows, caption=caption)
+        ]
+        times = [
+            [name, str(alone.batch), *_times(alone, busy)]
+            for name, one in self.variants.items()
+            if (here := one.machines.get(machine_hash())) is not None
+            for alone, busy in zip(here.alone, here.busy, strict=True)
+        ]
+        counts = {
+            here.instances
+            for one in self.variants.values()
+            if (here := one.machines.get(machine_hash())) is not None
+        }
+        at_once = ", ".join(map(str, sorted(counts)))
+        columns = ["variant", "batch", "mean", "p50", "p95", "p99", "busy, mean", "busy, p99"]
+        laid.append(
+            table("Service times", columns, times, caption=f"Busy: {at_once} runs at a time.")
+        )
+        return laid
+
+    def plot(self) -> Drawing:
+        """Draw how right answers are by their confidence, and service times by batch size."""
+        shown = [self._reliability(), self._by_rank(), self._latency()]
+        return panels([one for one in shown if one.curves], columns=3, title=self.title)
+
+    def _reliability(self) -> Panel:
+        """Accuracy against the confidence itself, of those whose confidence is a probability."""
+        curves = []
+        for color, (name, one) in enumerate(self.variants.items()):
+            bins = one.confidence
+            if bins is not None and bins.kind == PROBABILITY:
+                ends = [*bins.edges, 1.0]
+                # Where a bin begins; of the first one the confidence is open.
+                middles = [(low + high) / 2 for low, high in pairwise(ends)]
+                curves.append(Look(name, color).curve(middles, list(bins.accuracy[1:])))
+        if curves:
+            curves.insert(0, Look("as sure as right").series([0.0, 1.0], [0.0, 1.0]))
+        lowest = min((x for curve in curves[1:] for x in curve.x), default=0.0)
+        limits = (max(0.0, lowest - 0.05), 1.01)
+        return Panel("reliability", "confidence", "accuracy", curves, limits_across=limits)
+
+    def _by_rank(self) -> Panel:
+        curves = []
+        for color, (name, one) in enumerate(self.variants.items()):
+            if (bins := one.confidence) is not None:
+                ends = list(accumulate(bins.mass, initial=0.0))
+                middles = [(low + high) / 2 for low, high in pairwise(ends)]
+                curves.append(Look(name, color).curve(middles, list(bins.accuracy)))
+        return Panel("accuracy by confidence", "share of answers less sure", "accuracy", curves)
+
+    def _latency(self) -> Panel:
+        curves = []
+        for color, (name, one) in enumerate(self.variants.items()):
+            here = one.machines.get(machine_hash())
+            if here is None:
+                continue
+            for times, dash, how in ((here.alone, "-", ""), (here.busy, ":", ", busy")):
+                sizes = [float(each.batch) for each in times]
+                curves.append(
+                    Look(name + how, color, dash).curve(sizes, [1e3 * t.mean_s for t in times])
+                )
+        ticks = sorted({x for curve in curves for x in curve.x})
+        return Panel(
+            "service time",
+            "batch size",
+            "mean, ms",
+            curves,
+            scale_across="log",
+            scale_up="log",
+            ticks_across=ticks,
+        )
+
+
+def profile(
+    file: str | Path,
+    data: str | Path,
+    *,
+    task: str | None = None,
+    score: str = DEFAULT,
+    output: str | None = None,
+    group: str | None = None,
+    seed: int = 1,
+    rounds: int = ROUNDS,
+    write: bool = False,
+    again: bool = False,
+    progress: Callable[[str, float], None] | None = None,
+) -> Profiled:
+    """Measure what the variants of a deployment file are worth.
+
+    Parameters
+    ----------
+    file
+        The deployment file; accuracies and times may be missing.
+    data
+        Labeled data: ``.npz``, ``.csv`` or ``.parquet``; see `inferway.profiling.read`.
+    task
+        Which, where the file has several.
+    score, output
+        How right answers are told from wrong ones, and by which output; see
+        `inferway.profiling.score_of`.
+    group
+        The array or column of the data that says which rows are alike.
+    seed
+        Of the split into halves and of the resampling.
+    rounds
+        How often each service time is measured; the least disturbed one counts.
+    write
+        Keep what was measured in ``FILE.profile.json``, after each variant: what stops goes on
+        where it stopped.
+    again
+        Measure anew what that file holds already.
+    progress
+        Told what is being done, and the share of it that is done.
+
+    Raises
+    ------
+    DeploymentError
+        When there is anything else wrong with the file.
+    ProfilingError, DataError
+        When a variant cannot be measured, or not on these data.
+    """
+    path = Path(file)
+    deployment = load_unprofiled(path)
+    name = _task_of(deployment, task)
+    known = None
+    try:
+        known = read_profile(path)
+    except ProfileError:
+        if not write:
+            raise
+
+    def keep(new: DeploymentProfile) -> None:
+        write_profile(path, new)
+
+    options = ProfilingOptions(score, output, group, seed, rounds, again=again)
+    done = measured_task(
+        deployment,
+        name,
+        Path(data),
+        options,
+        known=known,
+        keep=keep if write else None,
+        progress=progress,
+    )
+    return Profiled(path.name, done, name, profile_path(path) if write else None)
+
+
+def write_figures(profiled: Profiled, folder: Path) -> list[Path]:
+    """Draw a profile as PNG and SVG; the PNG."""
+    from inferway.experiments.figure import save
+
+    return [save(profiled.plot(), folder / "profile")[0]]
+
+
+def _task_of(deployment: Deployment, task: str | None) -> str:
+    """Choose the task that is meant."""
+    if task is not None:
+        if task not in deployment.tasks:
+            raise ProfilingError(f"there is no task {task}; {nearest(task, deployment.tasks)}")
+        return task
+    runnable = [
+        name
+        for name, one in deployment.tasks.items()
+        if any(variant.runnable for variant in one.variants.values())
+    ]
+    if len(runnable) > 1:
+        raise ProfilingError(f"the file has the tasks {', '.join(runnable)}; name one with --task")
+    return (runnable or list(deployment.tasks))[0]
+
+
+def _worth(one: VariantProfile) -> list[str]:
+    here, bins = one.machines.get(machine_hash()), one.confidence
+    right = "" if one.accuracy is None else accuracy(one.accuracy.value, one.accuracy.interval)
+    return [
+        right,
+        "" if bins is None else bins.kind,
+        "" if bins is None else f"{bins.error:.3f}",
+        _mebibytes(one.size_bytes),
+        _mebibytes(None if here is None else here.memory_bytes),
+        _mebibytes(None if here is None else here.peak_bytes),
+    ]
+
+
+def _mebibytes(size: int | None) -> str:
+    return "" if size is None else f"{size / 2**20:.2f}"
+
+
+def _times(alone: BatchTime, busy: BatchTime) -> list[str]:
+    shown = (alone.mean_s, alone.p50_s, alone.p95_s, alone.p99_s, busy.mean_s, busy.p99_s)
+    return [seconds(one) for one in shown]

@@ -1,0 +1,478 @@
+"""A task's variants, measured on labeled data and on this machine.
+
+Answers come first, of all variants on the same rows, and then what each one takes; what a profile
+holds already of the same models, data and settings is not measured anew.
+"""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import psutil
+from numpy.typing import NDArray
+
+from inferway.deployment import Deployment, Task, Variant
+from inferway.deployment.profile import (
+    ConfidenceBins,
+    DeploymentProfile,
+    MachineTimes,
+    PairBins,
+    ProfiledAccuracy,
+    ProfiledData,
+    ProfiledSignature,
+    TaskProfile,
+    VariantProfile,
+)
+from inferway.deployment.runtimes import blocking_runtime_of
+from inferway.machine import cores, machine, machine_hash
+from inferway.profiling import data as labeled
+from inferway.profiling.calibration import calibrated, calibration_error
+from inferway.profiling.confidence import (
+    PROBABILITY,
+    confidence_of,
+    offers_probabilities,
+)
+from inferway.profiling.data import DataError, Halves, LabeledData
+from inferway.profiling.function import FILE_FUNCTION, FunctionError, UserFunction
+from inferway.profiling.intervals import macro_f1, mean_score
+from inferway.profiling.memory import MemoryUse, memory_of
+from inferway.profiling.score import DEFAULT, Score, ScoreError, score_of
+from inferway.profiling.timing import ROUND_S, ROUNDS, Run, Timed, bearable, service_times
+from inferway.protocol import Signature
+from inferway.runtime import Runtime, UnsaidSignatureError
+
+Arrays = dict[str, NDArray[Any]]
+Progress = Callable[[str, float], None]  # told what is being done, and the share that is done
+
+_ROWS: Final = 32  # per call when only the answers matter
+_ANSWERS: Final = 0.3  # of the whole work, for the progress
+_LIBRARIES: Final = ("numpy", "onnxruntime")
+# Of the memory that is free: instances are not made beyond it only to keep cores busy.
+_SHARE: Final = 0.8
+
+
+class ProfilingError(ValueError):
+    """What keeps a variant from being measured, in one sentence."""
+
+
+@dataclass(frozen=True)
+class ProfilingOptions:
+    """How variants are measured.
+
+    Attributes
+    ----------
+    score, output
+        How right answers are told from wrong ones; see `inferway.profiling.score_of`.
+    group
+        The array or column of the data that says which rows are alike.
+    seed
+        Of the split and of the resampling.
+    rounds, round_s
+        How often each service time is measured, and for how long at least, in seconds.
+    again
+        Measure anew what the profile holds already.
+    """
+
+    score: str = DEFAULT
+    output: str | None = None
+    group: str | None = None
+    seed: int = 1
+    rounds: int = ROUNDS
+    round_s: float = ROUND_S
+    again: bool = False
+
+
+@dataclass(frozen=True)
+class _Answered:
+    """What the answers of a variant to all rows come to."""
+
+    score: NDArray[np.float64]
+    classes: NDArray[Any] | None
+    confidence: NDArray[np.float64] | None
+    kind: str
+    softmax: bool
+    signature: ProfiledSignature
+
+
+def measured_task(
+    deployment: Deployment,
+    name: str,
+    path: Path,
+    options: ProfilingOptions,
+    *,
+    known: DeploymentProfile | None = None,
+    keep: Callable[[DeploymentProfile], None] | None = None,
+    progress: Progress | None = None,
+) -> DeploymentProfile:
+    """Measure the variants of a task that have a model.
+
+    Parameters
+    ----------
+    deployment
+        Whose folder relative file names start from.
+    name
+        Of the task.
+    path
+        Labeled data; see `inferway.profiling.read`.
+    options
+        How.
+    known
+        A profile of the same file: what it holds stays, and is not measured anew where model, data
+        and settings are the same.
+    keep
+        Called with the profile each time that a variant is done.
+    progress
+        Told how far it is.
+
+    Returns
+    -------
+    DeploymentProfile
+        `known` with this task measured.
+
+    Raises
+    ------
+    ProfilingError
+        When a variant does not run, or its answers cannot be scored.
+    DataError
+        When the data cannot be used.
+    """
+    task = deployment.tasks[name]
+    variants = {key: one for key, one in task.variants.items() if one.runnable}
+    if not variants:
+        raise ProfilingError(f"task {name} has no variant with a model that could be measured")
+    work = _Measuring(deployment, task, variants, path, options, progress)
+    try:
+        score = score_of(options.score, output=options.output)
+    except ScoreError as error:
+        raise ProfilingError(str(error)) from None
+    whole = known or DeploymentProfile()
+    facts = {key: machine(())[key] for key in ("processor", "cores", "system")}
+    whole = msgspec.structs.replace(whole, machines={**whole.machines, machine_hash(): facts})
+
+    def kept(done: TaskProfile) -> DeploymentProfile:
+        new = msgspec.structs.replace(whole, tasks={**whole.tasks, name: done})
+        if keep is not None:
+            keep(new)
+        return new
+
+    before = None if options.again else whole.tasks.get(name)
+    done = work.answered(score, before, kept)
+    return kept(work.timed(done, kept))
+
+
+class _Measuring:
+    """One run over a task's variants."""
+
+    def __init__(
+        self,
+        deployment: Deployment,
+        task: Task,
+        variants: Mapping[str, Variant],
+        path: Path,
+        options: ProfilingOptions,
+        progress: Progress | None,
+    ) -> None:
+        self.folder, self.task, self.options = deployment.folder, task, options
+        self.variants = variants
+        self._progress = progress or (lambda what, share: None)
+        self.identities = {name: one.identity for name, one in variants.items()}
+        self.signature = self._signature()
+        self._progress("reading the data", 0.0)
+        self.data = labeled.read(path, self.signature, group=options.group)
+        try:
+            self.halves: Halves = labeled.halves(self.data, options.seed)
+        except DataError as error:
+            raise DataError(f"{path}: {error}") from None
+
+    def answered(
+        self,
+        score: Score,
+        before: TaskProfile | None,
+        kept: Callable[[TaskProfile], object],
+    ) -> TaskProfile:
+        """Measure accuracies and confidences, and pairs of them; nothing where all is known."""
+        described = self._described(score)
+        # Times are still true of a model whose data are others.
+        old = {} if before is None else dict(before.variants)
+        old = {name: one for name, one in old.items() if self.identities.get(name) == one.model}
+        if before is not None and before.data == described:
+            whole = [name for name, one in old.items() if self._is_answered(name, one)]
+            if set(whole) == self.variants.keys() == before.variants.keys():
+                return before
+        done = TaskProfile(described)
+        answers: dict[str, _Answered] = {}
+        for place, name in enumerate(self.variants):
+            answers[name] = self._answers(name, score, place)
+            profiled = VariantProfile(
+                self.identities[name],
+                self.variants[name].size_bytes,
+                answers[name].signature,
+                self._accuracy(answers[name], score),
+                self._confidence(name, answers[name]),
+                old[name].machines if name in old else {},
+            )
+            done = msgspec.structs.replace(done, variants={**done.variants, name: profiled})
+            # The times of those that follow are not lost by an end before their turn.
+            rest = {key: one for key, one in old.items() if key not in done.variants}
+            bare = {
+                key: msgspec.structs.replace(one, accuracy=None, confidence=None)
+                for key, one in rest.items()
+            }
+            kept(msgspec.structs.replace(done, variants={**done.variants, **bare}))
+        return msgspec.structs.replace(done, pairs=tuple(self._pairs(done, answers)))
+
+    def timed(self, done: TaskProfile, kept: Callable[[TaskProfile], object]) -> TaskProfile:
+        """Measure times and memory of each variant on this machine, where they are not known."""
+        here, versions = machine_hash(), _versions()
+        for place, (name, variant) in enumerate(self.variants.items()):
+            one = done.variants[name]
+            known = one.machines.get(here)
+            sizes = (1, *variant.batch.sizes) if variant.batch else None
+            if (
+                not self.options.again
+                and known is not None
+                and known.versions == versions
+                and set(sizes or (1,)) <= known.mean_s.keys()
+            ):
+                continue
+            times = self._times(name, variant, sizes, place)
+            one = msgspec.structs.replace(one, machines={**one.machines, here: times})
+            done = msgspec.structs.replace(done, variants={**done.variants, name: one})
+            kept(done)
+        return done
+
+    @contextmanager
+    def _saying(self, name: str) -> Iterator[None]:
+        """Tell of any error whose variant it is; error types of runtimes are many."""
+        try:
+            yield
+        except (ProfilingError, DataError):
+            raise
+        except OSError as error:
+            said = error.strerror or str(error)
+            raise ProfilingError(f"{self.task.name}/{name}: {said}") from error
+        except Exception as error:
+            said = " ".join(str(error).split()) or type(error).__name__
+            raise ProfilingError(f"{self.task.name}/{name}: {said}") from error
+
+    def _signature(self) -> Signature | None:
+        """Find what the task takes, of a model's file where there is one."""
+
+        def rank(name: str) -> int:
+            variant = self.variants[name]
+            return 0 if variant.model is not None else 1 if variant.python is not None else 2
+
+        for name in sorted(self.variants, key=rank):
+            with (
+                self._saying(name),
+                suppress(UnsaidSignatureError),
+                self._runtimes(name, 1, None) as (runtime,),
+            ):
+                return runtime.signature
+        return None
+
+    @contextmanager
+    def _runtimes(
+        self, name: str, count: int, signature: Signature | None
+    ) -> Iterator[list[Runtime]]:
+        """Load a variant so many times; a model's file is there once in any case."""
+        with ExitStack() as undo:
+            runtimes = []
+            for _ in range(count):
+                runtimes.append(blocking_runtime_of(self.variants[name], signature))
+                undo.callback(runtimes[-1].close)
+            yield runtimes
+
+    def _described(self, score: Score) -> ProfiledData:
+        data, options = self.data, self.options
+        return ProfiledData(
+            digest=data.digest,
+            rows=data.rows,
+            groups=None if data.groups is None else len(np.unique(data.groups)),
+            bins_rows=len(self.halves.bins),
+            accuracy_rows=len(self.halves.accuracy),
+            seed=options.seed,
+            score=score.name,
+            score_digest=score.digest,
+            output=options.output,
+            group=options.group,
+        )
+
+    def _kind_digest(self, name: str) -> str | None:
+        kind = self.variants[name].confidence
+        if kind is None or not FILE_FUNCTION.fullmatch(kind):
+            return None
+        try:
+            return UserFunction(kind, self.folder).digest
+        except FunctionError as error:
+            raise ProfilingError(f"{self.task.name}/{name}: {error}") from None
+
+    def _is_answered(self, name: str, one: VariantProfile) -> bool:
+        kind, bins = self.variants[name].confidence, one.confidence
+        if one.accuracy is None:
+            return False
+        if kind is None:
+            return bins is None or bins.kind == PROBABILITY
+        return bins is not None and (bins.kind, bins.digest) == (kind, self._kind_digest(name))
+
+    def _answers(self, name: str, score: Score, place: int) -> _Answered:
+        variant, share = self.variants[name], _ANSWERS / len(self.variants)
+        rows = variant.batch.max if variant.batch else _ROWS
+        done = 0
+
+        def told(more: int) -> None:
+            nonlocal done
+            done += more
+            now = (place + done / self.data.rows) * share
+            self._progress(f"accuracy of {name}", min(now, _ANSWERS))
+
+        count = self._instances(variant, None)
+        with self._saying(name), self._runtimes(name, count, self.signature) as runtimes:
+            outputs = _outputs([one.run for one in runtimes], self.data, rows, told)
+            rows_right = score.rows(outputs, self.data.labels)
+            classes = None
+            if score.classes is not None:
+                classes = score.classes(outputs, self.data.labels)
+            kind = variant.confidence
+            if kind is None and offers_probabilities(outputs, self.options.output):
+                kind = PROBABILITY
+            sure = None
+            if kind is not None:
+                sure = confidence_of(kind, outputs, output=self.options.output, folder=self.folder)
+            return _Answered(
+                rows_right,
+                classes,
+                None if sure is None else sure.values,
+                kind or "",
+                sure is not None and sure.softmax,
+                ProfiledSignature.of(runtimes[0].signature),
+            )
+        raise AssertionError("`_saying` raises what it hides")
+
+    def _accuracy(self, answered: _Answered, score: Score) -> ProfiledAccuracy:
+        rows, seed = self.halves.accuracy, self.options.seed
+        groups = None if self.data.groups is None else self.data.groups[rows]
+        if answered.classes is not None:
+            found = macro_f1(answered.classes[rows], self.data.labels[rows], groups, seed=seed)
+        else:
+            found = mean_score(answered.score[rows], groups, seed=seed)
+        return ProfiledAccuracy(found.value, found.interval, len(rows), score.name)
+
+    def _confidence(self, name: str, answered: _Answered) -> ConfidenceBins | None:
+        if answered.confidence is None:
+            return None
+        own, other = self.halves.bins, self.halves.accuracy
+        bins = calibrated(answered.confidence[own], answered.score[own])
+        error = calibration_error(bins, answered.confidence[other], answered.score[other])
+        edges, accuracy, mass = (tuple(part.tolist()) for part in bins)
+        digest = self._kind_digest(name)
+        return ConfidenceBins(answered.kind, digest, answered.softmax, edges, accuracy, mass, error)
+
+    def _pairs(self, done: TaskProfile, answers: Mapping[str, _Answered]) -> Iterator[PairBins]:
+        own = self.halves.bins
+        for first, answered in answers.items():
+            bins = done.variants[first].confidence
+            if answered.confidence is None or bins is None:
+                continue
+            for second, other in answers.items():
+                if second != first:
+                    both = calibrated(answered.confidence[own], other.score[own])
+                    yield PairBins(first, second, bins.accuracy, tuple(both.accuracy.tolist()))
+
+    def _instances(self, variant: Variant, use: MemoryUse | None) -> int:
+        """Count the runs at a time that keep all cores busy, as far as memory and server allow."""
+        count = cores()
+        if variant.remote is not None:
+            return min(count, variant.remote.concurrency or count)
+        if variant.model is not None:
+            return count  # they share one model
+        if use is None:
+            return 1
+        room = int(_SHARE * psutil.virtual_memory().available) // max(1, use.peak_bytes)
+        return max(1, min(count, room))
+
+    def _times(
+        self,
+        name: str,
+        variant: Variant,
+        sizes: Sequence[int] | None,
+        place: int,
+    ) -> MachineTimes:
+        inputs, options = self.data.inputs, self.options
+        times: dict[str, Any] = {"rounds": options.rounds, "round_s": options.round_s}
+        share = (1 - _ANSWERS) / len(self.variants)
+
+        def alone_told(done: float, what: str) -> None:
+            self._progress(what, _ANSWERS + (place + 0.5 * done) * share)
+
+        def busy_told(done: float, what: str) -> None:
+            self._progress(what, _ANSWERS + (place + 0.5 + 0.5 * done) * share)
+
+        with self._saying(name):
+            alone_told(0.0, f"memory of {name}")
+            with self._runtimes(name, 1, self.signature) as (runtime,):
+                chosen = tuple(sorted(set(sizes))) if sizes else bearable(runtime.run, inputs)
+            use = None
+            if variant.remote is None:
+                rows = np.arange(chosen[-1]) % self.data.rows
+                largest = {key: array[rows] for key, array in inputs.items()}
+                use = memory_of(variant, self.signature, largest)
+            count = self._instances(variant, use)
+            with self._runtimes(name, count, self.signature) as runtimes:
+                timed = Timed(name, [one.run for one in runtimes], inputs, chosen)
+                (alone,) = service_times([timed], progress=alone_told, **times)
+                (busy,) = service_times([timed], busy=True, progress=busy_told, **times)
+        return MachineTimes(
+            alone,
+            busy,
+            count,
+            None if use is None else use.loaded_bytes,
+            None if use is None else use.peak_bytes,
+            _versions(),
+            datetime.now(UTC).isoformat(timespec="seconds"),
+        )
+
+
+def _versions() -> dict[str, str]:
+    return {name: str(machine(_LIBRARIES)[name]) for name in ("python", *_LIBRARIES)}
+
+
+def _outputs(
+    runs: Sequence[Run], data: LabeledData, rows: int, told: Callable[[int], None]
+) -> Arrays:
+    """Ask about all rows, so many at a time, from a thread for each run; the outputs in order."""
+    free: queue.SimpleQueue[Run] = queue.SimpleQueue()
+    for run in runs:
+        free.put(run)
+
+    def answer(start: int) -> Arrays:
+        run = free.get()
+        try:
+            some = {key: array[start : start + rows] for key, array in data.inputs.items()}
+            return run(some)
+        finally:
+            free.put(run)
+
+    parts: list[Arrays] = []
+    pool = ThreadPoolExecutor(len(runs))
+    try:
+        for part in pool.map(answer, range(0, data.rows, rows)):
+            parts.append(part)
+            told(len(next(iter(part.values()))))
+    finally:
+        pool.shutdown(cancel_futures=True)
+    names = list(parts[0])
+    outputs = {name: np.concatenate([np.asarray(part[name]) for part in parts]) for name in names}
+    for name, array in outputs.items():
+        if len(array) != data.rows:
+            raise ProfilingError(f"output {name!r} has {len(array)} rows for {data.rows}")
+    return outputs

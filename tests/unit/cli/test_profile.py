@@ -1,0 +1,108 @@
+"""``inferway profile``: what it prints, writes and refuses, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from inferway.catalog import zoo
+from inferway.cli import main
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    tests = zoo.testset()
+    np.savez(tmp_path / "test.npz", image=tests.images[:300], labels=tests.labels[:300])
+    shutil.copy(zoo.model_path("digits", "tiny"), tmp_path / "tiny.onnx")
+    path = tmp_path / "own.yaml"
+    path.write_text(
+        "tasks: {digits: {accuracy_target: 0.2, variants: "
+        "{tiny: {model: tiny.onnx, batch: {sizes: [1]}}}}}"
+    )
+    return path
+
+
+def arguments(file: Path, *more: str) -> list[str]:
+    data = str(file.parent / "test.npz")
+    return ["profile", str(file), "--data", data, "--rounds", "1", *more]
+
+
+def test_it_prints_tables_and_writes_profile_and_figure(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = file.parent / "out"
+    assert main(arguments(file, "--write", "--out", str(out))) == 0
+    said = capsys.readouterr().out
+    assert "Profile of own.yaml, digits" in said
+    assert "By class on 150 of 300 rows, with 95 % intervals" in said
+    assert f"written to {file}.profile.json" in said.replace("\n", "")
+    assert (out / "profile.png").stat().st_size > 1000
+    assert main(["check", str(file)]) == 0
+
+
+def test_json_is_one_document_and_nothing_is_written_unasked(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments(file, "--json", "--score", "top-2")) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["schema"], found["network"], found["written"]) == (1, None, None)
+    task = found["tasks"]["digits"]
+    assert task["data"]["score"] == "top-2"
+    assert task["variants"]["tiny"]["machines"][found["machine"]]["alone"][0]["batch"] == 1
+    assert not file.with_name("own.yaml.profile.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("more", "code", "sentence"),
+    [
+        (["--data", "none.npz"], 2, "none.npz: cannot read the data: No such file or directory"),
+        (["--data", "own.yaml"], 2, "own.yaml: labeled data come as .npz, .csv or .parquet"),
+        (["--score", "clas"], 1, "there is no score 'clas'; did you mean class?"),
+        (["--task", "digit"], 1, "there is no task digit; did you mean digits?"),
+        (["--group", "person"], 2, "there is no array 'person', which is to group"),
+    ],
+)
+def test_what_is_wrong_is_one_sentence(
+    file: Path, more: list[str], code: int, sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments(file, *more)) == code
+    said = capsys.readouterr().err
+    assert sentence in said
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("write", [True, False])
+def test_ctrl_c_keeps_what_is_done_and_leaves_nothing_behind(file: Path, write: bool) -> None:
+    kept = file.with_name("own.yaml.profile.json")
+    words = arguments(file, "--rounds", "100000", *["--write"] * write)
+    command = [sys.executable, "-m", "inferway", *words]
+    running = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    deadline = time.monotonic() + 120
+    if write:
+        while not kept.exists() and time.monotonic() < deadline:
+            assert running.poll() is None
+            time.sleep(0.02)
+    else:
+        while not psutil.Process(running.pid).children() and time.monotonic() < deadline:
+            time.sleep(0.02)  # until it measures memory
+    os.killpg(running.pid, signal.SIGINT)
+    _, said = running.communicate(timeout=120)
+    assert running.returncode == 130, said
+    if write:
+        assert "the same command goes on" in said
+        known = json.loads(kept.read_text())["tasks"]["digits"]["variants"]["tiny"]
+        assert known["accuracy"]["rows"] == 150
+        assert not [one for one in file.parent.iterdir() if one.name.startswith(".")]
+    else:
+        assert "nothing was kept without --write" in said
+        assert not kept.exists()
