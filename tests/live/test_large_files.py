@@ -121,9 +121,10 @@ def test_memory_stays_bounded(tmp_path: Path) -> None:
     files = sorted(map(str, tmp_path.glob("*.yaml")))
     ended = subprocess.run(
         [sys.executable, "-c", script, *files],
-        capture_output=True, text=True, timeout=120, check=True,
+        capture_output=True, text=True, timeout=120, check=False,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (8 * GIB, 8 * GIB)),
     )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr[-2000:]
     codes, _, kib = ended.stdout.splitlines()[-1].rpartition(" ")
     assert json.loads(codes) == [1] * len(files)
     assert int(kib) < 1024**2
