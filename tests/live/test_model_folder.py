@@ -25,6 +25,14 @@ from inferway.runtime import OnnxRuntime
 LIMIT_S = 120.0
 PLACES = {"digits/tiny": "tiny", "digits/large/3": "large", "digits/large/12": "small"}
 PLACES |= {"again/1": "mini", "again/2": "medium"}
+CODE = """
+import numpy as np
+
+
+class Model:
+    def predict(self, inputs):
+        return {"probabilities": np.full((len(inputs["image"]), 10), 0.1, np.float32)}
+"""
 
 
 def put(folder: Path, place: str, name: str) -> None:
@@ -64,6 +72,8 @@ def serving(tmp_path: Path) -> Iterator[Serving]:
     for place, name in PLACES.items():
         put(tmp_path / "models", place, name)
     (tmp_path / "models" / "notes.txt").touch()
+    (tmp_path / "models" / "again" / "code").mkdir()
+    (tmp_path / "models" / "again" / "code" / "model.py").write_text(CODE)
     one = Serving(tmp_path / "models")
     yield one
     one.close()
@@ -86,7 +96,9 @@ def test_a_folder_is_served(serving: Serving, tmp_path: Path) -> None:
         runtime.close()
         (output,) = told["outputs"]
         np.testing.assert_allclose(np.reshape(output["data"], own.shape), own, atol=1e-5)
-    for task, variants in {"digits": {"tiny", "large"}, "again": {"1", "2"}}.items():
+    told = serving.ask("/v2/models/again/versions/code/infer", images())
+    assert told["outputs"][0]["data"] == pytest.approx([0.1] * 20)
+    for task, variants in {"digits": {"tiny", "large"}, "again": {"1", "2", "code"}}.items():
         told = serving.ask(f"/v2/models/{task}/infer", images())
         assert told["model_version"] in variants
         assert "accuracy_balance" not in told["parameters"]
@@ -99,7 +111,7 @@ def test_a_folder_is_served(serving: Serving, tmp_path: Path) -> None:
         )
     log = serving.log.read_text()
     assert "left alone, as it is no MODEL/VERSION/model.onnx: models/notes.txt" in log
-    for task, variants in {"digits": "large, tiny", "again": "1, 2"}.items():
+    for task, variants in {"digits": "large, tiny", "again": "1, 2, code"}.items():
         assert (
             f"tasks.{task}: {variants} have no `accuracy`, which `inferway profile models --data "
             "TEST --write` measures; without, the task is served without a target"

@@ -2,7 +2,8 @@
 
 As model servers keep them: ``MODEL/VERSION/model.onnx``, where the model is the task and the
 version the variant; or ``TASK/VARIANT/1/model.onnx``, of which the highest number counts, as for
-Triton. Each variant's folder may have the one form or the other. Nothing is run or parsed here.
+Triton. Each variant's folder may have the one form or the other. A ``model.py`` in place of
+``model.onnx`` has a class ``Model`` of the user's own. Nothing is run or parsed here.
 """
 
 from __future__ import annotations
@@ -19,12 +20,15 @@ from typing import Final
 from inferway.deployment.errors import DeploymentError, Problem
 from inferway.deployment.models import ModelError, signature_of
 from inferway.deployment.source import Source, read
-from inferway.deployment.tasks import Task, Variant
+from inferway.deployment.tasks import Task
 
 MODEL: Final = "model.onnx"
 FORM: Final = f"MODEL/VERSION/{MODEL}"
-# What other servers keep beside models.
-_KNOWN: Final = frozenset(("config.pbtxt", "labels.txt"))
+_CODE: Final = "model.py"
+_CLASS: Final = "Model"
+_FILES: Final = (MODEL, _CODE)
+# What other servers keep beside models, and Python beside code.
+_KNOWN: Final = frozenset(("config.pbtxt", "labels.txt", "__pycache__"))
 _NUMBER: Final = re.compile(r"[1-9][0-9]*")  # as Triton reads a version
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_./-]*/[A-Za-z0-9_./-]*")
 _MOST_LEFT: Final = 10  # files left alone that are named
@@ -90,46 +94,52 @@ class _Folder:
                     self._left.append(folder)
                 else:
                     found[folder.name] = self._written(file)
-        own, version = task / MODEL, task / "VERSION" / MODEL
-        if os.path.lexists(own):
-            put = f"put it into a folder of its own, as {_shown(task / '1' / MODEL)}"
+        if (own := self._held(task)) is not None:
+            put = f"put it into a folder of its own, as {_shown(task / '1' / own.name)}"
             raise _RefusedError(own, f"has no version: {put}")
         if not found and len(self._problems) == before:
+            version = task / "VERSION" / MODEL
             raise _RefusedError(task, f"holds no model: put one at {_shown(version)}")
         return found
 
+    def _held(self, folder: Path) -> Path | None:
+        """Find the file of a model in a folder."""
+        held = [folder / name for name in _FILES if os.path.lexists(folder / name)]
+        if len(held) > 1:
+            raise _RefusedError(folder, f"holds {' and '.join(_FILES)}: keep the one or the other")
+        return held[0] if held else None
+
     def _model_of(self, variant: Path) -> Path | None:
         """Find the file of a variant: in its folder, or in that of its highest version."""
-        versions = {}
+        own, versions = None, {}
         for folder in self._folders(variant):
-            if _NUMBER.fullmatch(folder.name) and os.path.lexists(folder / MODEL):
-                versions[int(folder.name)] = folder
+            number = _NUMBER.fullmatch(folder.name)
+            if number and (file := self._held(folder)) is not None:
+                versions[int(folder.name)] = file
             else:
                 self._left.append(folder)
-        own = variant / MODEL
-        if os.path.lexists(own):
-            if versions:
-                why = f"holds {MODEL} and versions of it: keep the one or the others"
-                raise _RefusedError(variant, why)
-            return own
-        if not versions:
-            return None
-        latest = versions[max(versions)]
-        self._left += self._folders(latest)
-        return latest / MODEL
+        if (own := self._held(variant)) is not None and versions:
+            why = f"holds {own.name} and versions of it: keep the one or the others"
+            raise _RefusedError(variant, why)
+        if versions:
+            own = versions[max(versions)]
+            self._left += self._folders(own.parent)
+        return own
 
     def _written(self, file: Path) -> dict[str, str]:
         """Write a variant as the file has it."""
         self._within(file)
         if not file.is_file():
             raise _RefusedError(file, "is no file: a model is one file, with its weights inside")
+        name = _relative(str(self._path.resolve().name / file.relative_to(self._path)))
+        if file.name == _CODE:
+            return {"python": f"{name}:{_CLASS}"}
         try:
             with file.open("rb") as content:
                 digest = hashlib.file_digest(content, "sha256").hexdigest()
         except OSError as error:
             raise _unreadable(file, error) from None
-        inner = self._path.resolve().name / file.relative_to(self._path)
-        return {"model": _relative(str(inner)), "digest": f"sha256:{digest}"}
+        return {"model": name, "digest": f"sha256:{digest}"}
 
     def _folders(self, folder: Path) -> list[Path]:
         """List the folders in a folder, by name; what is no folder is left alone."""
@@ -141,7 +151,7 @@ class _Folder:
                     continue
                 if one.is_dir():
                     found.append(one)
-                elif one.name != MODEL or folder == self._path:
+                elif one.name not in _FILES or folder == self._path:
                     self._left.append(one)
         except OSError as error:
             raise _unreadable(folder, error) from None
@@ -225,8 +235,14 @@ def _task_lines(task: Task, folder: Path, file: Path) -> Iterator[str]:
     yield "    variants:"
     for number, variant in enumerate(task.variants.values()):
         yield f"      {variant.name}:"
-        yield f"        model: {_model(variant, folder, file)}"
-        yield f"        digest: {variant.model.digest if variant.model else ''}"
+        if (python := variant.python) is not None:
+            place = f"{_named(python.target.path, folder, file)}:{python.target.name}"
+            yield f"        python: {json.dumps(place, ensure_ascii=False)}"
+        if (model := variant.model) is not None and model.path is not None:
+            name = _named(model.path, folder, file)
+            plain = _PLAIN.fullmatch(name)
+            yield f"        model: {name if plain else json.dumps(name, ensure_ascii=False)}"
+            yield f"        digest: {model.digest}"
         if not number:
             yield f"        # `inferway profile {file} --data TEST --write` measures accuracies,"
             yield f"        # into {file.name}.profile.json; one that stands here goes before."
@@ -242,12 +258,9 @@ def _signature(task: Task) -> str | None:
     return None
 
 
-def _model(variant: Variant, folder: Path, file: Path) -> str:
+def _named(path: Path, folder: Path, file: Path) -> str:
     """Name a model from where the file is going to be: relative, unless it lies elsewhere."""
-    assert variant.model is not None
-    assert variant.model.path is not None  # of a folder, all are here
-    within = variant.model.path.relative_to(folder.resolve())
-    base, path = file.absolute().parent, folder.absolute() / within
+    base, inner = file.absolute().parent, path.relative_to(folder.resolve())
+    path = folder.absolute() / inner
     elsewhere = folder.is_absolute() and not path.is_relative_to(base)
-    name = str(path) if elsewhere else _relative(os.path.relpath(path, base))
-    return name if _PLAIN.fullmatch(name) else json.dumps(name, ensure_ascii=False)
+    return str(path) if elsewhere else _relative(os.path.relpath(path, base))

@@ -143,6 +143,31 @@ def test_what_is_left_to_fill_in_is_valid_once_it_is(
     assert (list(read.workload), read.nodes["here"].instances["digits", "a"]) == (["digits"], 1)
 
 
+def test_a_class_of_one_s_own_is_a_model_too(put: Put, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = put("digits/a/model.onnx", "digits/b/1/model.onnx")
+    (folder / "digits" / "b" / "2").mkdir()
+    code = folder / "digits" / "b" / "2" / "model.py"
+    code.write_text("class Model:\n    def predict(self, inputs):\n        return inputs\n")
+    (code.parent / "__pycache__").mkdir()
+    monkeypatch.chdir(folder.parent)
+    deployment = load("models")
+    assert deployment.source.remarks == []
+    python = deployment.tasks["digits"].variants["b"].python
+    assert python is not None
+    assert (python.target.path, python.target.name) == (code, "Model")
+    text = written(deployment.tasks, (), Path("models"), Path("d.yaml"))
+    assert '        python: "models/digits/b/2/model.py:Model"\n' in text
+    Path("d.yaml").write_text(text)
+    assert load("d.yaml").tasks["digits"].variants["b"].python == python
+    (code.parent / "model.onnx").touch()
+    assert refusal(folder) == (
+        f"{folder}: {code.parent} holds model.onnx and model.py: keep the one or the other"
+    )
+    (code.parent / "model.onnx").unlink()
+    code.write_text("class Other:\n    pass\n")
+    assert refusal(folder).endswith("models/digits/b/2/model.py has no Model; it has Other")
+
+
 def test_models_are_named_by_a_folder_with_a_colon(put: Put, tmp_path: Path) -> None:
     folder = put("digits/a/model.onnx").rename(tmp_path / "s3:models v1")
     deployment = load(folder)
