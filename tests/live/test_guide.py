@@ -116,5 +116,5 @@ def test_the_guide_to_serving_ones_own_models(reader: Reader, root: Path) -> Non
         command, _, said = content.removeprefix("$ ").partition("\n")
         assert like(reader.do(command, said)) == like(reader.ported(said)), command
         run += 1
-    assert written == ["export.py", "parts.yaml", "ask.py"]
-    assert run == 9
+    assert written == ["export.py", "parts.yaml", "ask.py", "own.py", "own.yaml"]
+    assert run == 10
