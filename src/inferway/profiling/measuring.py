@@ -42,6 +42,7 @@ from inferway.profiling.confidence import (
     offers_probabilities,
 )
 from inferway.profiling.data import DataError, Halves, LabeledData
+from inferway.profiling.described import signature_by_data
 from inferway.profiling.function import FILE_FUNCTION, FunctionError, UserFunction
 from inferway.profiling.intervals import macro_f1, mean_score
 from inferway.profiling.memory import MemoryUse, memory_of
@@ -188,6 +189,8 @@ class _Measuring:
         self.signature = self._signature()
         self._progress("reading the data", 0.0)
         self.data = labeled.read(path, self.signature, group=options.group)
+        if self.signature is None:
+            self.signature = self._found_signature()
         try:
             self.halves: Halves = labeled.halves(self.data, options.seed)
         except DataError as error:
@@ -279,6 +282,14 @@ class _Measuring:
             ):
                 return runtime.signature
         return None
+
+    def _found_signature(self) -> Signature:
+        """Find what the task takes and gives with the data, where no variant says it."""
+        name, python = next(
+            (name, one.python) for name, one in self.variants.items() if one.python is not None
+        )
+        with self._saying(name):
+            return signature_by_data(python, self.data.inputs)
 
     @contextmanager
     def _runtimes(

@@ -6,25 +6,18 @@ Processes that the variant starts count as well.
 
 from __future__ import annotations
 
-import json
-import os
-import pickle
-import subprocess
-import sys
 from contextlib import closing, suppress
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
 from inferway.deployment import Variant
 from inferway.deployment.runtimes import blocking_runtime_of
+from inferway.profiling.apart import done_apart
 from inferway.protocol import Signature
 from inferway.runtime.growth import begin_peak, give_back, marked_bytes, peak_bytes
 
 Arrays = dict[str, NDArray[Any]]
-
-_PATIENCE_S: Final = 600.0
-_PROGRAM: Final = "from inferway.profiling.memory import answer; answer()"
 
 
 class MemoryUse(NamedTuple):
@@ -59,31 +52,17 @@ def memory_of(variant: Variant, signature: Signature | None, inputs: Arrays) -> 
     ValueError
         Where it does not run there, with the reason.
     """
-    # Our own objects, between our own processes.
-    asked = pickle.dumps((variant, signature, inputs))
-    command = [sys.executable, "-c", _PROGRAM]
     try:
-        done = subprocess.run(
-            command, input=asked, capture_output=True, timeout=_PATIENCE_S, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
+        return MemoryUse(*done_apart(__name__, (variant, signature, inputs)))
+    except ValueError as error:
         raise ValueError(f"its memory could not be measured: {error}") from error
-    try:
-        return MemoryUse(*json.loads(done.stdout))
-    except (ValueError, TypeError):
-        said = done.stderr.decode(errors="replace").strip().splitlines()
-        why = said[-1] if said else f"the process ended with {done.returncode}"
-        raise ValueError(f"its memory could not be measured: {why}") from None
 
 
-def answer() -> None:
-    """Measure what standard input asks for, and print it."""
+def answer(asked: tuple[Variant, Signature | None, Arrays]) -> tuple[int, int]:
+    """Measure here, in bytes: loaded, and at its highest."""
     from inferway.runtime.artifact import newest_opset
 
-    # What a model prints belongs to nobody here.
-    told = os.fdopen(os.dup(sys.stdout.fileno()), "w")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    variant, signature, inputs = pickle.load(sys.stdin.buffer)
+    variant, signature, inputs = asked
     if variant.model is not None:
         import onnxruntime  # noqa: F401 - the library itself is no part of an instance
 
@@ -95,8 +74,7 @@ def answer() -> None:
         loaded = _resident() - before + sum(_resident(child) for child in _children())
         runtime.run(inputs)
         peak = peak_bytes() - before + sum(_highest(child) for child in _children())
-    told.write(json.dumps([max(0, loaded), max(0, loaded, peak)]))
-    told.close()
+    return max(0, loaded), max(0, loaded, peak)
 
 
 def _children() -> list[int]:

@@ -241,7 +241,7 @@ def main(arguments: Sequence[str]) -> None:
     if hello is None:
         return
     try:
-        model = _made(hello["file"], hello["class"])
+        model = made(hello["file"], hello["class"])
         declared = {side: _declared(model, side) for side in ("inputs", "outputs")}
         predict = getattr(model, "predict", None)
         if not callable(predict):
@@ -338,7 +338,7 @@ def _checked(
     return found
 
 
-def _made(file: str, name: str) -> Any:
+def made(file: str, name: str) -> Any:
     """Import a class's file, whose folder is first where modules are looked for, and make one."""
     folder, base = os.path.split(file)
     stem = base.removesuffix(".py")
