@@ -39,9 +39,9 @@ def done_apart(
     ValueError
         With the last thing that it said, where it fails.
     """
-    program = (
-        f"from inferway.profiling.apart import serve; from {module} import answer; serve(answer)"
-    )
+    names = f"from inferway.profiling.apart import serve; from {module} import answer"
+    # Without the working folder: a file there may be called as one of ours, or of Python's.
+    command = [sys.executable, "-P", "-c", f"{names}; serve(answer)"]
     try:
         done = subprocess.run(
             command,
