@@ -43,6 +43,9 @@ class Agreement:
     ties
         Rows with another label whose two best scores are equal within the tolerance; these count
         as equal.
+    rounded
+        Rows that the source itself answers otherwise in float64: with another label where it gives
+        one, else with a number beyond the tolerance.
     """
 
     rows: int
@@ -53,6 +56,7 @@ class Agreement:
     differing: int
     labels: int
     ties: int
+    rounded: int
 
     def __str__(self) -> str:
         found = f"largest difference {self.difference:.2g}" if self.output else "all equal"
@@ -95,7 +99,7 @@ def compare(
     """
     rows = len(next(iter(inputs.values())))
     worst, row, output = 0.0, 0, ""
-    differing = labels = ties = 0
+    differing = labels = ties = rounded = 0
     sizes: set[int] = set()
     for start in range(0, rows, LARGEST):
         part = {name: array[start : start + LARGEST] for name, array in inputs.items()}
@@ -122,9 +126,10 @@ def compare(
         ties += int(tied.sum())
         labels += int(other.sum())
         differing += int((beyond | other).sum())
+        rounded += _rounded(model, part, own, tolerance)
         progress(min(1.0, (start + LARGEST) / rows))
     batches = tuple(sorted(sizes))
-    return Agreement(rows, batches, worst, row, output, differing, labels, ties)
+    return Agreement(rows, batches, worst, row, output, differing, labels, ties, rounded)
 
 
 def _answers(
@@ -138,11 +143,15 @@ def _answers(
         sizes.add(end - start)
         answer = runtime.run({name: array[start:end] for name, array in inputs.items()})
         parts.append(list(answer.values()))
-        for name, array in answer.items():
-            if not np.ndim(array) or len(array) != end - start:
+        for one in runtime.signature.outputs:
+            shape = np.shape(answer[one.name])
+            declared = (end - start, *one.shape[1:])
+            if len(shape) != len(declared) or any(
+                axis not in (-1, length) for axis, length in zip(declared, shape, strict=True)
+            ):
                 raise DisagreementError(
-                    f"output {name!r} of the exported model has the shape {list(np.shape(array))} "
-                    f"for a batch of {end - start}: it does not follow the batch"
+                    f"output {one} of the exported model has the shape {list(shape)} for a batch "
+                    f"of {end - start}"
                 )
     try:
         return [np.concatenate(column) for column in zip(*parts, strict=True)], sizes
@@ -194,6 +203,17 @@ def _distance(theirs: NDArray[Any], ours: NDArray[Any]) -> NDArray[np.float64]:
         same, 0.0, np.nan_to_num(apart, nan=np.inf, posinf=np.inf)
     ).max(axis=1, initial=0.0)
     return largest
+
+
+def _rounded(model: SourceModel, inputs: Arrays, own: list[NDArray[Any]], tolerance: float) -> int:
+    """Count rows that the source answers otherwise in float64."""
+    wide = model.in_float64(inputs)
+    if wide is None:
+        return 0
+    numbers, other = _differences(model.outputs, own, wide)
+    if len(numbers) < len(own):
+        return int(other.sum())
+    return int(np.any([one > tolerance for one in numbers.values()], axis=0).sum())
 
 
 def _tied(model: SourceModel, own: list[NDArray[Any]], tolerance: float) -> NDArray[np.bool_]:

@@ -78,6 +78,7 @@ class Exported:
             [
                 f"# {self.source}, opset {self.opset}, {self.size_bytes:,} bytes",
                 f"# compared on {compared}, in batches of {batches}: {self.agreement}",
+                *self._rounded(),
                 *(f"# input {one}" for one in self.signature.inputs),
                 *(f"# output {one}" for one in self.signature.outputs),
                 "variants:",
@@ -87,6 +88,11 @@ class Exported:
                 "",
             ]
         )
+
+    def _rounded(self) -> list[str]:
+        share = self.agreement.rounded / self.agreement.rows
+        said = f"# the model itself answers {share:.2%} of them otherwise in float64, as which it "
+        return [f"{said}takes inputs of FP64"] if share else []
 
     def __str__(self) -> str:
         return self.yaml
@@ -111,6 +117,7 @@ class Exported:
                 "differing": found.differing,
                 "labels": found.labels,
                 "ties": found.ties,
+                "rounded": found.rounded,
             },
             "yaml": self.yaml,
         }
@@ -195,16 +202,14 @@ def export(
     with TemporaryDirectory(prefix="inferway-export-") as folder:
         trial = Path(folder, "model.onnx")
         try:
-            _settle(converted, model, asked, trial)
-            content = _written(converted, trial)
-            runtime = OnnxRuntime(trial)
-            _warm_up(runtime, model)
+            runtime = _opened(converted, asked, trial)
+            _warm_up(runtime)
         except ArtifactError as error:
             raise ExportError(f"{model.kind}: {str(error).removeprefix(f'{trial}: ')}") from None
         agreement = compare(
             model, runtime, asked, tolerance, lambda done: progress("comparing", 0.3 + 0.7 * done)
         )
-        signature = runtime.signature
+        content, signature = trial.read_bytes(), runtime.signature
         runtime.close()
     _check_agreement(agreement, tolerance, differing, data)
     write_whole(out, content)
@@ -277,56 +282,61 @@ def _anonymize(model: onnx.ModelProto) -> None:
             node.doc_string = ""
 
 
-def _settle(model: onnx.ModelProto, source: SourceModel, asked: Arrays, trial: Path) -> None:
-    """Declare outputs as they come out, where a converter has declared them otherwise.
+def _opened(model: onnx.ModelProto, asked: Arrays, trial: Path) -> OnnxRuntime:
+    """Load a model as the server does, its outputs declared as they come out.
 
-    The first axis is the batch where it follows the number of rows; whatever else is wrong the
-    comparison finds.
+    Converters declare some otherwise: the scores of two classes as one column, and what trees of
+    float64 answer as float64.
     """
-    import onnxruntime
+    from onnx import TensorProto
 
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    trial.write_bytes(_serialized(model))
     try:
-        session = onnxruntime.InferenceSession(trial, options, providers=["CPUExecutionProvider"])
-        texts = {one.name for one in source.inputs if one.datatype == "BYTES"}
-        count = min(3, len(next(iter(asked.values()))))
-        answers = session.run(
-            None,
-            {
-                name: array[:count].astype(str).astype(object) if name in texts else array[:count]
-                for name, array in asked.items()
-            },
-        )
-    except Exception:  # which the server's own check will say
-        return
-    for value, answer in zip(model.graph.output, answers, strict=True):
-        shape = value.type.tensor_type.shape
-        if not isinstance(answer, np.ndarray) or not answer.ndim or len(answer) != count:
-            continue
-        if len(shape.dim) != answer.ndim:
-            del shape.dim[:]
-            for length in answer.shape:
-                shape.dim.add().dim_value = length
-        shape.dim[0].dim_param = "batch"
-        for axis, length in zip(shape.dim[1:], answer.shape[1:], strict=True):
-            if not axis.HasField("dim_param") or source.scores is not None:
+        runtime = _loaded(model, trial)
+    except ArtifactError:
+        doubles = [
+            value.type.tensor_type
+            for value in model.graph.output
+            if value.type.tensor_type.elem_type == TensorProto.DOUBLE
+        ]
+        if not doubles:
+            raise
+        for one in doubles:
+            one.elem_type = TensorProto.FLOAT
+        runtime = _loaded(model, trial)
+    rows = {name: array[:3] for name, array in asked.items()}
+    answer = _asked(runtime, rows)
+    for value, array in zip(model.graph.output, answer.values(), strict=True):
+        axes = value.type.tensor_type.shape.dim
+        if len(axes) != array.ndim or len(array) != len(next(iter(rows.values()))):
+            continue  # which the comparison will say
+        axes[0].dim_param = "batch"
+        for axis, length in zip(axes[1:], array.shape[1:], strict=True):
+            if axis.HasField("dim_value"):
                 axis.dim_value = length
+    return _loaded(model, trial)
 
 
-def _warm_up(runtime: OnnxRuntime, source: SourceModel) -> None:
+def _loaded(model: onnx.ModelProto, trial: Path) -> OnnxRuntime:
+    trial.write_bytes(_serialized(model))
+    return OnnxRuntime(trial)
+
+
+def _asked(runtime: OnnxRuntime, inputs: Arrays) -> Arrays:
+    try:
+        return runtime.run(inputs)
+    except Exception as error:  # its error types are not public
+        raise ExportError(f"the exported model fails: {first_line(error)}") from error
+
+
+def _warm_up(runtime: OnnxRuntime) -> None:
     """Ask zeros and empty texts, as a server does before it takes requests."""
     inputs = runtime.signature.inputs
     if any(-1 in one.shape[1:] for one in inputs):
         return  # of which no length need make sense
     try:
-        runtime.run(zeros(inputs))
-    except Exception as error:  # its error types are not public
-        raise ExportError(
-            f"{source.kind}: the exported model fails on zeros, with which a server begins: "
-            f"{first_line(error)}"
-        ) from error
+        _asked(runtime, zeros(inputs))
+    except ExportError as error:
+        raise ExportError(f"{error}; asked were zeros, with which a server begins") from error
 
 
 def _serialized(model: onnx.ModelProto) -> bytes:
@@ -336,12 +346,6 @@ def _serialized(model: onnx.ModelProto) -> bytes:
         raise ExportError(
             "the model is larger than 2 GiB, which no ONNX file is that has its weights inside"
         ) from error
-    return content
-
-
-def _written(model: onnx.ModelProto, trial: Path) -> bytes:
-    content = _serialized(model)
-    trial.write_bytes(content)
     return content
 
 

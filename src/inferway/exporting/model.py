@@ -43,6 +43,9 @@ class SourceModel(Protocol):
     def answer(self, inputs: Arrays) -> list[NDArray[Any]]:
         """Answer rows by the framework itself: one array per output."""
 
+    def in_float64(self, inputs: Arrays) -> list[NDArray[Any]] | None:
+        """Answer rows of FP32 in float64; None where the framework computes as it is asked."""
+
     def convert(self, opset: int | None) -> onnx.ModelProto:
         """Convert the model; ExportError where the framework's converter cannot."""
 

@@ -89,6 +89,10 @@ class TorchModel:
         """Answer rows by PyTorch."""
         return [one.numpy() for one in _flat(self._run(inputs))]
 
+    def in_float64(self, inputs: Arrays) -> list[NDArray[Any]] | None:
+        """Nothing: a module computes in the type of its weights."""
+        return None
+
     def convert(self, opset: int | None) -> onnx.ModelProto:
         """Convert it by PyTorch's exporter, all weights inside.
 

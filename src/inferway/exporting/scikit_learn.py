@@ -105,16 +105,18 @@ class ScikitModel:
                 return self._answers(self._rows(inputs))
             except ValueError:
                 # Some estimators, KMeans for one, take no other type than they were fitted on.
-                wide = {
-                    name: array.astype(np.float64) if array.dtype == np.float32 else array
-                    for name, array in inputs.items()
-                }
-                return self._answers(self._rows(wide))
+                return self._answers(self._rows(_widened(inputs)))
         except Exception as error:
             takes = ", ".join(map(str, self.inputs))
             raise ExportError(
                 f"{self.kind} fails on rows of {takes}: {first_line(error)}"
             ) from error
+
+    def in_float64(self, inputs: Arrays) -> list[NDArray[Any]] | None:
+        """Answer rows as scikit-learn does that was fitted on float64; None where none is FP32."""
+        if all(one.datatype != "FP32" for one in self.inputs):
+            return None
+        return self._answers(self._rows(_widened(inputs)))
 
     def convert(self, opset: int | None) -> onnx.ModelProto:
         """Convert it by skl2onnx, probabilities as one tensor.
@@ -132,6 +134,8 @@ class ScikitModel:
         model, last = self._converted, _last(self._converted)
         if len(self.inputs) == 1 and self.features:
             model = _positional(model, self.features)
+        if any(one.datatype == "FP64" for one in self.inputs):
+            model = _narrowing(model)
         options: dict[Any, dict[str, Any]] = {StandardScaler: {"div": "div"}}
         if is_classifier(last):
             options[id(last)] = {"zipmap": False}
@@ -332,11 +336,38 @@ def _positional(model: Any, features: list[str]) -> Any:
     return copied
 
 
+def _narrowing(model: Any) -> Any:
+    """Copy a pipeline so that its trees get float32, as scikit-learn gives them.
+
+    The converter's trees of float64 split otherwise.
+    """
+    last = _last(model)
+    trees = np.ravel(np.asarray(getattr(last, "estimators_", [last]), np.object_))
+    if not hasattr(model, "steps") or model.steps[-1][1] is not last:
+        return model
+    if not all(hasattr(one, "tree_") for one in trees):
+        return model
+    from skl2onnx.sklapi import CastTransformer
+
+    copied = copy.copy(model)
+    *before, (name, step) = model.steps
+    cast = CastTransformer(dtype=np.float32).fit(np.zeros((1, last.n_features_in_)))
+    copied.steps = [*before, ("float32", cast), (name, step)]
+    return copied
+
+
 def _datatype(values: list[Any] | None) -> str:
     if values is None:
         return "FP32"
     kind = np.asarray(values).dtype.kind
     return {"f": "FP32", "i": "INT64", "u": "INT64", "b": "BOOL"}.get(kind, "BYTES")
+
+
+def _widened(inputs: Arrays) -> Arrays:
+    return {
+        name: array.astype(np.float64) if array.dtype == np.float32 else array
+        for name, array in inputs.items()
+    }
 
 
 def _decoded(array: NDArray[Any]) -> NDArray[Any]:

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 from sklearn.cluster import KMeans
 from sklearn.compose import make_column_transformer
+from sklearn.datasets import load_digits
 from sklearn.ensemble import (
     GradientBoostingClassifier,
     GradientBoostingRegressor,
@@ -145,6 +146,52 @@ def test_columns_of_several_types_are_an_input_each(
         }
     )
     np.testing.assert_array_equal(answer["label"], model.predict(columns))
+
+
+def test_a_category_that_the_model_does_not_know_counts_as_none(
+    people: pd.DataFrame, out: Path
+) -> None:
+    model = make_pipeline(OneHotEncoder(), LogisticRegression())
+    export(model.fit(people[["city"]], people.label), out)
+    answer = OnnxRuntime(out).run({"city": np.array([[b"Lima"], [b""], [b"Paris"]], np.object_)})
+    assert answer["label"][0] == model.predict(people.loc[people.city == "Lima", ["city"]])[0]
+    np.testing.assert_array_equal(answer["probabilities"][1], answer["probabilities"][2])
+
+
+def test_the_model_s_own_rounding_is_told_and_fp64_keeps_it(out: Path, tmp_path: Path) -> None:
+    # Whole numbers: a row may stand half-way between two of the training, where trees split.
+    rows, digits = load_digits(return_X_y=True)
+    forest = RandomForestClassifier(10, random_state=1)
+    model = make_pipeline(StandardScaler(), forest).fit(rows[::2], digits[::2])
+    np.savez(tmp_path / "t.npz", input=rows[1::2], labels=digits[1::2])
+    narrow = export(model, out, data=tmp_path / "t.npz")
+    held = rows[1::2]
+    differ = int((model.predict(held) != model.predict(held.astype(np.float32))).sum())
+    assert narrow.agreement.rounded == differ > 0
+    share = f"{differ / len(held):.2%}"
+    assert f"# the model itself answers {share} of them otherwise in float64" in narrow.yaml
+    wide = export(model, out, data=tmp_path / "t.npz", inputs=["input=FP64[64]"])
+    assert (wide.agreement.rounded, wide.agreement.differing) == (0, 0)
+    np.testing.assert_array_equal(
+        OnnxRuntime(out).run({"input": held})["label"], model.predict(held)
+    )
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        RandomForestClassifier(5, random_state=1),
+        GradientBoostingClassifier(n_estimators=3, random_state=1),
+        make_pipeline(StandardScaler(), GradientBoostingClassifier(n_estimators=3)),
+    ],
+    ids=lambda model: type(model).__name__,
+)
+def test_trees_take_fp64(model: Any, flowers: Any, out: Path, shapes_of: Any) -> None:
+    exported = export(model.fit(flowers.rows, flowers.kinds), out, inputs=["x=FP64[4]"])
+    answer = OnnxRuntime(out).run({"x": flowers.rows})
+    declared = {one.name: one.dtype for one in exported.signature.outputs}
+    assert {name: array.dtype for name, array in answer.items()} == declared
+    np.testing.assert_array_equal(answer["label"], model.predict(flowers.rows))
 
 
 def test_numeric_columns_by_name_are_one_row_in_their_order(
