@@ -150,6 +150,8 @@ class _Folder:
                 if one.name.startswith(".") or one.name in _KNOWN:
                     continue
                 if one.is_dir():
+                    if not one.name.isprintable():
+                        raise _RefusedError(one, "has a name that cannot be written: rename it")
                     found.append(one)
                 elif one.name not in _FILES or folder == self._path:
                     self._left.append(one)
@@ -181,8 +183,8 @@ def _unreadable(path: Path, error: OSError) -> _RefusedError:
 
 
 def _shown(path: Path) -> str:
-    """Write a path whose name may be no text."""
-    return str(path).encode("utf-8", "backslashreplace").decode()
+    """Write a path whose name may be no text, or hold what moves a terminal's cursor."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(path))
 
 
 def _relative(path: str) -> str:

@@ -74,7 +74,7 @@ class Resolution:
         """Read the profile beside the file; nothing where there is none."""
         source = self._source
         try:
-            known = read_profile(source.path) if source.top and source.profiled else None
+            known = read_profile(source.path) if source.profiled else None
         except ProfileError as error:
             self._note((), str(error))
             known = None

@@ -67,7 +67,7 @@ class Source:
     remarks
         What else is to be told to whoever named the file.
     profiled
-        Whether the profile beside the file, if any, fills in what the file leaves out.
+        Whether the profile beside the file or folder, if any, fills in what it leaves out.
     """
 
     path: Path
@@ -120,7 +120,7 @@ def given(data: Mapping[str, Any]) -> Source:
     DeploymentError
         If a key is no word, or a value is nothing that a file could say.
     """
-    return Source(Path("deployment"), _plain(data, ()), top=0)
+    return Source(Path("deployment"), _plain(data, ()), top=0, profiled=False)
 
 
 def _plain(value: Any, place: Place) -> Any:

@@ -105,7 +105,7 @@ def _of_file(deployment: Deployment) -> Iterator[Iterable[Found]]:
 
 def _of_profile(deployment: Deployment) -> Iterator[Found]:
     """Say what of the file's profile is not used."""
-    known = read_profile(deployment.path) if deployment.source.top else None
+    known = read_profile(deployment.path) if deployment.source.profiled else None
     if known is None:
         return
     for name, measured in known.tasks.items():

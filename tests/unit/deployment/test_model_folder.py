@@ -10,6 +10,16 @@ import pytest
 
 from inferway.deployment import Deployment, DeploymentError, check, load
 from inferway.deployment.model_folder import written
+from inferway.deployment.models import signature_of
+from inferway.deployment.profile import (
+    DeploymentProfile,
+    ProfiledAccuracy,
+    ProfiledData,
+    ProfiledSignature,
+    TaskProfile,
+    VariantProfile,
+    write_profile,
+)
 
 Put = Callable[..., Path]
 
@@ -177,6 +187,33 @@ def test_models_are_named_by_a_folder_with_a_colon(put: Put, tmp_path: Path) -> 
     assert files_like(load(file)) == files_like(deployment)
 
 
+def test_a_profile_beside_the_folder_says_what_it_leaves_out(put: Put) -> None:
+    folder = put("digits/a/model.onnx", "digits/b/model.onnx")
+    variants = load(folder).tasks["digits"].variants
+    data = ProfiledData("sha256:0", 2, None, 1, 1, 1, "class")
+    measured = {
+        name: VariantProfile(
+            one.identity,
+            one.size_bytes,
+            ProfiledSignature.of(signature_of(one.model)),
+            ProfiledAccuracy(accuracy, (0.0, 1.0), 1, "class"),
+        )
+        for (name, one), accuracy in zip(variants.items(), (0.75, 0.5), strict=True)
+        if one.model is not None
+    }
+    profile = DeploymentProfile(tasks={"digits": TaskProfile(data, measured)})
+    assert write_profile(folder, profile) == folder.with_name("models.profile.json")
+    deployment = load(folder)
+    assert [one.accuracy for one in deployment.tasks["digits"].variants.values()] == [0.75, 0.5]
+    assert "no-accuracy" not in {one.kind for one in check(deployment)}
+    put("digits/b/model.onnx", outputs=3)
+    (folder / "digits" / "c").mkdir()
+    (folder / "digits" / "a" / "model.onnx").rename(folder / "digits" / "c" / "model.onnx")
+    (folder / "digits" / "a").rmdir()
+    found = load(folder).tasks["digits"].variants
+    assert {name: one.graded for name, one in found.items()} == {"b": True, "c": False}
+
+
 def test_links_within_the_folder_are_followed(put: Put) -> None:
     folder = put("digits/a/1/model.onnx")
     (folder / "digits" / "latest").symlink_to("a")
@@ -266,6 +303,15 @@ def test_a_folder_whose_name_is_none_is_refused(put: Put, path: str, field: str)
     assert refusal(folder) == (
         f'{folder}: {field}: "{name}" cannot be a name; use letters, digits, dots, dashes and '
         "underscores"
+    )
+
+
+@pytest.mark.parametrize(("name", "shown"), [(b"\xff", r"\udcff"), (b"a\x1b[2J", r"a\x1b[2J")])
+def test_a_name_that_cannot_be_written_is_refused(put: Put, name: bytes, shown: str) -> None:
+    folder = put("digits/a/model.onnx")
+    (folder / "digits").rename(folder / os.fsdecode(name))
+    assert refusal(folder) == (
+        f"{folder}: {folder}/{shown} has a name that cannot be written: rename it"
     )
 
 
