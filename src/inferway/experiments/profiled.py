@@ -94,9 +94,11 @@ class Profiled(Shown):
         data = self.measured.data
         rows = [[name, *_worth(one)] for name, one in self.variants.items()]
         groups = "" if data.groups is None else f" in {data.groups:,} groups"
+        sure = any(one.confidence is not None for one in self.variants.values())
+        other = f"; confidence calibrated on the other {data.bins_rows:,}" if sure else ""
         caption = (
             f"By {data.score} on {data.accuracy_rows:,} of {data.rows:,} rows{groups}, with 95 % "
-            f"intervals; confidence calibrated on the other {data.bins_rows:,}. MiB."
+            f"intervals{other}. MiB."
         )
         columns = ["variant", "accuracy [95 %]", "confidence", "ECE", "file", "memory", "peak"]
         laid: list[Laid] = [

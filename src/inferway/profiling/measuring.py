@@ -46,7 +46,7 @@ from inferway.profiling.described import signature_by_data
 from inferway.profiling.function import FILE_FUNCTION, FunctionError, UserFunction
 from inferway.profiling.intervals import macro_f1, mean_score
 from inferway.profiling.memory import MemoryUse, memory_of
-from inferway.profiling.score import DEFAULT, Score, ScoreError, score_of
+from inferway.profiling.score import DEFAULT, EXACT_MATCH, Score, ScoreError, score_of
 from inferway.profiling.timing import ROUND_S, ROUNDS, Run, Timed, bearable, service_times
 from inferway.protocol import Signature
 from inferway.runtime import Runtime, UnsaidSignatureError
@@ -165,8 +165,7 @@ def measured_task(
             keep(new)
         return new
 
-    before = None if options.again else whole.tasks.get(name)
-    done = work.answered(score, before, kept)
+    done = work.answered(score, whole.tasks.get(name), kept)
     return kept(work.timed(done, kept))
 
 
@@ -207,7 +206,7 @@ class _Measuring:
         # Times are still true of a model whose data are others.
         old = {} if before is None else dict(before.variants)
         old = {name: one for name, one in old.items() if self.identities.get(name) == one.model}
-        if before is not None and before.data == described:
+        if before is not None and before.data == described and not self.options.again:
             whole = [name for name, one in old.items() if self._is_answered(name, one)]
             if set(whole) == self.variants.keys() == before.variants.keys():
                 return before
@@ -354,7 +353,8 @@ class _Measuring:
             if score.classes is not None:
                 classes = score.classes(outputs, self.data.labels)
             kind = variant.confidence
-            if kind is None and offers_probabilities(outputs, self.options.output):
+            by_class = score.digest is None and score.name != EXACT_MATCH
+            if kind is None and by_class and offers_probabilities(outputs, self.options.output):
                 kind = PROBABILITY
             sure = None
             if kind is not None:

@@ -17,8 +17,9 @@ from inferway.spelling import closest
 Arrays = dict[str, NDArray[Any]]
 Rows = NDArray[np.float64]
 
-NAMES: Final = ("class", "top-5", "f1", "exact-match")
 DEFAULT: Final = "class"
+EXACT_MATCH: Final = "exact-match"
+NAMES: Final = (DEFAULT, "top-5", "f1", EXACT_MATCH)
 
 _TOP: Final = re.compile(r"top-([1-9][0-9]*)")
 
@@ -124,7 +125,7 @@ def score_of(name: str, *, output: str | None = None, folder: Path | None = None
 
     if name in ("class", "f1"):
         return Score(name, right_class, classes if name == "f1" else None)
-    if name == "exact-match":
+    if name == EXACT_MATCH:
         return Score(name, lambda outputs, labels: _exact(outputs, labels, output))
     if top := _TOP.fullmatch(name):
         most = int(top[1])

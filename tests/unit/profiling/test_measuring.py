@@ -220,6 +220,30 @@ def test_other_settings_are_other_answers(
         profiled(kept, **change)
 
 
+def test_measuring_again_keeps_what_other_machines_have_measured(kept: Path) -> None:
+    def elsewhere(content: Any) -> None:
+        content["machines"]["f" * 16] = {"processor": "Abacus 3"}
+        for one in content["tasks"]["digits"]["variants"].values():
+            one["machines"]["f" * 16] = one["machines"][machine_hash()]
+
+    changed(kept, elsewhere)
+    before = read_profile(kept)
+    assert before is not None
+    found = profiled(kept, again=True)
+    old, new = before.tasks["digits"].variants["tiny"], found.variants["tiny"]
+    assert new.machines["f" * 16] == old.machines["f" * 16]
+    assert new.machines[machine_hash()] != old.machines[machine_hash()]
+
+
+def test_answers_that_are_no_classes_have_no_confidence_unasked(own: Path) -> None:
+    (own.parent / "mine.py").write_text("def near(outputs, labels):\n    return labels * 0.1\n")
+    own.write_text(own.read_text().replace(", confidence: margin", ""))
+    found = profiled(own, write=False, score=f"{own.parent}/mine.py:near")
+    assert found.variants["small"].confidence is None
+    assert found.measured.pairs == ()
+    assert "confidence calibrated" not in str(found)
+
+
 def test_other_data_keep_the_times(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def run(*_: Any, **__: Any) -> None:
         raise AssertionError("measured again")
