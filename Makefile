@@ -23,7 +23,7 @@ COVERAGE := 90
 SHARED := --numprocesses=3 --dist
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-live test-slow test-all coverage lint format wheel constraints notebook clean
+.PHONY: help demo test test-live test-browser test-slow test-all coverage lint format wheel constraints notebook clean
 # Half an environment is worse than none.
 .DELETE_ON_ERROR:
 
@@ -51,6 +51,11 @@ test-slow: $(call STAMP,test) $(call STAMP,learn) ## Run the slow tests, and tho
 		--ignore=tests/live $(PYTEST_ARGS)
 	$(PY) -m pytest $(SHARED)=worksteal -m slow --ignore=tests/live $(PYTEST_ARGS)
 	$(PY) -m pytest -m slow tests/live $(PYTEST_ARGS)
+
+test-browser: $(call STAMP,test) $(call STAMP,browser) ## Run the tests of the page in Chromium, which it installs on Debian
+	@command -v chromium >/dev/null || DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium \
+		|| { echo "The tests of the page need Chromium: install it, or set CHROMIUM=/path/to/it" >&2; exit 1; }
+	$(PY) -m pytest -q tests/browser
 
 lint: $(call STAMP,lint) ## Check style (ruff) and types (mypy)
 	$(PY) -m ruff check
@@ -103,6 +108,9 @@ $(call STAMP,test): $(VENV)/.made
 
 $(call STAMP,lint): $(VENV)/.made
 	$(call install,.[lint])
+
+$(call STAMP,browser): $(VENV)/.made
+	$(call install,.[browser])
 
 $(call STAMP,learn): $(VENV)/.made
 	$(call install,.[learn])

@@ -17,6 +17,7 @@ import typer.main
 
 from inferway.cli import (
     clients,
+    dashboard,
     export,
     files,
     profile,
@@ -56,10 +57,10 @@ def options(
 
 
 _COMMANDS = (
-    study.demo, serve.serve, up.up, serve.node, clients.apply, clients.drive, files.bound,
-    files.check, profile.profile, files.init, files.compile_, export.export, simulate.simulate,
-    files.place,
-    files.plan, train.train, simulate.replay, files.schema, up.certs, clients.conformance,
+    study.demo, serve.serve, up.up, serve.node, dashboard.dashboard, clients.apply, clients.drive,
+    files.bound, files.check, profile.profile, files.init, files.compile_, export.export,
+    simulate.simulate, files.place, files.plan, train.train, simulate.replay, files.schema,
+    up.certs, clients.conformance,
 )  # fmt: skip
 for command in _COMMANDS:
     app.command(command.__name__.rstrip("_"))(command)

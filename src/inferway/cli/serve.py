@@ -6,13 +6,14 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from functools import partial
 from importlib.util import find_spec
 from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
+from inferway.cli import dashboard as page
 from inferway.cli import options, terminal
 from inferway.cli.terminal import FAILED, CommandError, says
 from inferway.extras import installing
@@ -108,6 +109,9 @@ def serve(
         bool, says("Neither recall nor keep measured service times.", "--forget")
     ] = False,
     log_level: Log = "info",
+    dashboard: page.Dashboard = False,
+    dashboard_host: page.DashboardHost = page.HOST,
+    dashboard_port: page.DashboardPort = page.PORT,
     json: terminal.Json = False,
 ) -> None:
     """Serve the file's tasks until Ctrl-C or SIGTERM; then finish what is in flight and go.
@@ -121,6 +125,7 @@ def serve(
     from inferway.live.grpc import GRPC_PORT
     from inferway.live.security.keys import keys_from
     from inferway.live.server import check_admin
+    from inferway.protocol.address import joined
 
     _outlive_hangup()
     for folder in (one for one in apply_from or () if not one.is_dir()):
@@ -132,7 +137,12 @@ def serve(
         grpc_port = GRPC_PORT if http_port else 0
     listeners = (("http", host, http_port), ("grpc", host, grpc_port))
     for (one, at, port), (other, there, taken) in combinations(
-        (*listeners, ("admin", admin_host, admin_port)), 2
+        (
+            *listeners,
+            ("admin", admin_host, admin_port),
+            ("dashboard", dashboard_host, dashboard_port if dashboard else None),
+        ),
+        2,
     ):
         # 0 and None are no ports.
         if port and port == taken and (at == there or {at, there} & _EVERYWHERE):
@@ -144,13 +154,24 @@ def serve(
         _check_grpc(grpc_port)
         check_host("http", host, http_port)
         check_host("admin", admin_host, admin_port)
+    if dashboard and tls_cert and admin_host not in _HERE:
+        raise CommandError(
+            f"--dashboard reads an admin listener of this machine alone, not at {admin_host} with "
+            "TLS: start `inferway dashboard URL --ca FILE.pem` beside it"
+        )
+    beside = page.PageBeside(dashboard_host, dashboard_port, keys) if dashboard else None
 
     @terminal.unheard()
     def say(server: Server) -> None:
+        if beside is not None:
+            reached = "127.0.0.1" if admin_host in _EVERYWHERE else admin_host
+            beside.start([f"http://{joined(reached, server.admin_port)}"])
+            server.dashboard = beside.url
         if json:
             names = ("http_port", "grpc_port", "admin_port")
             ports = {name: getattr(server, name) for name in names}
-            terminal.document({"schema": 1, **ports, "ready": True}, indent=None)
+            shown_at = {} if beside is None else {"dashboard": beside.url}
+            terminal.document({"schema": 1, **ports, **shown_at, "ready": True}, indent=None)
             return
         scheme = "https" if tls_cert else "http"
         print(f"serving {', '.join(deployment.tasks)} on {scheme}://{host}:{server.http_port}/v2")
@@ -158,6 +179,8 @@ def serve(
             print(f"and over gRPC on {host}:{server.grpc_port}")
         elif not no_grpc:
             print(f"not over gRPC, which needs an extra: {installing('grpc')}")
+        if beside is not None:
+            print(f"a page shows it at {beside.url}")
         scheme = "http" if admin_host in _HERE else scheme
         metrics = f"{scheme}://{admin_host}:{server.admin_port}/metrics"
         print(f"metrics on {metrics}; Ctrl-C stops", flush=True)
@@ -168,7 +191,11 @@ def serve(
             terminal.complain(str(caution))
     # Of several nodes, which are refused below, any will do.
     written = next((node.limits for node in deployment.nodes.values()), NodeLimits())
-    with _refusing(), terminal.compiling(not json):
+    with (
+        _refusing(),
+        terminal.compiling(not json),
+        nullcontext() if beside is None else closing(beside),
+    ):
         live.serve(
             deployment,
             keys,

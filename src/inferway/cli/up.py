@@ -7,12 +7,13 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Final
 
 import inferway
+from inferway.cli import dashboard as page
 from inferway.cli import options, terminal
 from inferway.cli.terminal import FAILED, CommandError, failing, says
 
@@ -47,6 +48,9 @@ def up(
     ] = None,
     restart: Annotated[bool, says("Start a node again that ends unasked.", "--restart")] = False,
     for_: Annotated[float | None, says("Stop then.", "--for", min=0, metavar="SECONDS")] = None,
+    dashboard: page.Dashboard = False,
+    dashboard_host: page.DashboardHost = page.HOST,
+    dashboard_port: page.DashboardPort = page.PORT,
     json: terminal.Json = False,
 ) -> None:
     """Run all nodes of a network on this machine, a process each; Ctrl-C stops them."""
@@ -66,6 +70,9 @@ def up(
             board.print(sentence, soft_wrap=True)
 
     deployment = inferway.load(options.existing(file))
+    if netns and dashboard:
+        raise CommandError("a page cannot reach nodes in namespaces: leave --netns or --dashboard")
+    beside = page.PageBeside(dashboard_host, dashboard_port) if dashboard else None
     with failing(ClusterError):
         nodes = LocalCluster(
             deployment,
@@ -77,7 +84,11 @@ def up(
             restart=restart,
             tell=tell,
         )
-    with _interrupted() as interrupted, failing(ClusterError, code=FAILED):
+    with (
+        nullcontext() if beside is None else closing(beside),
+        _interrupted() as interrupted,
+        failing(ClusterError, code=FAILED),
+    ):
         try:
             with terminal.progress() as progress:
                 total = len(nodes.topology.nodes)
@@ -86,7 +97,9 @@ def up(
                     ready=lambda names: progress(f"{names[-1]} is ready", len(names) / total)
                 )
             try:
-                (_document if json else _say)(nodes)
+                if beside is not None:
+                    beside.start([f"http://{at.admin}" for at in nodes.addresses.values()])
+                (_document if json else _say)(nodes, None if beside is None else beside.url)
                 _watch(nodes, board, for_, interrupted)
             except KeyboardInterrupt:
                 if not json:
@@ -125,7 +138,7 @@ def _interrupted() -> Iterator[Callable[[], bool]]:
 
 
 @terminal.unheard()
-def _document(nodes: LocalCluster) -> None:
+def _document(nodes: LocalCluster, shown_at: str | None) -> None:
     reached = {
         name: {
             "url": at.url,
@@ -148,13 +161,14 @@ def _document(nodes: LocalCluster) -> None:
                 "run": str(nodes.run),
                 "state": str(nodes.state),
             },
+            **({} if shown_at is None else {"dashboard": shown_at}),
         },
         indent=None,
     )
 
 
 @terminal.unheard()
-def _say(nodes: LocalCluster) -> None:
+def _say(nodes: LocalCluster, shown_at: str | None) -> None:
     entries = dict.fromkeys(name for names in nodes.entries.values() for name in names)
     for name in entries:
         print(f"requests enter at {name}: {nodes.url(name)}")
@@ -166,6 +180,8 @@ def _say(nodes: LocalCluster) -> None:
         drive = ["inferway", "drive", str(nodes.deployment.path)]
         drive += ["--addresses", str(nodes.addresses_file)]
         print(f"to load them all: {shlex.join(drive)}")
+    if shown_at is not None:
+        print(f"a page shows them at {shown_at}")
     print(f"addresses and logs are in {nodes.run}; Ctrl-C stops", flush=True)
 
 

@@ -1,0 +1,1 @@
+"""A page that shows whether promises are kept: read from servers and nodes that run."""

@@ -1,0 +1,184 @@
+"""The page's own server: a document, its style and modules, and what is new as events."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing, asynccontextmanager, suppress
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Final
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+
+from inferway.dashboard.entrance import REFUSED, Entrance
+from inferway.dashboard.reader import Reader
+from inferway.dashboard.watched import WatchedServer
+from inferway.live.errors import listening
+from inferway.live.security.keys import Guard
+from inferway.protocol.address import joined
+
+HOST: Final = "127.0.0.1"
+PORT: Final = 8004
+_KINDS: Final = {
+    "html": "text/html; charset=utf-8",
+    "css": "text/css; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "svg": "image/svg+xml",
+}
+# So that a connection that nobody reads is noticed.
+_BEAT_S: Final = 15.0
+_GRACE_S: Final = 1
+
+
+def statics() -> dict[str, bytes]:
+    """Read the files of the page, by name."""
+    folder = files("inferway.dashboard") / "static"
+    return {
+        one.name: one.read_bytes()
+        for one in folder.iterdir()
+        if one.name.rpartition(".")[2] in _KINDS
+    }
+
+
+def application(reader: Reader, host: str, guard: Guard | None, *, secure: bool = False) -> Any:
+    """Make the application that shows what a reader reads.
+
+    Parameters
+    ----------
+    reader
+        Begins with the application, and ends with it.
+    host
+        At which it listens.
+    guard
+        Looks at the keys of who wants to see the page; None lets in whoever reaches it.
+    secure
+        Whether it is reached over TLS.
+    """
+    content = statics()
+
+    def file(name: str) -> Callable[[Request], Awaitable[Response]]:
+        async def answer(_: Request) -> Response:
+            return Response(content[name], media_type=_KINDS[name.rpartition(".")[2]])
+
+        return answer
+
+    async def door(request: Request) -> Response:
+        why = REFUSED.get(request.url.query, "").encode()
+        page = content["enter.html"].replace(b"<!-- why -->", why)
+        return Response(page, media_type=_KINDS["html"])
+
+    async def events(_: Request) -> Response:
+        return StreamingResponse(_events(reader), media_type="text/event-stream")
+
+    @asynccontextmanager
+    async def life(_: Starlette) -> AsyncIterator[None]:
+        reader.begin()
+        yield
+        await reader.end()
+
+    routes = [
+        Route("/", file("page.html")),
+        Route("/enter", door),
+        Route("/events", events),
+        *(Route(f"/static/{name}", file(name)) for name in content if not name.endswith("html")),
+    ]
+    return Entrance(Starlette(routes=routes, lifespan=life), host, guard, secure=secure)
+
+
+async def _events(reader: Reader) -> AsyncIterator[bytes]:
+    async with aclosing(reader.messages()) as messages:
+        pending: asyncio.Task[bytes] | None = None
+        try:
+            while True:
+                pending = pending or asyncio.ensure_future(anext(messages))
+                done, _ = await asyncio.wait((pending,), timeout=_BEAT_S)
+                if not done:
+                    yield b": nothing new\n\n"
+                    continue
+                try:
+                    message, pending = pending.result(), None
+                except StopAsyncIteration:
+                    return
+                yield b"data: " + message + b"\n\n"
+        finally:
+            if pending is not None:
+                pending.cancel()
+                with suppress(asyncio.CancelledError, StopAsyncIteration):
+                    await pending
+
+
+class _PageServer(uvicorn.Server):
+    """Tells the pages that it ends before it waits for them."""
+
+    leaving: Callable[[], None]
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End what pages wait for, and then as every server."""
+        self.leaving()
+        await super().shutdown(sockets)
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Listen at a host and a port, 0 for a free one; PortError where that cannot be."""
+    with listening("dashboard", host, port):
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family, backlog=128)
+
+
+def url_of(listener: socket.socket, *, secure: bool = False) -> str:
+    """Write the URL of the page of who listens there."""
+    return f"{'https' if secure else 'http'}://{joined(*listener.getsockname()[:2])}/"
+
+
+async def show(
+    sources: Sequence[WatchedServer],
+    listener: socket.socket,
+    guard: Guard | None = None,
+    certificate: tuple[Path, Path] | None = None,
+    *,
+    ended: Awaitable[None] | None = None,
+) -> None:
+    """Show servers and nodes on a page until SIGINT or SIGTERM.
+
+    Parameters
+    ----------
+    sources
+        What is shown.
+    listener
+        From `bind`.
+    guard
+        Looks at the keys of who wants to see the page; None lets in whoever reaches it.
+    certificate
+        Files of the chain and its key, for TLS.
+    ended
+        Another reason to end, such as the end of whoever has started this.
+    """
+    host = listener.getsockname()[0]
+    reader, (chain, key) = Reader(sources), certificate or (None, None)
+    server = _PageServer(
+        uvicorn.Config(
+            application(reader, host, guard, secure=certificate is not None),
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=_GRACE_S,
+            ssl_certfile=chain,
+            ssl_keyfile=key,
+        )
+    )
+    server.leaving = reader.leave
+
+    async def watch(reason: Awaitable[None]) -> None:
+        await reason
+        server.should_exit = True
+
+    watching = None if ended is None else asyncio.create_task(watch(ended))
+    await server.serve(sockets=[listener])
+    if watching is not None:
+        watching.cancel()

@@ -1,0 +1,112 @@
+"""The one reader of all servers, whoever looks: it asks once a second and tells every page."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+import msgspec
+
+from inferway.dashboard.view import prepare, series_of, source_view, task_view
+from inferway.dashboard.watched import WatchedServer
+
+_GATHER_S: Final = 0.1
+"""Answers of several servers that come together are told together."""
+_BEHIND: Final = 8
+"""Messages that a page may leave unread before its connection is ended, to begin anew."""
+
+
+class Reader:
+    """Follows servers and nodes, and tells the pages what is new.
+
+    All methods but the constructor belong to the event loop.
+    """
+
+    def __init__(self, sources: Sequence[WatchedServer]) -> None:
+        self.sources = list(sources)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._pages: set[asyncio.Queue[bytes | None]] = set()
+        self._changed = asyncio.Event()
+        self._told_s: dict[tuple[str, str], float] = {}
+        self._over = False
+
+    def begin(self) -> None:
+        """Ask from now on."""
+        for source in self.sources:
+            self._tasks.append(asyncio.create_task(source.follow(self._changed.set)))
+        self._tasks.append(asyncio.create_task(self._tell()))
+
+    def leave(self) -> None:
+        """End what pages wait for: there will be nothing more."""
+        self._over = True
+        for page in self._pages:
+            _put(page, None)
+
+    async def end(self) -> None:
+        """Ask no more."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for source in self.sources:
+            source.close()
+
+    async def _tell(self) -> None:
+        while True:
+            await self._changed.wait()
+            await asyncio.sleep(_GATHER_S)
+            self._changed.clear()
+            # Each point of a bound is a linear program: those that are new are solved beside.
+            statuses = [dict(source.status) for source in self.sources]
+            await asyncio.to_thread(prepare, statuses)
+            message = self._message(self._told_s)
+            self._told_s = {
+                (source.url, task): source.times[-1]
+                for source in self.sources
+                for task in source.rows
+                if source.times
+            }
+            for page in [*self._pages]:
+                _put(page, message)
+
+    def _message(self, since_s: dict[tuple[str, str], float]) -> bytes:
+        """Write one message: everything that is now, and the samples that are new."""
+        tasks: list[dict[str, Any]] = []
+        for source in self.sources:
+            for task in source.rows or source.status.get("tasks", {}):
+                view = task_view(source, task)
+                view["key"] = f"{source.url} {task}"
+                view["url"] = source.url
+                view["series"] = series_of(source, task, since_s.get((source.url, task), 0.0))
+                tasks.append(view)
+        found = {
+            "now_s": time.time(),
+            "whole": not since_s,
+            "sources": [source_view(source) for source in self.sources],
+            "tasks": tasks,
+        }
+        return msgspec.json.encode(found)
+
+    async def messages(self) -> AsyncGenerator[bytes, None]:
+        """Yield messages for one page, the first of which holds everything."""
+        page: asyncio.Queue[bytes | None] = asyncio.Queue(_BEHIND)
+        self._pages.add(page)
+        try:
+            yield self._message({})
+            while not self._over and (message := await page.get()) is not None:
+                yield message
+        finally:
+            self._pages.discard(page)
+
+
+def _put(page: asyncio.Queue[bytes | None], message: bytes | None) -> None:
+    """Give a page a message; one that does not read them is ended, and comes again."""
+    try:
+        page.put_nowait(message)
+    except asyncio.QueueFull:
+        while not page.empty():
+            page.get_nowait()
+        with suppress(asyncio.QueueFull):
+            page.put_nowait(None)

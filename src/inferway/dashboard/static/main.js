@@ -1,0 +1,89 @@
+// What comes from the page's server, and who draws it.
+
+import { drawAnswers } from "./answers.js";
+import { clock } from "./draw.js";
+import { drawLatency } from "./latency.js";
+import { drawMap } from "./map.js";
+import { drawPromises } from "./promise.js";
+
+const SAMPLES = 900;
+const WORST = ["gone", "missed", "at-risk", "unknown", "kept", "none"];
+
+const tasks = new Map();
+let sources = [];
+let selected = decodeURIComponent(location.hash.slice(1)) || null;
+let drawn = null;
+
+function take(message) {
+  sources = message.sources;
+  const there = new Set(message.tasks.map(({ key }) => key));
+  for (const key of tasks.keys()) if (!there.has(key)) tasks.delete(key);
+  for (const { key, series, ...view } of message.tasks) {
+    const before = tasks.get(key);
+    const whole = message.whole || !before;
+    tasks.set(key, { view, series: whole ? series : joined(before.series, series) });
+  }
+  if (!tasks.has(selected)) selected = tasks.keys().next().value ?? null;
+  say("live", `live, ${clock(message.now_s)}`);
+  schedule();
+}
+
+function joined(before, more) {
+  const begin = more.times.findIndex((moment) => moment > (before.times.at(-1) ?? 0));
+  if (begin < 0) return before;
+  const fresh = more.times.length - begin;
+  const appended = (old, key, source) =>
+    [...(old ?? Array(before.times.length).fill(null)),
+      ...(source ?? Array(more.times.length).fill(null)).slice(begin)].slice(-SAMPLES);
+  const series = { variants: {} };
+  for (const key of Object.keys(more)) {
+    if (key !== "variants") series[key] = appended(before[key], key, more[key]);
+  }
+  for (const name of new Set([...Object.keys(before.variants), ...Object.keys(more.variants)])) {
+    series.variants[name] = appended(before.variants[name], name, more.variants[name]);
+  }
+  return fresh ? series : before;
+}
+
+function say(state, words) {
+  const link = document.getElementById("link");
+  link.dataset.state = state;
+  link.textContent = words;
+}
+
+function schedule() {
+  drawn ??= requestAnimationFrame(() => {
+    drawn = null;
+    draw();
+  });
+}
+
+function draw() {
+  drawPromises(document.getElementById("strips"), tasks, selected, select);
+  drawMap(document.querySelector("#nodes .nodes"), sources);
+  const states = [...tasks.values()].map(({ view }) => view.promise);
+  const worst = WORST.map((state) => states.find((one) => one.state === state)).find(Boolean);
+  const gone = sources.filter(({ state }) => state === "gone").length;
+  const words = [
+    worst && (tasks.size > 1 ? `${tasks.size} tasks; the worst: ${worst.verdict}` : worst.verdict),
+    gone ? `${gone} of ${sources.length} servers gone` : `${sources.length} server${sources.length > 1 ? "s" : ""}`,
+  ].filter(Boolean).join("; ");
+  const overall = document.getElementById("overall");
+  if (overall.textContent !== words) overall.textContent = words;
+  document.title = worst ? `${worst.verdict} – Inferway` : "Inferway";
+  const task = tasks.get(selected);
+  if (!task || !task.series.times.length) return;
+  drawLatency(document.getElementById("latency"), task);
+  drawAnswers(document.getElementById("answers"), task);
+}
+
+function select(key) {
+  selected = key;
+  history.replaceState(null, "", `#${encodeURIComponent(key)}`);
+  schedule();
+}
+
+const events = new EventSource("/events");
+events.onmessage = ({ data }) => take(JSON.parse(data));
+events.onerror = () => say("lost", "no connection to the page's server; trying again");
+new ResizeObserver(schedule).observe(document.querySelector("main"));

@@ -1,0 +1,256 @@
+"""What the page is told of each task: its promise in words, its latency, its bound, who answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from itertools import accumulate
+from typing import Any, Final
+
+import numpy as np
+
+from inferway.dashboard.watched import MINUTE_S, WatchedServer, finite
+from inferway.dispatch.bounds import UnreachableError, max_rate, solve
+from inferway.dispatch.promise import FEWEST
+from inferway.site.fleet import Fleet
+
+PRESENT_S: Final = 10
+"""Over which the present rate and latency are measured."""
+POINTS: Final = 24
+"""Rates at which the bound is drawn."""
+SERIES: Final = (
+    "arrivals", "answered", "rejected", "expired", "failed", "accuracy", "latency_mean_s",
+    "latency_p50_s", "latency_p95_s", "latency_p99_s", "target", "mean", "balance", "in_flight",
+)  # fmt: skip
+"""Of each sample, what the page draws over time."""
+_QUANTILES: Final = {"p50_s": 0.5, "p95_s": 0.95, "p99_s": 0.99}
+# Of each class of servers: its name, the rate and the accuracy of one, and how many are healthy.
+_Classes = tuple[tuple[str, float, float, int], ...]
+VERDICTS: Final = {
+    "kept": "kept",
+    "at-risk": "at risk",
+    "missed": "missed",
+    "unknown": "too early to say",
+    "none": "nothing promised",
+    "gone": "not answering",
+}
+"""The words for each state of a promise."""
+
+
+def task_view(source: WatchedServer, task: str) -> dict[str, Any]:
+    """Describe one task at one source as it is now."""
+    told = source.status.get("tasks", {}).get(task, {})
+    rows = source.last(task, PRESENT_S)
+    rate = sum(row["arrivals"] for row in rows) / len(rows) if rows else 0.0
+    bound = bound_view(told, rate)
+    return {
+        "source": source.name,
+        "task": task,
+        "rate_per_s": rate,
+        "promise": promise_view(source, told, rate, bound),
+        "latency": latency_view(source, task),
+        "bound": bound,
+        "variants": variants_view(source, task, told),
+        "response_times": response_times(source, task),
+    }
+
+
+def promise_view(
+    source: WatchedServer, told: dict[str, Any], rate: float, bound: dict[str, Any] | None
+) -> dict[str, Any]:
+    """Say of a promise whether it is kept, and why, in words."""
+    promise = told.get("promise")
+    state = "none" if promise is None else str(promise["state"])
+    if source.state == "gone":
+        return {"state": "gone", "verdict": VERDICTS["gone"], "reason": f"{source.reason}."}
+    shown = {"state": state, "verdict": VERDICTS.get(state, state)}
+    if promise is None:
+        return shown | {"reason": "The task has no accuracy target."}
+    target, mean, balance = promise["target"], promise["mean"], promise["balance"]
+    answers = f"{promise['answers']:,}"
+    reason = {
+        "kept": f"The mean of {answers} answers is at its target or above it.",
+        "at-risk": f"The mean is at its target yet, but a balance of {balance:+.3g} is owed.",
+        "missed": f"The mean of {answers} answers is below its target.",
+        "unknown": f"{answers} of the {FEWEST:,} answers that a verdict needs have been given.",
+    }.get(state, "")
+    if state in ("at-risk", "missed") and bound is not None:
+        greatest = bound["max_rate_per_s"]
+        if greatest is None:
+            reason = "No mix of the healthy variants reaches the target."
+        elif rate > greatest:
+            reason = (
+                f"{_shown(rate)} requests come a second, more than the {_shown(greatest)} at which "
+                "any policy can keep the target."
+            )
+    labels = promise.get("labels")
+    return shown | {
+        "reason": reason,
+        "target": target,
+        "mean": finite(mean),
+        "balance": balance,
+        "answers": promise["answers"],
+        "labels": labels,
+    }
+
+
+def _shown(rate: float) -> str:
+    return f"{rate:,.0f}" if rate >= 100.0 else f"{rate:.3g}"
+
+
+def latency_view(source: WatchedServer, task: str) -> dict[str, Any]:
+    """Tell mean and quantiles of the response times of the last seconds, s."""
+    rows = source.last(task, PRESENT_S)
+    answered = sum(row["answered"] for row in rows)
+    total_s = sum(row["answered"] * (row["latency_mean_s"] or 0.0) for row in rows)
+    counts = source.answered_within(task, PRESENT_S)
+    whole = [sum(column) for column in zip(*counts.values(), strict=True)]
+    told = {"answered": answered, "mean_s": total_s / answered if answered else None}
+    return told | quantiles(whole, source.bounds_s)
+
+
+def quantiles(counts: Sequence[int], bounds_s: Sequence[float]) -> dict[str, float | None]:
+    """Read the quantiles from counts by the ends of their buckets, one more of which has none."""
+    ends = list(accumulate(counts))
+    if not ends or not ends[-1]:
+        return dict.fromkeys(_QUANTILES)
+    found: dict[str, float | None] = {}
+    for name, share in _QUANTILES.items():
+        rank = share * ends[-1]
+        place = next(i for i, end in enumerate(ends) if end >= rank and counts[i])
+        low = bounds_s[place - 1] if place else 0.0
+        high = bounds_s[min(place, len(bounds_s) - 1)]
+        found[name] = low + (high - low) * (1.0 - (ends[place] - rank) / counts[place])
+    return found
+
+
+def variants_view(source: WatchedServer, task: str, told: dict[str, Any]) -> list[dict[str, Any]]:
+    """Describe who answers, the fastest first: shares are of the last minute's answers."""
+    rows = source.last(task, MINUTE_S)
+    variants = told.get("variants", {})
+    given = {
+        name: sum(row["variants"].get(name, {}).get("answered") or 0.0 for row in rows)
+        for name in variants
+    }
+    total = sum(given.values())
+    last = rows[-1]["variants"] if rows else {}
+    return [
+        {
+            "name": name,
+            "accuracy": one["accuracy"],
+            "share": given[name] / total if total else 0.0,
+            "per_s": given[name] / len(rows) if rows else 0.0,
+            "mean_s": finite(last.get(name, {}).get("latency_mean_s") or one["mean_latency_s"]),
+            "service_s": finite(one["mean_service_s"]),
+            "queued": sum(one["queue"]),
+            "instances": one["instances"],
+            "healthy": sum(one["healthy"]),
+            "memory_bytes": (one.get("memory") or {}).get("largest_run_bytes"),
+        }
+        for name, one in sorted(variants.items(), key=lambda item: item[1]["profile_service_s"])
+    ]
+
+
+def response_times(source: WatchedServer, task: str) -> dict[str, Any]:
+    """Count the last minute's answers by variant in buckets as wide as the eye needs."""
+    counts = source.answered_within(task, MINUTE_S)
+    used = [i for column in counts.values() for i, count in enumerate(column) if count]
+    if not used:
+        return {"ends_s": [], "variants": {}}
+    first, last = min(used), max(used)
+    ends = [source.bounds_s[min(i, len(source.bounds_s) - 1)] for i in range(first, last + 1)]
+    begin = source.bounds_s[first - 1] if first else 0.0
+    shown = {name: column[first : last + 1] for name, column in counts.items()}
+    return {"begin_s": begin, "ends_s": ends, "variants": shown}
+
+
+def bound_view(told: dict[str, Any], rate: float) -> dict[str, Any] | None:
+    """Compute the bound of the healthy instances: its curve, and its value at the present rate."""
+    classes = _classes(told)
+    if not classes:
+        return None
+    target = told.get("accuracy_target")
+    greatest, curve = _curve(classes, target)
+    least_s = None
+    if greatest is not None and 0.0 < rate <= greatest:
+        least_s = float(np.interp(rate, [at for at, _ in curve], [least for _, least in curve]))
+    return {
+        "max_rate_per_s": greatest,
+        "curve": curve,
+        "least_s": least_s,
+        "load": rate / greatest if greatest else None,
+    }
+
+
+def prepare(statuses: Iterable[dict[str, Any]]) -> None:
+    """Compute what bounds these need that are not known yet; takes half a second each."""
+    for status in statuses:
+        for told in status.get("tasks", {}).values():
+            if classes := _classes(told):
+                _curve(classes, told.get("accuracy_target"))
+
+
+def _classes(told: dict[str, Any]) -> _Classes:
+    return tuple(
+        (name, 1.0 / one["profile_service_s"], one["accuracy"], sum(one["healthy"]))
+        for name, one in sorted(told.get("variants", {}).items())
+        if sum(one["healthy"])
+    )
+
+
+@lru_cache(maxsize=64)
+def _curve(
+    classes: _Classes, target: float | None
+) -> tuple[float | None, list[tuple[float, float]]]:
+    """Greatest rate, and the least mean response time at rates up to it; None where none is."""
+    names, rates, accuracies, counts = zip(*classes, strict=True)
+    fleet = Fleet(names, np.array(rates), np.array(accuracies), np.array(counts))
+    try:
+        greatest = max_rate(fleet, target)
+        points = [greatest * (i + 1) / POINTS for i in range(POINTS)]
+        return greatest, [(at, solve(fleet, target, at).response_time_s) for at in points]
+    except UnreachableError:
+        return None, []
+
+
+def series_of(source: WatchedServer, task: str, since_s: float = 0.0) -> dict[str, Any]:
+    """Give what the page draws over time: the samples after a moment, each key a list."""
+    kept = [
+        (moment, row)
+        for moment, row in zip(source.times, source.rows.get(task, ()), strict=False)
+        if moment > since_s and row is not None
+    ]
+    variants = dict.fromkeys(name for _, row in kept for name in row["variants"])
+    return {
+        "times": [moment for moment, _ in kept],
+        **{key: [row[key] for _, row in kept] for key in SERIES},
+        "variants": {
+            name: [row["variants"].get(name, {}).get("answered") for _, row in kept]
+            for name in variants
+        },
+    }
+
+
+def source_view(source: WatchedServer) -> dict[str, Any]:
+    """Describe a server or node, and its links where it has told of some."""
+    shown: dict[str, Any] = {
+        "name": source.name,
+        "url": source.url,
+        "state": source.state,
+        "since_s": source.since_s,
+        "reason": source.reason,
+        "ready": bool(source.status.get("ready")),
+        "version": source.status.get("version"),
+    }
+    node = source.node
+    if node is not None:
+        shown["node"] = {
+            "neighbors": node["neighbors"],
+            "alive": node["alive"],
+            "degraded": node["degraded"],
+            "running": node["running"],
+            "budget_bytes": node["budget_bytes"],
+            "used_bytes": node.get("used_bytes"),
+            "slot": node["slot"],
+        }
+    return shown

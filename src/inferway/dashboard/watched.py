@@ -1,0 +1,238 @@
+"""One server or node that the page shows: asked once a second, its last samples kept."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import math
+import ssl
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from inferway.loadgen.access import Access, unsecured
+from inferway.protocol.address import parse_server
+from inferway.unreadable import UNREADABLE, fault
+
+SAMPLES: Final = 15 * 60
+"""Samples that are kept, a second each."""
+MINUTE_S: Final = 60
+_ASK_S: Final = 3.0
+"""How long a server may take for the connection, and for an answer."""
+GONE_AFTER: Final = 2
+"""Questions in a row without an answer after which a server counts as gone."""
+
+
+class UnreadError(Exception):
+    """A server that cannot be read; the message is one sentence for whoever looks at the page."""
+
+
+class WatchedServer:
+    """A server or node by the URL of its admin listener.
+
+    Parameters
+    ----------
+    url
+        Of the admin listener.
+    access
+        With a key that may read, where the server asks for one.
+
+    Attributes
+    ----------
+    name
+        The node's, once it has told; before, host and port.
+    state
+        ``"asked"`` before the first answer, then ``"answers"`` or ``"gone"``.
+    since_s, reason
+        Since when, in seconds of the epoch, and, of one that is gone, why.
+    status, node
+        What ``/status`` and, of a node, ``/v2/node`` said last.
+    times
+        Ends of the samples in seconds of the epoch.
+    rows
+        Samples by task, as ``/history`` has them: one mapping a sample.
+    counts
+        By task, answers since the start by variant and latency: a time and the counts, the oldest
+        of the last minute first.
+    bounds_s
+        Ends of the buckets that these are counted in.
+    """
+
+    def __init__(self, url: str, access: Access) -> None:
+        self._address, self._access = parse_server(url), access
+        self.url, self.name = self._address.url, self._address.authority
+        self.state, self.since_s, self.reason = "asked", time.time(), ""
+        self.status: dict[str, Any] = {}
+        self.node: dict[str, Any] | None = None
+        self._has_node = True
+        self.times: deque[float] = deque(maxlen=SAMPLES)
+        self.rows: dict[str, deque[dict[str, Any] | None]] = {}
+        self.counts: dict[str, deque[tuple[float, dict[str, list[int]]]]] = {}
+        self.bounds_s: list[float] = []
+        self._failed = 0
+        self._connection: http.client.HTTPConnection | None = None
+
+    async def follow(self, changed: Callable[[], None]) -> None:
+        """Ask at a quarter past every full second, when there is a new sample, until canceled."""
+        while True:
+            try:
+                self._take(
+                    await asyncio.to_thread(self._ask, self.times[-1] if self.times else 0.0)
+                )
+            except UnreadError as error:
+                self._miss(str(error))
+            else:
+                self._failed = 0
+                self._turn("answers", "")
+            changed()
+            await asyncio.sleep(1.25 - time.time() % 1.0)
+
+    def close(self) -> None:
+        """End the connection."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _miss(self, reason: str) -> None:
+        self._failed += 1
+        if self._failed >= GONE_AFTER or self.state == "asked":
+            self._turn("gone", reason)
+            self._failed = max(self._failed, GONE_AFTER)
+
+    def _turn(self, state: str, reason: str) -> None:
+        if state != self.state:
+            self.state, self.since_s = state, time.time()
+        self.reason = reason
+
+    def _ask(self, since_s: float) -> _Heard:
+        """Read all that is new; in a thread, which changes nothing that others read."""
+        pages: list[dict[str, Any]] = []
+        while not pages or pages[-1].get("more"):
+            page = self._get(f"/history?since={since_s}")
+            pages.append(page)
+            since_s = max(page.get("times", []), default=since_s)
+        status, node = self._get("/status"), None
+        if self._has_node:
+            try:
+                node = self._get("/v2/node")
+            except _MissingError:
+                self._has_node = False
+        return _Heard(pages, status, node)
+
+    def _take(self, heard: _Heard) -> None:
+        self.status, self.node = heard.status, heard.node
+        if self.node is not None:
+            self.name = str(self.node["node"])
+        try:
+            for page in heard.pages:
+                self._keep(page)
+        except (KeyError, TypeError, IndexError, AttributeError) as error:
+            raise UnreadError(f"{self.url} told no history that can be read: {error!r}") from None
+
+    def _keep(self, page: dict[str, Any]) -> None:
+        times, tasks, self.bounds_s = page["times"], page["tasks"], page["response_bounds_s"]
+        if times and self.times and times[0] <= self.times[-1]:  # its clock has been set back
+            self.times.clear()
+            self.rows.clear()
+        for gone in self.rows.keys() - tasks.keys():
+            del self.rows[gone]
+        for name, told in tasks.items():
+            kept = self.rows.setdefault(name, deque([None] * len(self.times), SAMPLES))
+            for i in range(len(times)):
+                row = {key: series[i] for key, series in told.items() if isinstance(series, list)}
+                row["variants"] = {
+                    variant: {key: series[i] for key, series in of.items()}
+                    for variant, of in told["variants"].items()
+                }
+                kept.append(row)
+            counts = self.counts.setdefault(name, deque())
+            if counts and sum(map(sum, told["response_times"].values())) < sum(
+                map(sum, counts[-1][1].values())
+            ):  # it has started again
+                counts.clear()
+            counts.append((page["now"], told["response_times"]))
+            while counts[0][0] < page["now"] - MINUTE_S - 1.0:
+                counts.popleft()
+        self.times.extend(times)
+
+    def _get(self, path: str) -> dict[str, Any]:
+        address = self._address
+        if self._connection is None:
+            self._connection = (
+                http.client.HTTPSConnection(
+                    address.host, address.port, timeout=_ASK_S, context=self._access.context
+                )
+                if address.tls
+                else http.client.HTTPConnection(address.host, address.port, timeout=_ASK_S)
+            )
+        headers = {"Host": address.authority, "Accept": "application/json", **self._access.headers}
+        try:
+            self._connection.request("GET", address.prefix + path, headers=headers)
+            answer = self._connection.getresponse()
+            body = answer.read()
+        except ssl.SSLError as error:
+            self.close()
+            raise UnreadError(f"no connection to {self.url}: {unsecured(error)}") from None
+        except (OSError, http.client.HTTPException) as error:
+            self.close()
+            why = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            raise UnreadError(f"{self.url} does not answer ({why.lower()})") from None
+        if answer.status == 404:
+            where = path.partition("?")[0]
+            raise _MissingError(f"{self.url} is no admin listener: it has no {where}")
+        if answer.status != 200:
+            raise UnreadError(self._refusal(answer.status, body))
+        try:
+            found: dict[str, Any] = msgspec.json.decode(body, type=dict[str, Any])
+        except UNREADABLE as error:
+            raise UnreadError(f"{self.url} answers what is no JSON: {fault(error)}") from None
+        return found
+
+    def _refusal(self, status: int, body: bytes) -> str:
+        if status == 401:
+            return f"{self.url} asks for a key with the role read: give one with --key-file FILE"
+        try:
+            why = str(msgspec.json.decode(body)["error"])
+        except (*UNREADABLE, KeyError, TypeError):
+            why = f"status {status}"
+        return f"{self.url} refuses to be read: {self._access.hidden(why)}"
+
+    def last(self, task: str, seconds: int) -> list[dict[str, Any]]:
+        """List the task's samples of the last seconds, the oldest first."""
+        if not self.times:
+            return []
+        since_s = self.times[-1] - seconds
+        pairs = list(zip(self.times, self.rows.get(task, ()), strict=False))[-seconds:]
+        return [row for moment, row in pairs if row is not None and moment > since_s]
+
+    def answered_within(self, task: str, seconds: float) -> dict[str, list[int]]:
+        """Count the answers of the last seconds, a minute at most, by variant and latency."""
+        counts = self.counts.get(task)
+        if not counts:
+            return {}
+        now_s, last = counts[-1]
+        begin = next((before for at, before in counts if at >= now_s - seconds - 0.5), last)
+        return {
+            variant: [a - b for a, b in zip(now, begin.get(variant, [0] * len(now)), strict=True)]
+            for variant, now in last.items()
+        }
+
+
+class _MissingError(UnreadError):
+    """A path that a server does not have."""
+
+
+class _Heard(NamedTuple):
+    """What a server has said to one round of questions."""
+
+    pages: list[dict[str, Any]]
+    status: dict[str, Any]
+    node: dict[str, Any] | None
+
+
+def finite(value: Any) -> float | None:
+    """Return a number that can be drawn; None for any other."""
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None

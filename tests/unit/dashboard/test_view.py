@@ -1,0 +1,170 @@
+from __future__ import annotations
+
+import math
+from collections import deque
+from typing import Any
+
+import numpy as np
+import pytest
+
+from inferway.dashboard.view import VERDICTS, quantiles, series_of, task_view
+from inferway.dashboard.watched import WatchedServer
+from inferway.dispatch.bounds import max_rate, solve
+from inferway.loadgen import Access
+from inferway.site import Fleet
+
+NOW = 1_000_000_000.0
+BOUNDS_S = [0.001, 0.002, 0.005, 0.01]
+FLEET = Fleet(("tiny", "big"), np.array([1e3, 1e2]), np.array([0.7, 0.9]), np.array([2, 1]))
+
+
+def variant(accuracy: float, service_s: float, healthy: list[bool]) -> dict[str, Any]:
+    return {
+        "accuracy": accuracy,
+        "profile_service_s": service_s,
+        "mean_service_s": service_s,
+        "mean_latency_s": 2 * service_s,
+        "instances": len(healthy),
+        "healthy": healthy,
+        "queue": [1] * len(healthy),
+        "answers": 100,
+        "memory": None,
+    }
+
+
+def row(**given: Any) -> dict[str, Any]:
+    keys = (
+        "arrivals answered rejected expired failed accuracy latency_mean_s latency_p50_s "
+        "latency_p95_s latency_p99_s target mean balance in_flight"
+    )
+    told: dict[str, Any] = dict.fromkeys(keys.split(), 0.0)
+    variants = {"tiny": {"answered": 3.0, "latency_mean_s": 0.002}, "big": {"answered": 1.0}}
+    return told | {"variants": variants} | given
+
+
+def source_of(
+    promise: dict[str, Any] | None = None, *, rate: float = 4.0, healthy: bool = True
+) -> WatchedServer:
+    source = WatchedServer("http://127.0.0.1:8002", Access())
+    source.state, source.bounds_s = "answers", BOUNDS_S
+    source.status = {
+        "ready": True,
+        "tasks": {
+            "digits": {
+                "accuracy_target": None if promise is None else promise["target"],
+                "promise": promise,
+                "variants": {
+                    "big": variant(0.9, 0.01, [healthy]),
+                    "tiny": variant(0.7, 0.001, [True, True]),
+                },
+            }
+        },
+    }
+    source.times = deque(NOW + second for second in range(30))
+    source.rows["digits"] = deque(
+        row(arrivals=rate, answered=4.0, latency_mean_s=0.003) for _ in range(30)
+    )
+    source.counts["digits"] = deque(
+        [
+            (NOW + 10, {"tiny": [5, 0, 0, 0, 0]}),
+            (NOW + 29, {"tiny": [5, 60, 30, 0, 0], "big": [0, 0, 0, 9, 1]}),
+        ]
+    )
+    return source
+
+
+def promised(state: str, **given: Any) -> dict[str, Any]:
+    told = {"target": 0.8, "mean": 0.81, "balance": 3.0, "answers": 5000, "labels": None}
+    return told | {"state": state} | given
+
+
+@pytest.mark.parametrize(
+    ("promise", "rate", "reason"),
+    [
+        (promised("kept"), 4.0, "The mean of 5,000 answers is at its target or above it."),
+        (
+            promised("at-risk", balance=-2.5),
+            4.0,
+            "The mean is at its target yet, but a balance of -2.5 is owed.",
+        ),
+        (promised("missed", mean=0.7), 4.0, "The mean of 5,000 answers is below its target."),
+        (
+            promised("unknown", answers=12, mean=None),
+            4.0,
+            "12 of the 2,000 answers that a verdict needs have been given.",
+        ),
+        (
+            promised("missed", mean=0.7),
+            4000.0,
+            "4,000 requests come a second, more than the 200 at which any policy can keep the "
+            "target.",
+        ),
+        (
+            promised("missed", target=0.95),
+            4.0,
+            "No mix of the healthy variants reaches the target.",
+        ),
+        (None, 4.0, "The task has no accuracy target."),
+    ],
+)
+def test_a_promise_says_in_words_what_became_of_it_and_why(
+    promise: dict[str, Any] | None, rate: float, reason: str
+) -> None:
+    shown = task_view(source_of(promise, rate=rate), "digits")["promise"]
+    assert shown["reason"] == reason
+    assert shown["verdict"] == VERDICTS["none" if promise is None else promise["state"]]
+
+
+def test_a_promise_of_a_server_that_is_gone_is_not_called_kept() -> None:
+    source = source_of(promised("kept"))
+    source.state, source.reason = "gone", "http://127.0.0.1:8002 does not answer"
+    shown = task_view(source, "digits")["promise"]
+    assert shown["verdict"] == "not answering"
+    assert shown["reason"] == "http://127.0.0.1:8002 does not answer."
+
+
+def test_the_bound_is_that_of_the_instances_that_are_healthy() -> None:
+    shown = task_view(source_of(promised("kept"), rate=100.0), "digits")["bound"]
+    greatest = max_rate(FLEET, 0.8)
+    assert shown["max_rate_per_s"] == pytest.approx(greatest)
+    assert shown["load"] == pytest.approx(100.0 / greatest)
+    assert shown["least_s"] == pytest.approx(solve(FLEET, 0.8, 100.0).response_time_s, rel=0.02)
+    assert shown["curve"][-1] == pytest.approx(
+        (greatest, solve(FLEET, 0.8, greatest).response_time_s)
+    )
+    alone = task_view(source_of(promised("kept"), healthy=False), "digits")["bound"]
+    assert alone["max_rate_per_s"] is None
+    assert alone["curve"] == []
+
+
+def test_latency_is_of_the_last_seconds_and_shares_are_of_the_last_minute() -> None:
+    shown = task_view(source_of(promised("kept")), "digits")
+    assert shown["rate_per_s"] == 4.0
+    assert shown["latency"]["mean_s"] == pytest.approx(0.003)
+    tiny, big = shown["variants"]
+    assert (tiny["name"], tiny["share"], big["share"]) == ("tiny", 0.75, 0.25)
+    assert (tiny["instances"], tiny["healthy"], tiny["queued"]) == (2, 2, 2)
+    assert tiny["per_s"] == 3.0
+    times = shown["response_times"]
+    assert times["begin_s"] == 0.001
+    assert times["variants"] == {"tiny": [60, 30, 0, 0], "big": [0, 0, 9, 1]}
+    assert len(times["ends_s"]) == 4
+
+
+def test_quantiles_lie_within_their_buckets() -> None:
+    found = quantiles([50, 45, 4, 1, 0], BOUNDS_S)
+    assert found["p50_s"] == pytest.approx(0.001)
+    assert found["p95_s"] == pytest.approx(0.002)
+    assert found["p99_s"] == pytest.approx(0.005)
+    assert quantiles([0, 0, 0, 0, 3], BOUNDS_S)["p99_s"] == 0.01
+    assert quantiles([], BOUNDS_S) == {"p50_s": None, "p95_s": None, "p99_s": None}
+
+
+def test_series_hold_what_is_newer_and_nothing_that_is_missing() -> None:
+    source = source_of(promised("kept"))
+    source.rows["digits"][28] = None
+    series = series_of(source, "digits", NOW + 26)
+    assert series["times"] == [NOW + 27, NOW + 29]
+    assert series["arrivals"] == [4.0, 4.0]
+    assert series["variants"]["tiny"] == [3.0, 3.0]
+    assert not math.isnan(sum(series["times"]))
