@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import http.client
 import ssl
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
@@ -28,7 +29,7 @@ HOW_TO_GIVE: Final = "with --key-file FILE or in INFERWAY_KEY"
 _OTHER_AUTHORITY: Final = frozenset({2, 7, 18, 19, 20, 21})
 """Results of a verification (OpenSSL, X509_V_ERR_*) that mean: nobody who is trusted signed it."""
 _PORT: Final = 8000
-_ASK_S: Final = 5.0
+ASK_S: Final = 5.0
 """How long a server may take for the connection, and for an answer about a task."""
 
 
@@ -188,10 +189,10 @@ def signature(url: str, task: str, *, access: Access = OPEN) -> Signature:
             f"{address.url} has no TLS, and --ca names an authority for it: write its address with "
             "https:// in --url or --addresses"
         )
-    status, body = _get(address, f"{address.prefix}/v2/health/ready", access)
+    status, _, body = ask(address, f"{address.prefix}/v2/health/ready", access)
     if status != 200:
         raise DriveError(f"the server at {address.url} is not ready (status {status})")
-    status, body = _get(address, address.model_path(task), access)
+    status, _, body = ask(address, address.model_path(task), access)
     if status != 200:
         raise DriveError(f"the server at {address.url} does not serve a task {task!r}")
     try:
@@ -213,18 +214,53 @@ def _tensors(metadata: list[TensorMetadata]) -> tuple[Tensor, ...]:
     return tuple(Tensor(one.name, one.datatype, one.shape) for one in metadata)
 
 
-def _get(address: ServerAddress, path: str, access: Access) -> tuple[int, bytes]:
+class ServerAnswer(NamedTuple):
+    """What a server answered; names of headers are in lower case."""
+
+    status: int
+    headers: dict[bytes, bytes]
+    body: bytes
+
+
+def ask(
+    address: ServerAddress,
+    path: str,
+    access: Access,
+    *,
+    body: bytes | None = None,
+    headers: Mapping[str, str] | None = None,
+    within_s: float = ASK_S,
+) -> ServerAnswer:
+    """Ask a server once, with GET, or with POST where there is a body.
+
+    Parameters
+    ----------
+    address, path
+        Where.
+    access
+        As all requests have it.
+    body, headers
+        What is sent beside it.
+    within_s
+        How long the server may take for the connection, and for the answer.
+
+    Raises
+    ------
+    DriveError
+        When there is no answer, or the server asks for another key.
+    """
     connection = (
         http.client.HTTPSConnection(
-            address.host, address.port, timeout=_ASK_S, context=access.context
+            address.host, address.port, timeout=within_s, context=access.context
         )
         if address.tls
-        else http.client.HTTPConnection(address.host, address.port, timeout=_ASK_S)
+        else http.client.HTTPConnection(address.host, address.port, timeout=within_s)
     )
     try:
-        connection.request("GET", path, headers={"Host": address.authority} | access.headers)
+        sent = {"Host": address.authority} | access.headers | dict(headers or {})
+        connection.request("GET" if body is None else "POST", path, body, sent)
         response = connection.getresponse()
-        body = response.read()
+        content = response.read()
     except ssl.SSLError as error:
         raise DriveError(f"no connection to {address.url}: {unsecured(error)}") from error
     except (OSError, http.client.HTTPException) as error:
@@ -237,7 +273,8 @@ def _get(address: ServerAddress, path: str, access: Access) -> tuple[int, bytes]
     if response.status == 401:
         wrong = "asks for a key" if access.key is None else "does not take the key that was given"
         raise DriveError(f"the server at {address.url} {wrong}: give one {HOW_TO_GIVE}")
-    return response.status, body
+    named = {name.lower().encode(): value.encode() for name, value in response.getheaders()}
+    return ServerAnswer(response.status, named, content)
 
 
 def _reason(error: Exception) -> str:

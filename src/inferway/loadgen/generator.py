@@ -214,6 +214,15 @@ class _ErrorBody(msgspec.Struct):
     error: str = ""
 
 
+def sentence_of(body: bytes) -> str:
+    """Read why a server refuses, from the first line of its answer."""
+    try:
+        text = msgspec.json.decode(body, type=_ErrorBody).error
+    except UNREADABLE:
+        text = body.decode("utf-8", "replace")
+    return text.strip().partition("\n")[0] or "the server gave no reason"
+
+
 class Generator:
     """Sends a plan's requests at their times, records what comes back.
 
@@ -317,12 +326,7 @@ class Generator:
         self._end()
 
     def _sentence(self, body: bytes) -> str:
-        try:
-            text = msgspec.json.decode(body, type=_ErrorBody).error
-        except UNREADABLE:
-            text = body.decode("utf-8", "replace")
-        line = self._access.hidden(text.strip().partition("\n")[0])[:_LONGEST_REASON]
-        return line or "the server gave no reason"
+        return self._access.hidden(sentence_of(body))[:_LONGEST_REASON]
 
     def _blame(self, request: int, status: int, sentence: str) -> None:
         """Write down why a request has no inference answer: the first sentences of each status."""

@@ -53,7 +53,7 @@ class Judged(NamedTuple):
     """What the labels say of some requests, of shape (n,) each.
 
     Scores are 0..1, NaN where there was no answer. Classes, answered and true, are -1 where there
-    are none; texts are numbered in the order of the alphabet.
+    are none, or the score does not go by them; texts are numbered in the order of the alphabet.
     """
 
     score: NDArray[np.float64]

@@ -9,15 +9,24 @@ from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from inferway.loadgen.access import OPEN, Access, AddressError, DriveError, server_at, signature
-from inferway.loadgen.generator import Progress, SendPlan, carry_out
+from inferway.loadgen.access import (
+    ASK_S,
+    OPEN,
+    Access,
+    AddressError,
+    DriveError,
+    ask,
+    server_at,
+    signature,
+)
+from inferway.loadgen.generator import Progress, Reply, SendPlan, carry_out, sentence_of
 from inferway.loadgen.labels import LabeledFiles, check, judge
 from inferway.loadgen.message import Inputs, count_of, encode, head, inputs_of
 from inferway.loadgen.network_record import NetworkRecord
 from inferway.loadgen.record import Record
 from inferway.profiling.score import DEFAULT
 from inferway.protocol import Signature
-from inferway.protocol.inference import Parameters
+from inferway.protocol.inference import AnswerError, Parameters, decode
 
 if TYPE_CHECKING:
     from inferway.deployment import Deployment
@@ -338,26 +347,27 @@ def _try(
     """
     address, access = server_at(url), settings.get("access", OPEN)
     one = inputs.part(np.zeros(1, np.int64)).images
-    plan = SendPlan(
-        addresses=[address],
-        heads=[head(address, task)],
-        target=[0],
-        bodies=encode(task, asked, one, binary=settings.get("binary", True), every=True),
-        due_s=np.zeros(1),
-        head=np.zeros(1, np.int64),
-        body=np.zeros(1, np.int64),
-        connections=1,
-        grace_s=settings.get("grace_s", GRACE_S),
-        kept=[asked],
+    (rest,) = encode(task, asked, one, binary=settings.get("binary", True), every=True)
+    lines, _, content = rest.partition(b"\r\n\r\n")
+    status, headers, body = ask(
+        address,
+        f"{address.model_path(task)}/infer",
+        access,
+        body=content,
+        headers=dict(line.split(": ", 1) for line in lines.decode().split("\r\n")),
+        within_s=max(ASK_S, settings.get("grace_s", GRACE_S)),
     )
-    outcome = carry_out(plan, access)
-    assert inputs.labels is not None
-    for _, outputs in outcome.outputs:
+    failed = f"the first request of the data for the task {task!r} failed"
+    if status == 200:
+        json_length = Reply.headed(status, headers, body).json_length
+        try:
+            outputs = decode(asked, 1, body, None if json_length < 0 else json_length)
+        except AnswerError as error:
+            raise DriveError(f"{failed}: the answer {error}") from None
+        assert inputs.labels is not None
         check(score, task, inputs.labels, outputs)
-    status = int(outcome.columns["status"][0])
-    if not outcome.outputs and (status == 0 or 400 <= status < 500) and status != 429:
-        (reason,) = outcome.reasons or ("it gave no reason",)
-        raise DriveError(f"the first request of the data for the task {task!r} failed: {reason}")
+    elif 400 <= status < 500 and status != 429:
+        raise DriveError(f"{failed}: {access.hidden(sentence_of(body))}")
 
 
 def drive_network(

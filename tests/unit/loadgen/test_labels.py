@@ -30,7 +30,7 @@ def said(*classes: int) -> dict[str, np.ndarray]:
 
 def test_answers_of_several_shapes_and_others_requests() -> None:
     answers = [(np.array([8, 1, 3]), said(2, 0, 1)), (np.array([9]), {"z": np.array([[0.1, 0.9]])})]
-    found = judge(score_of("class"), np.array([1, 1, 1, 1]), REQUESTS, answers)
+    found = judge(score_of("f1"), np.array([1, 1, 1, 1]), REQUESTS, answers)
     np.testing.assert_array_equal(found.score, [1, np.nan, 0, 1])
     assert found.answered.tolist() == [1, -1, 2, 1]
     assert found.true.tolist() == [1, 1, 1, 1]
@@ -40,7 +40,7 @@ def test_texts_are_numbered() -> None:
     words = np.array([b"cat", b"ape", b"dog"], object)
     answers = [(np.array([3, 5, 9]), {"y": words})]
     labels = np.array(["cat", "bee", "cat", "dog"])
-    found = judge(score_of("class"), labels, REQUESTS, answers)
+    found = judge(score_of("f1"), labels, REQUESTS, answers)
     np.testing.assert_array_equal(found.score, [1, 0, np.nan, 1])
     # ape, bee, cat, dog
     assert found.true.tolist() == [2, 1, 2, 3]
