@@ -105,6 +105,8 @@ class ConfidenceBins(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Confidences at which the next bin begins, increasing.
     accuracy, mass
         In each bin, one more than edges: the accuracy, and the share of rows.
+    observed
+        Mean score in each bin of the rows that accuracies are from; None where there is none.
     error
         Expected calibration error on the rows that accuracies are from.
     """
@@ -115,6 +117,7 @@ class ConfidenceBins(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     edges: tuple[float, ...]
     accuracy: tuple[float, ...]
     mass: tuple[float, ...]
+    observed: tuple[float | None, ...]
     error: float
 
 

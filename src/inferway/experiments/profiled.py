@@ -23,7 +23,7 @@ from inferway.deployment.profile import (
     read_profile,
     write_profile,
 )
-from inferway.experiments.curves import Drawing, Look, Panel, panels
+from inferway.experiments.curves import Curve, Drawing, Look, Panel, panels
 from inferway.experiments.text import Frame, Laid, Shown, accuracy, frame, seconds, table
 from inferway.machine import machine_hash
 from inferway.profiling.confidence import PROBABILITY
@@ -128,19 +128,25 @@ class Profiled(Shown):
         return panels([one for one in shown if one.curves], columns=3, title=self.title)
 
     def _reliability(self) -> Panel:
-        """Accuracy against the confidence itself, of those whose confidence is a probability."""
-        curves = []
+        """Accuracy against the confidence itself, of those whose confidence is a probability.
+
+        Lines are the bins', marks the rows that accuracies are from.
+        """
+        curves: list[Curve] = []
         for color, (name, one) in enumerate(self.variants.items()):
             bins = one.confidence
             if bins is not None and bins.kind == PROBABILITY:
-                ends = [*bins.edges, 1.0]
-                # Where a bin begins; of the first one the confidence is open.
-                middles = [(low + high) / 2 for low, high in pairwise(ends)]
-                curves.append(Look(name, color).curve(middles, list(bins.accuracy[1:])))
+                # The first bin has no lower end.
+                middles = [(low + high) / 2 for low, high in pairwise([*bins.edges, 1.0])]
+                curves.append(Look(name, color).series(middles, bins.accuracy[1:]))
+                seen = zip(middles, bins.observed[1:], strict=True)
+                marks = [(x, y) for x, y in seen if y is not None]
+                across, up = ([mark[axis] for mark in marks] for axis in (0, 1))
+                curves.append(Look(f"{name}, seen", color, "none").curve(across, up))
+        lowest = min((x for curve in curves for x in curve.x), default=0.0)
         if curves:
-            curves.insert(0, Look("as sure as right").series([0.0, 1.0], [0.0, 1.0]))
-        lowest = min((x for curve in curves[1:] for x in curve.x), default=0.0)
-        limits = (max(0.0, lowest - 0.05), 1.01)
+            curves.insert(0, Look("as sure as right").series([lowest, 1.0], [lowest, 1.0]))
+        limits = (max(0.0, lowest - 0.03), 1.01)
         return Panel("reliability", "confidence", "accuracy", curves, limits_across=limits)
 
     def _by_rank(self) -> Panel:

@@ -79,16 +79,31 @@ def calibrated(confidence: Floats, score: Floats, bins: int = BINS) -> Bins:
     return Bins(edges, accuracy, count / len(score))
 
 
-def calibration_error(bins: Bins, confidence: Floats, score: Floats) -> float:
-    """Measure the expected calibration error: how far bins are from other rows' scores, on average.
+class Check(NamedTuple):
+    """Bins beside other rows' scores.
 
-    By bins of equal mass, weighted with where these rows fall (M. P. Naeini, G. F. Cooper and
-    M. Hauskrecht, 2015, DOI 10.1609/aaai.v29i1.9602). Chance alone keeps it above 0.
+    Attributes
+    ----------
+    observed
+        Mean score of these rows in each bin, shape [bins]; NaN where there is none.
+    error
+        Expected calibration error: how far bins are from these scores, weighted with where the rows
+        fall (M. P. Naeini, G. F. Cooper and M. Hauskrecht, 2015, DOI 10.1609/aaai.v29i1.9602).
+        Chance alone keeps it above 0.
     """
+
+    observed: Floats
+    error: float
+
+
+def checked(bins: Bins, confidence: Floats, score: Floats) -> Check:
+    """Hold bins against rows that they were not fitted to, shape [N] each."""
     place, many = bins.of(confidence), len(bins.accuracy)
     count = np.bincount(place, minlength=many)
     total = np.bincount(place, weights=score, minlength=many)
-    return float(np.abs(total - count * bins.accuracy).sum() / len(score))
+    observed = np.divide(total, count, out=np.full(many, np.nan), where=count > 0)
+    error = float(np.abs(total - count * bins.accuracy).sum() / len(score))
+    return Check(observed, error)
 
 
 def fitted(confidence: Floats, score: Floats) -> Floats:

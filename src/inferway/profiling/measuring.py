@@ -35,7 +35,7 @@ from inferway.deployment.profile import (
 from inferway.deployment.runtimes import blocking_runtime_of
 from inferway.machine import cores, machine, machine_hash
 from inferway.profiling import data as labeled
-from inferway.profiling.calibration import calibrated, calibration_error
+from inferway.profiling.calibration import calibrated, checked
 from inferway.profiling.confidence import (
     PROBABILITY,
     confidence_of,
@@ -383,10 +383,18 @@ class _Measuring:
             return None
         own, other = self.halves.bins, self.halves.accuracy
         bins = calibrated(answered.confidence[own], answered.score[own])
-        error = calibration_error(bins, answered.confidence[other], answered.score[other])
+        check = checked(bins, answered.confidence[other], answered.score[other])
         edges, accuracy, mass = (tuple(part.tolist()) for part in bins)
-        digest = self._kind_digest(name)
-        return ConfidenceBins(answered.kind, digest, answered.softmax, edges, accuracy, mass, error)
+        return ConfidenceBins(
+            kind=answered.kind,
+            digest=self._kind_digest(name),
+            softmax=answered.softmax,
+            edges=edges,
+            accuracy=accuracy,
+            mass=mass,
+            observed=tuple(None if one != one else one for one in check.observed.tolist()),
+            error=check.error,
+        )
 
     def _pairs(self, done: TaskProfile, answers: Mapping[str, _Answered]) -> Iterator[PairBins]:
         own = self.halves.bins

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from inferway.profiling.calibration import BINS, calibrated, calibration_error, fitted
+from inferway.profiling.calibration import BINS, calibrated, checked, fitted
 
 MAPS = {
     "probability": lambda c: c,
@@ -97,9 +97,15 @@ def test_the_error_is_near_0_of_calibrated_bins_and_seen_where_they_are_not() ->
     random = np.random.default_rng(6)
     bins = calibrated(*drawn(random, 20_000))
     confidence, score = drawn(random, 20_000)
-    assert calibration_error(bins, confidence, score) < 0.02
+    assert checked(bins, confidence, score).error < 0.02
     shifted = bins._replace(accuracy=(bins.accuracy - 0.1).clip(0))
-    assert calibration_error(shifted, confidence, score) == pytest.approx(0.1, abs=0.02)
+    assert checked(shifted, confidence, score).error == pytest.approx(0.1, abs=0.02)
+
+
+def test_what_is_seen_is_the_mean_of_each_bins_own_rows() -> None:
+    bins = calibrated(np.repeat([0.2, 0.5, 0.9], 20), np.repeat([0.0, 1.0], 30))
+    check = checked(bins, np.array([0.1, 0.3, 0.95]), np.array([1.0, 0.0, 1.0]))
+    np.testing.assert_array_equal(check.observed, [0.5, np.nan, 1.0])
 
 
 def test_rows_are_needed_and_of_equal_number() -> None:

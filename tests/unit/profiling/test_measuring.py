@@ -81,6 +81,9 @@ def test_all_of_a_variant_is_measured(written: Path) -> None:
     assert small.confidence.accuracy[0] < 0.6 < 0.95 < small.confidence.accuracy[-1]
     assert sum(small.confidence.mass) == pytest.approx(1)
     assert small.confidence.error < 0.1
+    seen = [one for one in small.confidence.observed if one is not None]
+    assert len(small.confidence.observed) == 20
+    assert np.mean(seen) == pytest.approx(small.accuracy.value, abs=0.05)
     for one in (tiny, small):
         here = one.machines[machine_hash()]
         assert [each.batch for each in here.alone] == [each.batch for each in here.busy] == [1]
