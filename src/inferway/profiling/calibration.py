@@ -79,7 +79,7 @@ def calibrated(confidence: Floats, score: Floats, bins: int = BINS) -> Bins:
     return Bins(edges, accuracy, count / len(score))
 
 
-class Check(NamedTuple):
+class HeldBins(NamedTuple):
     """Bins beside other rows' scores.
 
     Attributes
@@ -96,14 +96,14 @@ class Check(NamedTuple):
     error: float
 
 
-def checked(bins: Bins, confidence: Floats, score: Floats) -> Check:
+def checked(bins: Bins, confidence: Floats, score: Floats) -> HeldBins:
     """Hold bins against rows that they were not fitted to, shape [N] each."""
     place, many = bins.of(confidence), len(bins.accuracy)
     count = np.bincount(place, minlength=many)
     total = np.bincount(place, weights=score, minlength=many)
     observed = np.divide(total, count, out=np.full(many, np.nan), where=count > 0)
     error = float(np.abs(total - count * bins.accuracy).sum() / len(score))
-    return Check(observed, error)
+    return HeldBins(observed, error)
 
 
 def fitted(confidence: Floats, score: Floats) -> Floats:
