@@ -50,16 +50,24 @@ def preset(option: str) -> Any:
     return inspect.signature(ServerOptions).parameters[option].default
 
 
+def families_of(running: Any) -> list[Any]:
+    """What a server's metrics are."""
+    text = running.get("/metrics", admin=True).body.decode()
+    return list(text_string_to_metric_families(text))
+
+
+def names_of(families: list[Any]) -> set[str]:
+    found = {sample.name for family in families for sample in family.samples}
+    found |= {family.name for family in families}
+    # A counter without samples, as those of remote servers here, is only announced.
+    return found | {f"{family.name}_total" for family in families if family.type == "counter"}
+
+
 def test_the_dashboard_shows_metrics_that_there_are(deploy: Path, start: Any, site_of: Any) -> None:
     fleet = Fleet(("tiny", "big"), np.array([1e3, 1e2]), np.array([0.7, 0.9]), np.array([1, 1]))
     controller = controller_of(PolicySpec("lw", {}), Conditions(fleet))
-    running = start(site_of(policy="alias", controller=controller))
-    text = running.get("/metrics", admin=True).body.decode()
-    families = list(text_string_to_metric_families(text))
-    exported = {sample.name for family in families for sample in family.samples}
-    exported |= {family.name for family in families}
-    # A counter without samples, as those of remote servers here, is only announced.
-    exported |= {f"{family.name}_total" for family in families if family.type == "counter"}
+    families = families_of(start(site_of(policy="alias", controller=controller)))
+    exported = names_of(families)
     labels = {label for family in families for sample in family.samples for label in sample.labels}
     dashboard = json.loads((deploy / "grafana-dashboard.json").read_text())
     assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"]) > 5
@@ -257,3 +265,83 @@ def test_prometheus_scrapes_the_admin_port(deploy: Path) -> None:
     (job,) = settings["scrape_configs"]
     assert job["static_configs"] == [{"targets": [f"127.0.0.1:{preset('admin_port')}"]}]
     assert "metrics_path" not in job  # /metrics is the default
+    assert settings["rule_files"] == ["alerts.yml"]
+
+
+def test_alerts_go_by_metrics_that_there_are(
+    deploy: Path, root: Path, start: Any, site_of: Any
+) -> None:
+    (group,) = YAML(typ="safe").load((deploy / "alerts.yml").read_text())["groups"]
+    families = families_of(start(site_of()))
+    exported = names_of(families)
+    # Those of nodes are told by nodes alone.
+    guide = (root / "docs" / "guides" / "read-the-metrics.md").read_text()
+    exported |= set(re.findall(r"`(inferway_neighbor_\w+)`", guide))
+    names = [rule["alert"] for rule in group["rules"]]
+    assert len(set(names)) == len(names) > 5
+    for rule in group["rules"]:
+        named = set(re.findall(r"inferway_\w+", rule["expr"]))
+        assert named <= exported, named - exported
+        assert named or "up{" in rule["expr"]
+        assert rule["labels"]["severity"] in ("warning", "critical")
+        assert {"summary", "description"} == rule["annotations"].keys()
+        assert f"`{rule['alert']}`" in guide
+
+
+# By alert, the series that raise it, and how long that takes.
+RAISED = {
+    "InferwayPromiseMissed": ({'inferway_promise_kept{task="t"}': "1 1 0x20"}, "4m"),
+    "InferwayBalanceFalling": ({'inferway_accuracy_balance{task="t"}': "2-1x20"}, "13m"),
+    "InferwayMemoryBudget": (
+        {"inferway_run_memory_bytes": "95x9", "inferway_run_memory_limit_bytes": "100x9"},
+        "3m",
+    ),
+    "InferwayBodiesRefused": ({"inferway_bodies_refused_total": "0 0 3x9"}, "3m"),
+    "InferwayNodeGone": ({'up{job="inferway"}': "1 0x9"}, "3m"),
+    "InferwayNeighborLeftOut": ({'inferway_neighbor_usable{neighbor="b"}': "0x9"}, "2m"),
+    "InferwayTaskNotReady": ({'inferway_task_ready{task="t"}': "0x9"}, "2m"),
+    "InferwayInstanceResting": (
+        {'inferway_instance_healthy{task="t",variant="v",exported_instance="0"}': "0x9"},
+        "3m",
+    ),
+}
+
+
+def promtool(*arguments: str) -> subprocess.CompletedProcess[str]:
+    if shutil.which("promtool") is None:
+        pytest.skip("there is no promtool here: Debian's prometheus has it")
+    return subprocess.run(["promtool", *arguments], capture_output=True, text=True, check=False)
+
+
+def test_promtool_finds_nothing_wrong_with_the_alerts(deploy: Path) -> None:
+    done = promtool("check", "config", str(deploy / "prometheus.yml"))
+    assert done.returncode == 0, done.stderr
+    assert f"{len(RAISED)} rules found" in done.stdout
+
+
+@pytest.mark.parametrize("alert", RAISED)
+def test_an_alert_is_raised_by_what_it_is_for_and_by_nothing_else(
+    deploy: Path, tmp_path: Path, alert: str
+) -> None:
+    rules = YAML(typ="safe").load((deploy / "alerts.yml").read_text())["groups"][0]["rules"]
+    (rule,) = [one for one in rules if one["alert"] == alert]
+    series, after = RAISED[alert]
+    tests = [
+        {
+            "interval": "1m",
+            "input_series": [{"series": name, "values": to} for name, to in values.items()],
+            "promql_expr_test": [
+                {
+                    "expr": f'count(ALERTS{{alertname="{one["alert"]}",alertstate="firing"}})',
+                    "eval_time": after,
+                    "exp_samples": [{"labels": "{}", "value": 1}] if one is raised else [],
+                }
+                for one in rules
+            ],
+        }
+        for values, raised in ((series, rule), ({'up{job="inferway"}': "1x20"}, None))
+    ]
+    file = tmp_path / "tests.json"
+    file.write_text(json.dumps({"rule_files": [str(deploy / "alerts.yml")], "tests": tests}))
+    done = promtool("test", "rules", str(file))
+    assert done.returncode == 0, done.stdout + done.stderr
