@@ -206,9 +206,10 @@ def written(tasks: Mapping[str, Task], remarks: Sequence[str], folder: Path, fil
     file
         Where the text is going to be; models are named from there.
     """
+    name = _shown(file)
     lines = [
-        f"# Written by `inferway init {folder}`. Lines that begin with # are for you to fill in.",
-        f"# `inferway check {file}` says what is missing or wrong; `inferway serve {file}` serves.",
+        f"# Written by `inferway init {_shown(folder)}`. Lines with # are for you to fill in.",
+        f"# `inferway check {name}` says what is missing or wrong; `inferway serve {name}` serves.",
     ]
     lines += [f"# {remark[0].upper()}{remark[1:]}" for remark in remarks]
     lines.append("tasks:")
@@ -246,17 +247,17 @@ def _task_lines(task: Task, folder: Path, file: Path) -> Iterator[str]:
             yield f"        model: {name if plain else json.dumps(name, ensure_ascii=False)}"
             yield f"        digest: {model.digest}"
         if not number:
-            yield f"        # `inferway profile {file} --data TEST --write` measures accuracies,"
-            yield f"        # into {file.name}.profile.json; one that stands here goes before."
+            name = _shown(file)
+            yield f"        # `inferway profile {name} --data TEST --write` measures accuracies,"
+            yield f"        # into {name}.profile.json; one that stands here goes before."
         yield "        # accuracy: 0.9"
 
 
 def _signature(task: Task) -> str | None:
     for variant in task.variants.values():
-        try:
-            return str(signature_of(variant.model)) if variant.model else None
-        except ModelError:
-            continue
+        if variant.model is not None:
+            with suppress(ModelError):  # whoever loads it says what is wrong
+                return str(signature_of(variant.model))
     return None
 
 

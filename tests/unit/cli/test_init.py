@@ -50,7 +50,7 @@ def test_the_file_is_written_and_not_written_over(
     )
     text = Path("sub/d.yaml").read_text()
     assert "model: ../models/digits/tiny/model.onnx" in text
-    assert "into d.yaml.profile.json" in text
+    assert "into sub/d.yaml.profile.json" in text
     assert main(command) == 2
     assert capsys.readouterr().err == (
         "inferway: --out sub/d.yaml is there already; --force writes over it\n"

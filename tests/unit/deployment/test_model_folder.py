@@ -167,6 +167,7 @@ def test_a_class_of_one_s_own_is_a_model_too(put: Put, monkeypatch: pytest.Monke
     assert (python.target.path, python.target.name) == (code, "Model")
     text = written(deployment.tasks, (), Path("models"), Path("d.yaml"))
     assert '        python: "models/digits/b/2/model.py:Model"\n' in text
+    assert "# (x: FP32[-1, 4]) -> (y: FP32[-1, 3])" in text
     Path("d.yaml").write_text(text)
     assert load("d.yaml").tasks["digits"].variants["b"].python == python
     (code.parent / "model.onnx").touch()
@@ -178,8 +179,9 @@ def test_a_class_of_one_s_own_is_a_model_too(put: Put, monkeypatch: pytest.Monke
     assert refusal(folder).endswith("models/digits/b/2/model.py has no Model; it has Other")
 
 
-def test_models_are_named_by_a_folder_with_a_colon(put: Put, tmp_path: Path) -> None:
-    folder = put("digits/a/model.onnx").rename(tmp_path / "s3:models v1")
+@pytest.mark.parametrize("name", ["s3:models v1", "two\nlines", 'quoted "é"'])
+def test_models_are_named_by_any_folder(put: Put, tmp_path: Path, name: str) -> None:
+    folder = put("digits/a/model.onnx").rename(tmp_path / name)
     deployment = load(folder)
     assert files_of(deployment) == {"digits/a": "digits/a/model.onnx"}
     file = tmp_path / "d.yaml"
