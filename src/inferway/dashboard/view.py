@@ -24,8 +24,9 @@ SERIES: Final = (
 )  # fmt: skip
 """Of each sample, what the page draws over time."""
 _QUANTILES: Final = {"p50_s": 0.5, "p95_s": 0.95, "p99_s": 0.99}
-# Of each class of servers: its name, the rate and the accuracy of one, and how many are healthy.
-_Classes = tuple[tuple[str, float, float, int], ...]
+# Of each class of servers: its name, the rate and the accuracy of one, if known, and how many are
+# healthy.
+_Classes = tuple[tuple[str, float, float | None, int], ...]
 VERDICTS: Final = {
     "kept": "kept",
     "at-risk": "at risk",
@@ -204,7 +205,8 @@ def _curve(
 ) -> tuple[float | None, list[tuple[float, float]]]:
     """Greatest rate, and the least mean response time at rates up to it; None where none is."""
     names, rates, accuracies, counts = zip(*classes, strict=True)
-    fleet = Fleet(names, np.array(rates), np.array(accuracies), np.array(counts))
+    known = np.array(accuracies, np.float64)  # None is NaN: one that nobody knows
+    fleet = Fleet(names, np.array(rates), known, np.array(counts))
     try:
         greatest = max_rate(fleet, target)
         points = [greatest * (i + 1) / POINTS for i in range(POINTS)]

@@ -137,6 +137,16 @@ def test_the_bound_is_that_of_the_instances_that_are_healthy() -> None:
     assert alone["curve"] == []
 
 
+def test_variants_whose_accuracy_nobody_knows_have_a_bound_and_no_number() -> None:
+    source = source_of(rate=100.0)
+    for one in source.status["tasks"]["digits"]["variants"].values():
+        one["accuracy"] = None
+    shown = task_view(source, "digits")
+    assert shown["bound"]["max_rate_per_s"] == pytest.approx(2100.0)
+    assert [one["accuracy"] for one in shown["variants"]] == [None, None]
+    assert shown["promise"]["reason"] == "The task has no accuracy target."
+
+
 def test_latency_is_of_the_last_seconds_and_shares_are_of_the_last_minute() -> None:
     shown = task_view(source_of(promised("kept")), "digits")
     assert shown["rate_per_s"] == 4.0
