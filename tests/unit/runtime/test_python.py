@@ -380,6 +380,8 @@ def test_what_is_printed_is_logged_by_lines(make: Make, log: Heard) -> None:
             """
         ),
         before="print('at import')",
+        # Where it is set, the interpreter has each line go out, and nobody else need do it.
+        environment={"PYTHONUNBUFFERED": ""},
     )
     runtime.run({"x": X})
     until(lambda: len(log.lines) >= 6)
