@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from inferway.live.http.routes import Routes, plain_path
+from inferway.live.http.routes import Routes, document, plain_path
 from inferway.live.security.keys import Role
 
 
@@ -70,3 +70,14 @@ def test_a_path_is_forgotten_with_all_below_it() -> None:
     for target in (b"/a%20b", b"/a b/c/d", b"/a%20b/c/d", b"/a%20b/x/y"):
         answered[target] = 404
     assert {target: ask(target) for target in answered} == answered
+
+
+def test_the_document_tells_every_status_of_an_inference() -> None:
+    paths = document()["paths"]
+    statuses = {"200", "400", "401", "404", "413", "415", "429", "500", "501", "503", "504"}
+    for path in ("/v2/models/{task}", "/v2/models/{task}/versions/{variant}"):
+        responses = paths[f"{path}/infer"]["post"]["responses"]
+        assert responses.keys() == statuses
+        assert all(one["description"] for one in responses.values())
+    index = paths["/v2/repository/index"]["post"]["responses"]
+    assert index.keys() == {"200", "400", "401", "413", "415", "503"}

@@ -1,0 +1,79 @@
+"""How a pool closes, and what it counts of requests that end without an answer."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import numpy as np
+import pytest
+
+from inferway.dispatch import Dispatcher
+from inferway.live import Outcome, Pool, PoolOptions, TaskSite
+from inferway.live.request import InferRequest
+from inferway.protocol import Signature, Tensor
+from inferway.runtime import NullRuntime
+from inferway.site import Fleet
+
+SIGNATURE = Signature((Tensor("x", "FP32", (-1, 2)),), (Tensor("y", "FP32", (-1, 2)),))
+LIMIT_S = 20.0
+
+
+class Broken(NullRuntime):
+    """Fails where it is given anything but zeros, with which it is warmed up."""
+
+    def run(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        if inputs["x"].any():
+            raise ValueError("broken")
+        return {"y": inputs["x"]}
+
+
+def pool_of(runtimes: list[NullRuntime], **options: Any) -> Pool:
+    fleet = Fleet(("a", "b"), np.array([1e3, 1e3]), np.array([0.6, 0.9]), np.array([1, 1]))
+    dispatcher = Dispatcher(fleet, "fastest-only", target=None)
+    return Pool("task", SIGNATURE, dispatcher, runtimes, PoolOptions(**options))
+
+
+@pytest.mark.parametrize(("draining_s", "left_s"), [(0.0, 3.0), (1.0, 2.0), (3.0, 0.0), (4.0, 0.0)])
+def test_instances_have_what_is_left_of_a_close_s_limit(
+    monkeypatch: pytest.MonkeyPatch, draining_s: float, left_s: float
+) -> None:
+    clock_s, limits_s = [1000.0], []
+    pool = pool_of([NullRuntime(SIGNATURE)] * 2, now=lambda: clock_s[0])
+
+    async def drain(limit_s: float) -> list[InferRequest]:
+        limits_s.append(limit_s)
+        clock_s[0] += draining_s
+        return []
+
+    async def close(limit_s: float) -> bool:
+        limits_s.append(limit_s)
+        return True
+
+    monkeypatch.setattr(pool.servers, "drain", drain)
+    for instance in pool.instances:
+        monkeypatch.setattr(instance, "close", close)
+    asyncio.run(pool.close(3.0))
+    assert limits_s == [3.0, left_s, left_s]
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_request_that_fails_is_counted_for_the_variant_that_had_it(place: int) -> None:
+    async def main() -> None:
+        site = TaskSite.of(pool_of([Broken(SIGNATURE), Broken(SIGNATURE)]))
+        await site.start()
+        answered = asyncio.Event()
+        request = InferRequest(
+            {"x": np.ones((1, 2), np.float32)}, 1, lambda request: answered.set(), None, site.now()
+        )
+        request.classes = 1 << place
+        site.submit(request)
+        async with asyncio.timeout(LIMIT_S):
+            await answered.wait()
+        assert request.outcome is Outcome.FAILED
+        expected = [0, 0, 0]
+        expected[place] = 1
+        assert site.stats.outcomes[Outcome.FAILED] == expected
+        await site.stop(1.0)
+
+    asyncio.run(main())
