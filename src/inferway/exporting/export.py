@@ -189,7 +189,8 @@ def export(
             f"{OLDEST_OPSET} to {newest_opset()}"
         )
     progress("loading the model", 0.0)
-    loaded = load(source, trust) if isinstance(source, str) else LoadedModel(source, None)
+    named = isinstance(source, str | Path)
+    loaded = load(str(source), trust) if named else LoadedModel(source, None)
     model = _source_model(loaded, tensors, outputs)
     if data is None:
         asked = model.rows(rows.count(model.inputs), np.random.default_rng(seed))

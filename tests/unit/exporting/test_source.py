@@ -151,7 +151,7 @@ def test_types_that_skops_does_not_trust_are_named_and_may_be_allowed(
     plain, forest = tmp_path / "plain.skops", tmp_path / "forest.skops"
     skops.io.dump(LogisticRegression(max_iter=500).fit(flowers.rows, flowers.kinds), plain)
     skops.io.dump(RandomForestClassifier(3).fit(flowers.rows, flowers.kinds), forest)
-    assert export(str(plain), out).source == "LogisticRegression of scikit-learn"
+    assert export(plain, out).source == "LogisticRegression of scikit-learn"
     with pytest.raises(ExportError) as caught:
         export(str(forest), out)
     tree = "sklearn.tree._tree.Tree"
