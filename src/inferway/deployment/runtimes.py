@@ -124,7 +124,9 @@ def measured(deployment: Deployment, *, seconds: float = 0.3) -> Deployment:
     known: dict[tuple[object, ...], float] = {}
 
     def with_times(task: Task) -> Task:
-        variants, signature = dict(task.variants), signature_said(task)
+        variants = dict(task.variants)
+        asks = any(one.python is not None and not one.service for one in variants.values())
+        signature = signature_said(task) if asks else None
 
         def measure(name: str) -> None:
             nonlocal signature
