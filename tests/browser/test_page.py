@@ -62,6 +62,23 @@ def test_it_tells_what_was_promised_and_goes_on_by_itself(
     expect(page.locator("#latency .numbers")).to_contain_text("bound of the mean")
 
 
+def test_an_explanation_opens(server: Any, served: Served, looked_at: Looked) -> None:
+    ask(server, 30)
+    page = looked_at(served.url)
+    open_one = page.locator("#decisions tbody button").first
+    open_one.wait_for(timeout=LIMIT_MS)
+    open_one.focus()
+    page.keyboard.press("Enter")
+    table = page.get_by_role("table", name="Candidates as the policy saw them")
+    table.wait_for(timeout=LIMIT_MS)
+    assert table.locator("tbody tr").count() == 2
+    assert table.locator("tr.chosen").count() == 1
+    shown = page.locator(".explanation")
+    expect(shown).to_contain_text("was answered")
+    expect(shown).to_contain_text("The balance went from")
+    assert page.evaluate(CONTRAST) == []
+
+
 def test_a_reload_keeps_what_was(server: Any, served: Served, looked_at: Looked) -> None:
     ask(server, 20)
     page = looked_at(served.url)

@@ -65,6 +65,17 @@ def test_the_page_is_told_what_the_server_does(
     assert len(more["tasks"][0]["series"]["times"]) < len(whole["tasks"][0]["series"]["times"]) + 2
 
 
+def test_a_decision_is_explained_to_the_page(running: Any, page: Page) -> None:
+    assert running.infer(ROW).status == 200
+    told = first(page, lambda one: any(task["decisions"] for task in one["tasks"]))
+    request, url = told["tasks"][0]["decisions"][0]["id"], told["tasks"][0]["url"]
+    asked = f"/explanation?server={url}&task=digits&request={request}"
+    assert page.ask(asked).json["id"] == request
+    for wrong in (asked.replace("digits", "none"), asked.replace(url, "http://evil.example")):
+        refused = page.ask(wrong)
+        assert (refused.status, list(refused.json)) == (404, ["error"])
+
+
 def test_a_server_that_ends_is_gone_and_one_that_was_never_there_is_too(
     running: Any, page: Page
 ) -> None:

@@ -76,5 +76,23 @@ def test_the_root_is_a_table_for_browsers_and_paths_for_programs(start: Any, sit
     for headers in ((), ("Accept: */*",), ("Accept: application/json",)):
         found = page(running, "/", *headers)
         assert found.headers["content-type"] == "application/json"
-        assert found.json["pages"] == ["/", "/metrics", "/status", "/history"]
+        assert found.json["pages"] == [
+            *("/", "/metrics", "/status", "/history", "/decisions"),
+        ]
         assert found.json["dashboard"] == "http://127.0.0.1:8004/"
+
+
+def test_the_last_decisions_are_told_and_each_is_explained(start: Any, site_of: Any) -> None:
+    running = start(site_of(task="the digits"))
+    asked = running.infer(ROW, "X-Request-Id: a/b c\r\n", path="/v2/models/the%20digits/infer")
+    named = running.infer(ROW, "X-Request-Id: a/b\r\n", path="/v2/models/the%20digits/infer")
+    assert (asked.status, named.status) == (200, 200)
+    (told, *_) = [
+        one for one in page(running, "/decisions").json["tasks"]["the digits"] if one["id"] == "a/b"
+    ]
+    assert (told["outcome"], told["variant"], told["late"]) == ("answered", "tiny", False)
+    explained = page(running, "/decisions/the%20digits/a%2Fb").json
+    assert explained == running.get("/v2/models/the%20digits/explain/a%2Fb").json
+    assert len(explained["candidates"]) == 2
+    for path in ("/decisions/the%20digits/unknown", "/decisions/nothing/a", "/decisions/x"):
+        assert page(running, path).status == 404

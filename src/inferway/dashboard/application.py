@@ -13,12 +13,12 @@ from typing import Any, Final
 import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from inferway.dashboard.entrance import REFUSED, Entrance
 from inferway.dashboard.reader import Reader
-from inferway.dashboard.watched import WatchedServer
+from inferway.dashboard.watched import UnreadError, WatchedServer
 from inferway.live.errors import listening
 from inferway.live.security.keys import Guard
 from inferway.protocol.address import joined
@@ -76,6 +76,16 @@ def application(reader: Reader, host: str, guard: Guard | None, *, secure: bool 
     async def events(_: Request) -> Response:
         return StreamingResponse(_events(reader), media_type="text/event-stream")
 
+    async def explanation(request: Request) -> Response:
+        asked = request.query_params
+        try:
+            found = await reader.explanation(
+                *(asked.get(name, "") for name in ("server", "task", "request"))
+            )
+        except UnreadError as error:
+            return JSONResponse({"error": str(error)}, 404)
+        return JSONResponse(found)
+
     @asynccontextmanager
     async def life(_: Starlette) -> AsyncIterator[None]:
         reader.begin()
@@ -86,6 +96,7 @@ def application(reader: Reader, host: str, guard: Guard | None, *, secure: bool 
         Route("/", file("page.html")),
         Route("/enter", door),
         Route("/events", events),
+        Route("/explanation", explanation),
         *(Route(f"/static/{name}", file(name)) for name in content if not name.endswith("html")),
     ]
     return Entrance(Starlette(routes=routes, lifespan=life), host, guard, secure=secure)

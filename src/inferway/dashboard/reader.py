@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from inferway.dashboard.view import prepare, series_of, source_view, task_view
-from inferway.dashboard.watched import WatchedServer
+from inferway.dashboard.watched import UnreadError, WatchedServer
 
 _GATHER_S: Final = 0.1
 """Answers of several servers that come together are told together."""
@@ -38,6 +38,13 @@ class Reader:
         for source in self.sources:
             self._tasks.append(asyncio.create_task(source.follow(self._changed.set)))
         self._tasks.append(asyncio.create_task(self._tell()))
+
+    async def explanation(self, url: str, task: str, request: str) -> dict[str, Any]:
+        """Ask one of the servers why a request was answered as it was; UnreadError if none can."""
+        server = next((one for one in self.sources if one.url == url), None)
+        if server is None:
+            raise UnreadError(f"{url[:256]} is not shown here")
+        return await asyncio.to_thread(server.explanation, task, request)
 
     def leave(self) -> None:
         """End what pages wait for: there will be nothing more."""

@@ -52,6 +52,7 @@ def task_view(source: WatchedServer, task: str) -> dict[str, Any]:
         "latency": latency_view(source, task),
         "bound": bound,
         "variants": variants_view(source, task, told),
+        "decisions": source.decisions.get(task, []),
         "response_times": response_times(source, task),
     }
 

@@ -9,7 +9,10 @@ import ssl
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
+from threading import Lock
 from typing import Any, Final, NamedTuple
+from urllib.parse import quote
 
 import msgspec
 
@@ -22,6 +25,8 @@ SAMPLES: Final = 15 * 60
 MINUTE_S: Final = 60
 _ASK_S: Final = 3.0
 """How long a server may take for the connection, and for an answer."""
+DECIDED_EVERY: Final = 3
+"""Rounds of questions in one of which the last decisions are asked for."""
 GONE_AFTER: Final = 2
 """Questions in a row without an answer after which a server counts as gone."""
 
@@ -59,6 +64,8 @@ class WatchedServer:
         of the last minute first.
     bounds_s
         Ends of the buckets that these are counted in.
+    decisions
+        By task, the most surprising of its last requests, as ``/decisions`` has them.
     """
 
     def __init__(self, url: str, access: Access) -> None:
@@ -72,7 +79,9 @@ class WatchedServer:
         self.rows: dict[str, deque[dict[str, Any] | None]] = {}
         self.counts: dict[str, deque[tuple[float, dict[str, list[int]]]]] = {}
         self.bounds_s: list[float] = []
-        self._failed = 0
+        self.decisions: dict[str, list[dict[str, Any]]] = {}
+        self._failed = self._rounds = 0
+        self._talking = Lock()
         self._connection: http.client.HTTPConnection | None = None
 
     async def follow(self, changed: Callable[[], None]) -> None:
@@ -120,10 +129,20 @@ class WatchedServer:
                 node = self._get("/v2/node")
             except _MissingError:
                 self._has_node = False
-        return _Heard(pages, status, node)
+        self._rounds += 1
+        decisions = None
+        if self._rounds % DECIDED_EVERY == 1:
+            with suppress(_MissingError):
+                decisions = self._get("/decisions")["tasks"]
+        return _Heard(pages, status, node, decisions)
+
+    def explanation(self, task: str, request: str) -> dict[str, Any]:
+        """Ask why a request was answered as it was; UnreadError where nobody can say. Blocks."""
+        return self._get(f"/decisions/{quote(task, safe='')}/{quote(request, safe='')}")
 
     def _take(self, heard: _Heard) -> None:
         self.status, self.node = heard.status, heard.node
+        self.decisions = self.decisions if heard.decisions is None else heard.decisions
         if self.node is not None:
             self.name = str(self.node["node"])
         try:
@@ -159,6 +178,10 @@ class WatchedServer:
         self.times.extend(times)
 
     def _get(self, path: str) -> dict[str, Any]:
+        with self._talking:  # an explanation may be asked for meanwhile
+            return self._got(path)
+
+    def _got(self, path: str) -> dict[str, Any]:
         address = self._address
         if self._connection is None:
             self._connection = (
@@ -231,6 +254,7 @@ class _Heard(NamedTuple):
     pages: list[dict[str, Any]]
     status: dict[str, Any]
     node: dict[str, Any] | None
+    decisions: dict[str, list[dict[str, Any]]] | None
 
 
 def finite(value: Any) -> float | None:

@@ -6,6 +6,7 @@ import math
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
+from itertools import islice
 from typing import Any, NamedTuple
 
 import msgspec
@@ -17,6 +18,9 @@ from inferway.site.view import SIZES
 # Requests that a site can explain.
 KEPT = 4096
 
+
+# Of these last ones the most surprising are told; to look at all would hold requests up.
+LOOKED_AT = 512
 
 # Without the garbage collector: thousands of these live as long as it takes to replace them, and to
 # look at them again and again would hold requests up by milliseconds. They hold no containers.
@@ -92,6 +96,16 @@ class RequestLog:
             )
         )
 
+    def decisions(self, count: int, now_s: float) -> list[dict[str, Any]]:
+        """List requests of the last `LOOKED_AT`, the most surprising first; times in milliseconds.
+
+        Surprising is one that was refused or failed, then one that was late, then one that took
+        many times what was predicted, or a small part of it. `now_s` is on the site's clock.
+        """
+        last = list(islice(reversed(self._kept), LOOKED_AT))
+        ranked = sorted(range(len(last)), key=lambda i: _surprise(last[i]), reverse=True)
+        return [_brief(last[i], now_s) for i in ranked[:count]]
+
     def explain(self, identity: bytes) -> dict[str, Any] | None:
         """Say why the last request of that name was answered as it was; None where it is unknown.
 
@@ -100,6 +114,40 @@ class RequestLog:
         named = (one for one in reversed(self._kept) if one.id == identity)
         ended = next(named, None)
         return None if ended is None else _words(ended)
+
+
+def _surprise(ended: Any) -> float:
+    if ended.outcome is not Outcome.ANSWERED:
+        return 2e9 if ended.outcome in (Outcome.CANCELED, Outcome.INVALID) else 4e9
+    if ended.received_s + ended.latency_s > ended.deadline_s:
+        return 3e9
+    # A millisecond more or less is none.
+    return abs(math.log((ended.latency_s + 1e-3) / (ended.predicted_s + 1e-3)))
+
+
+def _brief(ended: Any, now_s: float) -> dict[str, Any]:
+    fleet, answered = ended.fleet, ended.outcome is Outcome.ANSWERED
+    late = answered and ended.received_s + ended.latency_s > ended.deadline_s
+    chosen = None if ended.server < 0 else bisect_right(fleet.first, ended.server) - 1
+    if not answered:
+        why = ended.reason or ended.outcome.name.lower()
+    elif late:
+        over_s = ended.received_s + ended.latency_s - ended.deadline_s
+        why = f"{_ms(over_s):g} ms after its deadline"
+    else:
+        ratio = (ended.latency_s + 1e-3) / (ended.predicted_s + 1e-3)
+        longer = f"{ratio:.1f} times what was predicted"
+        why = longer if ratio > 1.5 else "sooner than predicted" if ratio < 0.67 else "as predicted"
+    return {
+        "id": ended.id.decode("latin-1"),
+        "ago_ms": _ms(max(0.0, now_s - ended.received_s)),
+        "outcome": ended.outcome.name.lower(),
+        "late": late,
+        "variant": None if chosen is None else fleet.variants[chosen],
+        "predicted_latency_ms": None if chosen is None else _ms(ended.predicted_s),
+        "latency_ms": _ms(ended.latency_s) if answered else None,
+        "surprise": why,
+    }
 
 
 def _words(ended: Any) -> dict[str, Any]:

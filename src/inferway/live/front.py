@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from typing import Final, Protocol
 from urllib.parse import parse_qs, urlsplit
@@ -12,13 +12,17 @@ import msgspec
 
 from inferway.dispatch.promise import Promise
 from inferway.live.admin import PAGES
+from inferway.live.explain import KEPT
 from inferway.live.history import ROWS, Every, History
 from inferway.live.http.exchange import ACCEPT, Exchange, Handler
 from inferway.live.request import Outcome
 from inferway.live.site import TaskSite
 from inferway.protocol import RefusalError
+from inferway.protocol.messages import encode
 from inferway.version import __version__
 
+DECISIONS: Final = 20
+"""Requests of each task that ``/decisions`` tells."""
 _HTML: Final = b"text/html; charset=utf-8"
 # No scripts, no styles, no images, no frames around it: it is words and tables.
 _ALONE: Final = (
@@ -74,6 +78,33 @@ def history_page(history: History) -> Handler:
             exchange.refuse(refusal.status, refusal.reason)
             return
         exchange.respond(200, msgspec.json.encode(history.page(every, since_s)))
+
+    return answer
+
+
+def decisions_page(sites: Callable[[], Mapping[str, TaskSite]]) -> Handler:
+    """Make what answers ``/decisions``: of each task, the most surprising of its last requests."""
+
+    def answer(exchange: Exchange) -> None:
+        told = {name: site.log.decisions(DECISIONS, site.now()) for name, site in sites().items()}
+        exchange.respond(200, msgspec.json.encode({"schema": 1, "tasks": told}))
+
+    return answer
+
+
+def explanation_page(
+    sites: Callable[[], Mapping[str, TaskSite]],
+) -> Callable[[Exchange, bytes], None]:
+    """Make what answers ``/decisions/TASK/REQUEST``: why it was answered as it was."""
+
+    def answer(exchange: Exchange, rest: bytes) -> None:
+        name, _, identity = rest.partition(b"/")
+        site = sites().get(name.decode("utf-8", "replace"))
+        found = None if site is None else site.log.explain(identity)
+        if found is None:
+            exchange.refuse(404, f"no such request among the last {KEPT} of such a task")
+        else:
+            exchange.respond(200, encode(found))
 
     return answer
 

@@ -19,7 +19,12 @@ from inferway.live.admin import admin_routes
 from inferway.live.applying import Applying, is_loopback
 from inferway.live.build import check_served, pools_of
 from inferway.live.errors import ServeError, listening
-from inferway.live.front import front_page, history_page
+from inferway.live.front import (
+    decisions_page,
+    explanation_page,
+    front_page,
+    history_page,
+)
 from inferway.live.headroom import Bodies, Growths, Headroom
 from inferway.live.history import History
 from inferway.live.http.connection import Listener
@@ -215,9 +220,14 @@ class Server:
         pages = admin_routes(
             self.served, self._is_ready, self._applying, self._pauses, self.guard, self.bodies
         )
-        own = {"/": front_page(self), "/history": history_page(self._history)}
+        own = {
+            "/": front_page(self),
+            "/history": history_page(self._history),
+            "/decisions": decisions_page(lambda: self.sites),
+        }
         for path, page in (own | dict(self._pages)).items():
             pages.read(path, page, Role.READ)
+        pages.read_below("/decisions", explanation_page(lambda: self.sites), Role.READ)
         self._admin.find, self._admin.role = pages.find, pages.role
         self._serve()
         for site in self.served():

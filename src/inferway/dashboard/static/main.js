@@ -1,6 +1,7 @@
 // What comes from the page's server, and who draws it.
 
 import { drawAnswers } from "./answers.js";
+import { drawDecisions } from "./decisions.js";
 import { clock } from "./draw.js";
 import { drawLatency } from "./latency.js";
 import { drawMap } from "./map.js";
@@ -75,6 +76,7 @@ function draw() {
   if (!task || !task.series.times.length) return;
   drawLatency(document.getElementById("latency"), task);
   drawAnswers(document.getElementById("answers"), task);
+  drawDecisions(document.getElementById("decisions"), task);
 }
 
 function select(key) {
