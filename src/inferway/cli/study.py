@@ -233,5 +233,7 @@ def demo(
     with terminal.progress() as progress:
         result = comparisons[what](out=out, seed=seed, progress=progress, **options)
     terminal.present(json, result.to_json, result.to_text)
+    if not json and not result.interrupted:
+        print("To watch a promise live, on a page: inferway serve FILE --dashboard")
     if result.interrupted:
         raise typer.Exit(INTERRUPTED)

@@ -15,7 +15,7 @@ export function drawDecisions(section, { view }) {
     box.replaceChildren(html("p", { class: "note" }, "No request has been decided yet."));
     return;
   }
-  const head = ["ended", "ago", "variant", "predicted", "took", ""];
+  const head = ["ended", "ago", "variant", "predicted", "took", "why it stands here"];
   box.replaceChildren(html("table", {},
     html("thead", {}, html("tr", {}, html("th", { scope: "col" }, "request"),
       ...head.map((one) => html("th", { scope: "col" }, one)))),
