@@ -347,7 +347,7 @@ class Connection(asyncio.Protocol):
         if self._current is not None:
             if tick - self._begun > limits.receive_s:
                 self._refuse_and_close(408, f"the request took more than {limits.receive_s} s")
-        elif not self.exchanges and tick - self._tick > limits.idle_s:
+        elif not (self.exchanges or self._backlog) and tick - self._tick > limits.idle_s:
             self._close()
 
     def abort(self) -> None:

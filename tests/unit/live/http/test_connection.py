@@ -254,9 +254,24 @@ def test_a_client_that_reads_slowly_has_time_by_what_it_is_to_read() -> None:
         port.expire(connection, after_s)
         transport.is_read()
     port.expire(connection, 13)
-    assert "abort" not in transport.calls
+    assert transport.calls == ["pause"]
     port.expire(connection, 14)
-    assert transport.calls[-1] == "abort"
+    assert transport.calls == ["pause", "abort"]
+
+
+def test_a_connection_whose_answer_is_being_read_is_not_idle() -> None:
+    port = Port(TIMES)
+    connection, transport = port.connect(room=0)
+    connection.data_received(request())
+    port.asked[0].respond(200, bytes(3 * PIECE))
+    for after_s in (2, 5, 8):
+        port.expire(connection, after_s)
+        assert transport.calls == ["pause"]
+        transport.is_read()
+    assert bodies(transport.written) == [bytes(3 * PIECE)]
+    transport.is_read()
+    port.expire(connection, 9)
+    assert transport.calls == ["pause", "resume", "close"]
 
 
 def test_whoever_has_read_all_begins_anew() -> None:
@@ -347,6 +362,20 @@ def test_each_answer_that_waits_counts_for_itself() -> None:
     transport.is_read_to_the_end()
     assert port.listener.unread == 0
     assert bodies(transport.written) == [b"a" * PIECE, b"b" * (PIECE + 1000)]
+
+
+def test_small_answers_wait_too_while_the_client_reads_none() -> None:
+    port = Port()
+    connection, transport = port.connect(room=0)
+    connection.data_received(request() * 2)
+    port.asked[0].respond(200, b"1")
+    assert connection.unread == 0
+    port.asked[1].respond(200, b"2")
+    assert connection.unread > 0
+    assert bodies(transport.written) == [b"1"]
+    transport.is_read()
+    assert connection.unread == 0
+    assert bodies(transport.written) == [b"1", b"2"]
 
 
 def test_answers_go_in_the_order_of_their_requests() -> None:
@@ -514,6 +543,23 @@ def test_refusals_end_the_connection_and_hold_nothing(
     run(main())
 
 
+def test_a_refusal_waits_for_the_answers_before_it_and_nothing_follows(run: Run) -> None:
+    async def main() -> None:
+        port = Port()
+        connection, transport = port.connect()
+        connection.data_received(request() + b"no HTTP\r\n\r\n")
+        for _ in range(2):
+            connection.data_received(request() + b"no HTTP\r\n\r\n")
+        assert (len(port.asked), transport.pieces) == (1, [])
+        port.asked[0].respond(200, b"1")
+        first, *refusals = bodies(transport.written)
+        assert (first, len(refusals)) == (b"1", 1)
+        assert b"malformed HTTP" in refusals[0]
+        assert transport.calls == ["eof"]
+
+    run(main())
+
+
 @pytest.mark.parametrize(
     "limits",
     [
@@ -537,13 +583,24 @@ def test_what_just_keeps_the_limits_is_taken(limits: Limits, pieces: int) -> Non
     assert transport.written.startswith(b"HTTP/1.1 200 ")
 
 
-def test_a_body_for_which_others_leave_no_room_is_refused_for_now(run: Run) -> None:
+@pytest.mark.parametrize(
+    "limits",
+    [
+        Limits(bodies_bytes=6),
+        Limits(bodies_bytes=6, body_bytes=4),
+        Limits(bodies_bytes=6, json_bytes=4),
+        Limits(bodies_bytes=4),
+    ],
+)
+def test_a_body_for_which_others_leave_no_room_is_refused_for_now(run: Run, limits: Limits) -> None:
     async def main() -> None:
-        port = Port(Limits(bodies_bytes=6))
+        port = Port(limits)
         (one, _), (two, transport) = port.connect(), port.connect()
         one.data_received(request(b"body"))
         two.data_received(request(b"body"))
         assert transport.written.startswith(b"HTTP/1.1 503 ")
+        assert b"Retry-After: 1\r\n" in transport.written
+        assert b"Inferway-Unserved" not in transport.written
         assert (port.listener.bodies.held, port.listener.bodies.refused) == (4, 1)
 
     run(main())
