@@ -34,6 +34,9 @@ class BatchTime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Rows in the call.
     mean_s, p50_s, p95_s, p99_s, spread_s
         Mean, percentiles and standard deviation of the wall time of a call, in seconds.
+    steady_s
+        Mean without the longest hundredth of the calls, in seconds: what something else on the
+        machine has interrupted must not decide how a fleet is dispatched to.
     cpu_s
         Mean processor time of the calling thread, in seconds.
     calls
@@ -46,6 +49,7 @@ class BatchTime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     p95_s: float
     p99_s: float
     spread_s: float
+    steady_s: float
     cpu_s: float
     calls: int
 
@@ -76,9 +80,9 @@ class MachineTimes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     at: str
 
     @property
-    def mean_s(self) -> dict[int, float]:
-        """Mean service time by batch, one run at a time, in seconds."""
-        return {one.batch: one.mean_s for one in self.alone}
+    def service_s(self) -> dict[int, float]:
+        """Steady service time by batch, one run at a time, in seconds."""
+        return {one.batch: one.steady_s for one in self.alone}
 
 
 class ProfiledAccuracy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -191,9 +195,9 @@ class VariantProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def times_here(self) -> dict[int, float]:
-        """Mean service time by batch on this machine, in seconds; empty where none is known."""
+        """Steady service time by batch on this machine, in seconds; empty where none is known."""
         here = self.machines.get(machine_hash())
-        return {} if here is None else here.mean_s
+        return {} if here is None else here.service_s
 
     def confidence_as(self, kind: str | None) -> ConfidenceBins | None:
         """Return the bins of a confidence; None asks for what it was without one being named."""

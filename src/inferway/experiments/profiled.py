@@ -70,8 +70,8 @@ class Profiled(Shown):
                 "variant": name,
                 "accuracy": None if one.accuracy is None else one.accuracy.value,
                 "batch": alone.batch,
-                "alone_s": alone.mean_s,
-                "busy_s": busy.mean_s,
+                "alone_s": alone.steady_s,
+                "busy_s": busy.steady_s,
             }
             for name, one in self.variants.items()
             if (here := one.machines.get(machine_hash())) is not None
@@ -116,10 +116,9 @@ class Profiled(Shown):
             if (here := one.machines.get(machine_hash())) is not None
         }
         at_once = ", ".join(map(str, sorted(counts)))
-        columns = ["variant", "batch", "mean", "p50", "p95", "p99", "busy, mean", "busy, p99"]
-        laid.append(
-            table("Service times", columns, times, caption=f"Busy: {at_once} runs at a time.")
-        )
+        columns = ["variant", "batch", "steady", "mean", "p50", "p99", "busy, steady", "p99"]
+        caption = f"Steady: without the longest 1 % of the calls. Busy: {at_once} runs at a time."
+        laid.append(table("Service times", columns, times, caption=caption))
         return laid
 
     def plot(self) -> Drawing:
@@ -167,13 +166,13 @@ class Profiled(Shown):
             for times, dash, how in ((here.alone, "-", ""), (here.busy, ":", ", busy")):
                 sizes = [float(each.batch) for each in times]
                 curves.append(
-                    Look(name + how, color, dash).curve(sizes, [1e3 * t.mean_s for t in times])
+                    Look(name + how, color, dash).curve(sizes, [1e3 * t.steady_s for t in times])
                 )
         ticks = sorted({x for curve in curves for x in curve.x})
         return Panel(
             "service time",
             "batch size",
-            "mean, ms",
+            "ms",
             curves,
             scale_across="log",
             scale_up="log",
@@ -296,5 +295,5 @@ def _mebibytes(size: int | None) -> str:
 
 
 def _times(alone: BatchTime, busy: BatchTime) -> list[str]:
-    shown = (alone.mean_s, alone.p50_s, alone.p95_s, alone.p99_s, busy.mean_s, busy.p99_s)
+    shown = (alone.steady_s, alone.mean_s, alone.p50_s, alone.p99_s, busy.steady_s, busy.p99_s)
     return [seconds(one) for one in shown]

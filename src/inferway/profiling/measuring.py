@@ -243,7 +243,7 @@ class _Measuring:
                 not self.options.again
                 and known is not None
                 and known.versions == versions
-                and set(sizes or (1,)) <= known.mean_s.keys()
+                and set(sizes or (1,)) <= known.service_s.keys()
             ):
                 continue
             times = self._times(name, variant, sizes, place)

@@ -130,7 +130,15 @@ def _round(runs: Sequence[Run], asked: Sequence[Arrays], size: int, round_s: flo
     cpu_s = sum(cpu for _, cpu in parts) / len(times)
     p50, p95, p99 = np.quantile(times, [0.5, 0.95, 0.99]).tolist()
     return BatchTime(
-        size, float(times.mean()), p50, p95, p99, float(times.std()), cpu_s, len(times)
+        batch=size,
+        mean_s=float(times.mean()),
+        p50_s=p50,
+        p95_s=p95,
+        p99_s=p99,
+        spread_s=float(times.std()),
+        steady_s=float(times[times <= p99].mean()),
+        cpu_s=cpu_s,
+        calls=len(times),
     )
 
 

@@ -115,10 +115,10 @@ def test_the_file_goes_by_its_profile(written: Path) -> None:
         assert own.accuracy is not None
         assert variant.accuracy == own.accuracy.value
         assert variant.confidence_bins == own.confidence
-        mean_s = own.machines[machine_hash()].alone[0].mean_s
-        assert variant.service_on("cpu").mean_s == mean_s
+        steady_s = own.machines[machine_hash()].alone[0].steady_s
+        assert variant.service_on("cpu").mean_s == steady_s
         assert variant.batch is not None
-        assert variant.batch.service_s == (mean_s,)
+        assert variant.batch.service_s == (steady_s,)
         assert variant.timed_by == "profile"
     assert not [one for one in inferway.check(deployment) if one.kind.startswith("profile")]
 

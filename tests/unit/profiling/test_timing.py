@@ -49,6 +49,20 @@ def test_a_time_is_of_a_whole_batch_and_its_numbers_agree() -> None:
     assert sleeper.most == 1
 
 
+def test_one_call_in_a_hundred_that_is_interrupted_does_not_count() -> None:
+    calls = 0
+
+    def run(inputs: Arrays) -> Arrays:
+        nonlocal calls
+        calls += 1
+        time.sleep(0.5 if calls == 60 else 0.001)
+        return inputs
+
+    ((one,),) = service_times([Timed("one", [run], ROWS, (1,))], rounds=1, round_s=0.75)
+    assert one.p99_s < 0.5 < one.mean_s * one.calls
+    assert one.steady_s < one.mean_s - 0.2 / one.calls
+
+
 def test_busy_cores_call_all_at_once() -> None:
     sleeper = Sleeper(0.005)
     timed = Timed("one", [sleeper.run] * 3, ROWS, (1,))
