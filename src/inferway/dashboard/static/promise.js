@@ -29,6 +29,7 @@ export function drawPromises(container, tasks, selected, select) {
     fill(strips.get(key), task, key === selected);
   }
   container.classList.toggle("many", tasks.size > 2);
+  container.classList.toggle("crowd", tasks.size > 8);
 }
 
 function made(view, chosen) {
