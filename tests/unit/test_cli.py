@@ -155,7 +155,9 @@ def test_a_mistyped_file_is_guessed(capsys: pytest.CaptureFixture[str], file: Pa
     assert "words.yaml" in error
     assert main(["bound", str(file.with_name("word.yaml"))]) == 2
     capsys.readouterr()
-    assert "is a folder" in sentence(capsys, "check", file.parent)
+    # A folder is one of models, and says how these would stand in it.
+    assert main(["bound", str(file.parent)]) == 2
+    assert "holds no model" in capsys.readouterr().err
 
 
 def test_a_wrong_file_is_said_with_its_line(tmp_path: Path) -> None:

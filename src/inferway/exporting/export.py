@@ -216,7 +216,8 @@ def export(
     write_whole(out, content)
     return Exported(
         path=out,
-        variant=variant or out.stem,
+        # In a folder of models, each file has the same name.
+        variant=variant or (out.stem == "model" and out.parent.name) or out.stem,
         source=model.kind,
         digest=digest_of(content),
         size_bytes=len(content),

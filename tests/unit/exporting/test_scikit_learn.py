@@ -32,6 +32,15 @@ from inferway.runtime import OnnxRuntime, inspect
 CLASSIFIER = {"label": "INT64[-1]", "probabilities": "FP32[-1, 3]"}
 
 
+def test_in_a_folder_of_models_a_variant_is_called_as_its_folder(
+    flowers: Any, tmp_path: Path
+) -> None:
+    model = LogisticRegression(max_iter=500).fit(flowers.rows, flowers.kinds)
+    (tmp_path / "linear").mkdir()
+    assert export(model, tmp_path / "linear" / "model.onnx").variant == "linear"
+    assert export(model, tmp_path / "other.onnx").variant == "other"
+
+
 @pytest.mark.parametrize(
     "model",
     [

@@ -1,0 +1,89 @@
+"""Guides followed as they stand: their files are written, and their commands run in their order."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+FENCE = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+FILE = re.compile(r"`([\w./]+\.(?:py|yaml))`[^`]*\Z")
+LIMIT_S = 600.0
+
+
+def alike(text: str) -> str:
+    """What is the same on every machine: words, not numbers, digests and widths of tables."""
+    text = re.sub(r"sha256:\w+", "sha256:#", text)
+    text = re.sub(r"-?\d[\d.,e-]*( (?:[µmn]?s|[kM]?B)\b)?", "#", text)
+    return re.sub(r"[\s─]+", " ", text).strip()
+
+
+def follow(guide: Path, folder: Path, told: Callable[[str, str, str], None]) -> list[str]:
+    """Do what a guide says; the names of its files, in order.
+
+    A block of code is a file, by the name that stands last before it. `told` gets each command,
+    what it printed, and what the guide says that it prints. A server goes on until the end.
+    """
+    text = guide.read_text(encoding="utf-8")
+    environment = os.environ | {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "PYTHONWARNINGS": "error",
+    }
+    written, servers, port = [], list[subprocess.Popen[str]](), 0
+    try:
+        for block in FENCE.finditer(text):
+            kind, content = block.groups()
+            if kind != "console":
+                name = FILE.search(text[: block.start()])
+                assert name is not None
+                written.append(name[1])
+                file = folder / name[1]
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_text(content)
+                continue
+            parts = re.split(r"^\$ (.*)\n", content, flags=re.MULTILINE)[1:]
+            for command, says in zip(parts[::2], parts[1::2], strict=True):
+                if command.startswith("inferway serve"):
+                    port = _free_port()
+                    ports = f"--http-port {port} --grpc-port 0 --admin-port 0 --forget"
+                    server = subprocess.Popen(
+                        f"{command} {ports}".split(),
+                        cwd=folder,
+                        env=environment,
+                        stdout=subprocess.PIPE,
+                        text=True,
+                    )
+                    servers.append(server)
+                    assert server.stdout is not None
+                    lines = (server.stdout.readline() for _ in says.splitlines())
+                    told(command, "".join(lines), says)
+                    continue
+                whole = command.replace(":8000", f":{port}")
+                if command.startswith("inferway drive"):
+                    whole += f" --url http://127.0.0.1:{port}"
+                done = subprocess.run(
+                    ["bash", "-c", whole],
+                    cwd=folder,
+                    env=environment,
+                    capture_output=True,
+                    text=True,
+                    timeout=LIMIT_S,
+                )
+                assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+                told(command, done.stdout, says)
+    finally:
+        for server in servers:
+            server.send_signal(signal.SIGINT)
+            server.communicate(timeout=LIMIT_S)
+    assert all(server.returncode == 0 for server in servers)
+    return written
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as one:
+        return int(one.getsockname()[1])
