@@ -19,7 +19,7 @@ TRAIN = """
 from sklearn.datasets import load_iris
 from sklearn.linear_model import LogisticRegression
 
-from beside import settings
+from iris_settings import settings
 
 print("training")
 rows, kinds = load_iris(return_X_y=True)
@@ -46,7 +46,7 @@ def nothing():
 
 @pytest.fixture
 def train(tmp_path: Path) -> Path:
-    (tmp_path / "beside.py").write_text("settings = {'max_iter': 500}\n")
+    (tmp_path / "iris_settings.py").write_text("settings = {'max_iter': 500}\n")
     (tmp_path / "train.py").write_text(TRAIN)
     return tmp_path / "train.py"
 
