@@ -14,8 +14,19 @@ from dashboards import READ, dashboard
 from dashboards import Page as Served
 from playwright.sync_api import Page, expect
 
+import inferway
+
+DOUBLE = """\
+class Double:
+    inputs = {"x": ("FP32", [-1, 4])}
+    outputs = {"y": ("FP32", [-1, 4])}
+
+    def predict(self, inputs):
+        return {"y": 2 * inputs["x"]}
+"""
 Looked = Callable[..., Page]
 LIMIT_MS = 60_000
+CANDIDATES = "Candidates as the policy saw them, with predicted times"
 CONTRAST = (Path(__file__).parent / "contrast.js").read_text(encoding="utf-8")
 IMAGE = {"inputs": [{"name": "image", "datatype": "FP32", "shape": [1, 1, 28, 28]}]}
 
@@ -69,7 +80,7 @@ def test_an_explanation_opens(server: Any, served: Served, looked_at: Looked) ->
     open_one.wait_for(timeout=LIMIT_MS)
     open_one.focus()
     page.keyboard.press("Enter")
-    table = page.get_by_role("table", name="Candidates as the policy saw them")
+    table = page.get_by_role("table", name=CANDIDATES)
     table.wait_for(timeout=LIMIT_MS)
     assert table.locator("tbody tr").count() == 2
     assert table.locator("tr.chosen").count() == 1
@@ -77,6 +88,87 @@ def test_an_explanation_opens(server: Any, served: Served, looked_at: Looked) ->
     expect(shown).to_contain_text("was answered")
     expect(shown).to_contain_text("The balance went from")
     assert page.evaluate(CONTRAST) == []
+
+
+def test_each_candidate_says_what_would_have_chosen_it(
+    server: Any, served: Served, looked_at: Looked
+) -> None:
+    ask(server, 30)
+    page = looked_at(served.url)
+    page.locator("#decisions tbody button").first.click(timeout=LIMIT_MS)
+    table = page.locator("#decisions").get_by_role("table", name=CANDIDATES)
+    other = table.locator("tbody tr:not(.chosen)")
+    expect(other.locator("td").last).to_have_text(
+        re.compile("a point of accuracy worth (more|less) than")
+    )
+    assert re.search(r"^[\d.,]+ ms$", other.locator("td").nth(-2).inner_text())
+    assert table.locator("tbody tr.chosen td").last.inner_text() == ""
+
+
+def test_a_digit_of_the_test_set_is_sent(server: Any, served: Served, looked_at: Looked) -> None:
+    page = looked_at(served.url)
+    trial = page.locator("#trial")
+    number = trial.get_by_label("Image, 0 to 8399")
+    number.wait_for(timeout=LIMIT_MS)
+    number.fill("17")
+    number.press("Tab")
+    expect(trial.get_by_role("status")).to_contain_text("Image 17 of the test set, a ")
+    label = trial.get_by_role("status").inner_text().split(", a ")[1][0]
+    trial.get_by_role("button", name="Send").focus()
+    page.keyboard.press("Enter")
+    result = trial.locator(".result")
+    expect(result.locator("dt:text-is('decision') + dd")).to_have_text(re.compile("tiny|small"))
+    answer = result.locator("dt:text-is('answer') + dd")
+    said = f"{label} right" if answer.inner_text()[0] == label else f"wrong: it is a {label}"
+    expect(answer).to_contain_text(said)
+    expect(result.get_by_role("img", name=re.compile("The answer's scores"))).to_be_visible()
+    expect(result.get_by_role("table")).to_be_visible()
+    assert page.evaluate(CONTRAST) == []
+    assert sum(server.server.sites["digits"].stats.rows) == 1
+
+
+def test_a_digit_that_is_drawn_is_sent(server: Any, served: Served, looked_at: Looked) -> None:
+    page = looked_at(served.url)
+    trial = page.locator("#trial")
+    trial.get_by_role("button", name="Draw one").click(timeout=LIMIT_MS)
+    board = trial.get_by_role("img", name="An image that is drawn")
+    board.scroll_into_view_if_needed()
+    box = board.bounding_box()
+    assert box is not None
+    x = box["x"] + box["width"] / 2
+    page.mouse.move(x, box["y"] + 20)
+    page.mouse.down()
+    page.mouse.move(x, box["y"] + box["height"] - 20, steps=20)
+    page.mouse.up()
+    trial.get_by_role("button", name="Send").click()
+    answer = trial.locator(".result dt:text-is('answer') + dd")
+    expect(answer).to_have_text(re.compile(r"^\d$"))
+    ink = "canvas => canvas.getContext('2d').getImageData(16, 16, 1, 1).data[0]"
+    assert trial.locator("canvas").evaluate(ink) == 255
+
+
+def test_other_tasks_take_their_inputs_as_json(looked_at: Looked, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(DOUBLE)
+    file = tmp_path / "double.yaml"
+    file.write_text('tasks: {double: {variants: {own: {python: "./mine.py:Double"}}}}')
+    with (
+        inferway.serve(inferway.load(file), http_port=0, admin_port=0) as server,
+        dashboard(server.admin_url) as served,
+    ):
+        page = looked_at(served.url)
+        trial = page.locator("#trial")
+        text = trial.get_by_label("Inputs as JSON; what is left out is zeros")
+        text.fill('{"x": [1, 2, 3, 4]}', timeout=LIMIT_MS)
+        trial.get_by_role("button", name="Send").click()
+        result = trial.locator(".result")
+        expect(result).to_contain_text("[2,4,6,8]")
+        text.fill("")
+        trial.get_by_role("button", name="Send").click()
+        expect(result).to_contain_text("[0,0,0,0]")
+        text.fill("{oops")
+        trial.get_by_role("button", name="Send").click()
+        expect(result).to_contain_text("These inputs are no JSON")
+        page.close()
 
 
 def test_a_reload_keeps_what_was(server: Any, served: Served, looked_at: Looked) -> None:
@@ -181,3 +273,4 @@ def test_without_a_key_there_is_a_door_and_nothing_else(
         page.locator(".strip").wait_for(timeout=LIMIT_MS)
         assert READ not in page.content()
         assert page.evaluate("document.cookie") == ""
+        page.close()

@@ -80,7 +80,7 @@ def told(exchange: Exchange, port: int, folder: Path, trust: ssl.SSLContext | No
             text += _received(head, body, folder)
         if "\r\nconnection: close" in head.lower():
             text += "(closed)\n" if answers.closed() else "(open)\n"
-    return text
+    return re.sub(r"(127\.0\.0\.1:)[0-9]{5}", r"\1{port}", text)
 
 
 def until(done: Callable[[], bool]) -> None:

@@ -76,6 +76,94 @@ def test_a_decision_is_explained_to_the_page(running: Any, page: Page) -> None:
         assert (refused.status, list(refused.json)) == (404, ["error"])
 
 
+def try_it(page: Page, asked: Any, **headers: str) -> Any:
+    body = asked if isinstance(asked, str) else json.dumps(asked)
+    return page.ask("/trial", {"Content-Type": "application/json"} | headers, body)
+
+
+def test_a_request_goes_from_the_page(running: Any, page: Page) -> None:
+    url = f"http://127.0.0.1:{running.server.admin_port}"
+    told = page.ask(f"/trial?server={url}&task=digits").json
+    image = {"name": "image", "datatype": "FP32", "shape": [4]}
+    assert told == {"inputs": [image], "digits": None}
+    to = {"server": url, "task": "digits"}
+    for inputs in ({}, {"image": [1, 2, 3, 4]}):
+        tried = try_it(page, to | {"inputs": inputs})
+        assert tried.status == 200
+        assert (tried.json["error"], tried.json["outputs"][0]["shape"]) == (None, [1, 3])
+        assert tried.json["explanation"]["id"] == tried.json["request"]
+        assert tried.json["explanation"]["variant"] == tried.json["variant"]
+    # What the server says to a wrong input is shown as it says it.
+    tried = try_it(page, to | {"inputs": {"image": [1, 2, 3]}})
+    assert tried.status == 200
+    assert "image" in tried.json["error"]
+    assert page.ask("/trial/digit?number=17").json["side"] == 32
+
+
+@pytest.mark.parametrize(
+    ("asked", "status", "sentence"),
+    [
+        ({"inputs": {"x": 1}}, 400, "the task has no input 'x'; it has image"),
+        ({"digit": 1}, 400, "an image of the test set is for tasks that read digits, and alone"),
+        ({"task": "none"}, 404, "does not serve a task 'none'"),
+        ({"server": "http://evil.example"}, 404, "http://evil.example is not shown here"),
+        ({"other": 1}, 400, "the request cannot be read"),
+        ({"inputs": {"image": [1.0] * 2**18}}, 413, "the request is larger than 1 MiB"),
+    ],
+)
+def test_a_request_that_cannot_be_sent_is_refused_in_a_sentence(
+    running: Any, page: Page, asked: Any, status: int, sentence: str
+) -> None:
+    to = {"server": f"http://127.0.0.1:{running.server.admin_port}", "task": "digits"}
+    refused = try_it(page, to | asked)
+    assert refused.status == status
+    assert sentence in refused.json["error"]
+
+
+def test_no_other_site_sends_a_request(running: Any, page: Page) -> None:
+    to = {"server": f"http://127.0.0.1:{running.server.admin_port}", "task": "digits"}
+    assert try_it(page, to, Origin="http://evil.example").status == 403
+    assert try_it(page, to, **{"Sec-Fetch-Site": "cross-site"}).status == 403
+    # The kinds that a form of another site can send without being asked first.
+    assert try_it(page, to, **{"Content-Type": "text/plain"}).status == 415
+    wrong = page.ask("/trial/digit?number=8400")
+    assert (wrong.status, wrong.json["error"]) == (
+        400,
+        "there is no image 8400; there are 0 to 8399",
+    )
+    assert sum(running.server.sites["digits"].stats.rows) == 0
+
+
+def test_only_a_key_that_may_infer_sends_a_request(
+    start: Any, site_of: Any, tmp_path: Path
+) -> None:
+    both = "b" * 16
+    running = start(site_of(), keys=Keys([f"read={READ}", f"read+infer={both}"]))
+    keys, own = tmp_path / "keys", tmp_path / "own"
+    keys.write_text(f"read={READ}\nread+infer={both}\n")
+    url = f"http://127.0.0.1:{running.server.admin_port}"
+    form = {"Content-Type": "application/x-www-form-urlencoded"}
+    to = {"server": url, "task": "digits"}
+    for key_of_page in (both, READ):
+        own.write_text(key_of_page)
+        with dashboard(url, "--keys", str(keys), "--key-file", str(own)) as page:
+            assert try_it(page, to).status == 401
+            sessions = [
+                page.ask("/enter", form, f"key={key}").headers["set-cookie"].split(";")[0]
+                for key in (READ, both)
+            ]
+            refused = try_it(page, to, Cookie=sessions[0])
+            assert refused.status == 403
+            assert "needs a key with the role infer" in refused.json["error"]
+            tried = try_it(page, to, Cookie=sessions[1])
+            if key_of_page == both:
+                assert (tried.status, tried.json["error"]) == (200, None)
+            else:
+                assert tried.status == 404
+                assert tried.json["error"].endswith("wants a key with the role infer")
+            assert both not in tried.body.decode()
+
+
 def test_a_server_that_ends_is_gone_and_one_that_was_never_there_is_too(
     running: Any, page: Page
 ) -> None:

@@ -140,10 +140,11 @@ class PageBeside:
             text = os.environ.get(VARIABLE, "") if keys is None else keys.read_text("utf-8")
             lines = (line for line in text.splitlines() if not line.lstrip().startswith("#"))
             words = (word for line in lines for word in line.replace(",", " ").split())
-            readers = [key for roles, key in map(parted, words) if roles & ROLES["read"]]
+            readers = [one for one in map(parted, words) if one[0] & ROLES["read"]]
             if not readers:
                 raise CommandError("the page needs a key with the role read: none of them has it")
-            self._key = readers[0]
+            # One that may also send requests, if there is one, for those who may.
+            self._key = max(readers, key=lambda one: one[0] & ROLES["infer"])[1]
         try:
             with listening("dashboard", host, port):
                 family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]

@@ -10,6 +10,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -18,10 +19,13 @@ from starlette.routing import Route
 
 from inferway.dashboard.entrance import REFUSED, Entrance
 from inferway.dashboard.reader import Reader
+from inferway.dashboard.trial import LONGEST, PageRequest, TrialError, digit, taken, tried
 from inferway.dashboard.watched import UnreadError, WatchedServer
 from inferway.live.errors import listening
 from inferway.live.security.keys import Guard
+from inferway.loadgen.access import DriveError
 from inferway.protocol.address import joined
+from inferway.unreadable import UNREADABLE, fault
 
 HOST: Final = "127.0.0.1"
 PORT: Final = 8004
@@ -86,6 +90,34 @@ def application(reader: Reader, host: str, guard: Guard | None, *, secure: bool 
             return JSONResponse({"error": str(error)}, 404)
         return JSONResponse(found)
 
+    async def possible(request: Request) -> Response:
+        asked = request.query_params
+        return await _told(
+            lambda: taken(reader.source(asked.get("server", "")), asked.get("task", ""))
+        )
+
+    async def image(request: Request) -> Response:
+        number = request.query_params.get("number", "")
+        return await _told(lambda: digit(int(number) if number.isdecimal() else -1))
+
+    # More at a time would keep the reader from its questions.
+    trials = asyncio.Semaphore(2)
+
+    async def trial(request: Request) -> Response:
+        if request.headers.get("content-type") != "application/json":
+            return JSONResponse({"error": "a request is sent as application/json"}, 415)
+        body = b""
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > LONGEST:
+                return JSONResponse({"error": "the request is larger than 1 MiB"}, 413)
+        try:
+            asked = msgspec.json.decode(body, type=PageRequest)
+        except UNREADABLE as error:
+            return JSONResponse({"error": f"the request cannot be read: {fault(error)}"}, 400)
+        async with trials:
+            return await _told(lambda: tried(reader.source(asked.server), asked))
+
     @asynccontextmanager
     async def life(_: Starlette) -> AsyncIterator[None]:
         reader.begin()
@@ -97,9 +129,22 @@ def application(reader: Reader, host: str, guard: Guard | None, *, secure: bool 
         Route("/enter", door),
         Route("/events", events),
         Route("/explanation", explanation),
+        Route("/trial", possible, methods=["GET"]),
+        Route("/trial", trial, methods=["POST"]),
+        Route("/trial/digit", image),
         *(Route(f"/static/{name}", file(name)) for name in content if not name.endswith("html")),
     ]
     return Entrance(Starlette(routes=routes, lifespan=life), host, guard, secure=secure)
+
+
+async def _told(ask: Callable[[], dict[str, Any]]) -> Response:
+    """Answer with what is found in a thread, or say in a sentence why nothing is."""
+    try:
+        return JSONResponse(await asyncio.to_thread(ask))
+    except TrialError as error:
+        return JSONResponse({"error": str(error)}, 400)
+    except (UnreadError, DriveError) as error:
+        return JSONResponse({"error": str(error)}, 404)
 
 
 async def _events(reader: Reader) -> AsyncIterator[bytes]:

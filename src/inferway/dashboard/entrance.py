@@ -106,7 +106,8 @@ class Entrance:
         if path in _OPEN:
             return None
         if roles := self._roles(request):
-            request.scope["roles"] = roles
+            if request.method == "POST" and not roles & Role.INFER:
+                return _refusal(403, "to send a request needs a key with the role infer")
             return None
         if path == "/":
             return RedirectResponse("/enter", 303)

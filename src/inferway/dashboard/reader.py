@@ -41,10 +41,14 @@ class Reader:
 
     async def explanation(self, url: str, task: str, request: str) -> dict[str, Any]:
         """Ask one of the servers why a request was answered as it was; UnreadError if none can."""
-        server = next((one for one in self.sources if one.url == url), None)
-        if server is None:
+        return await asyncio.to_thread(self.source(url).explanation, task, request)
+
+    def source(self, url: str) -> WatchedServer:
+        """Find one of the servers by its URL; UnreadError if it is none of them."""
+        found = next((one for one in self.sources if one.url == url), None)
+        if found is None:
             raise UnreadError(f"{url[:256]} is not shown here")
-        return await asyncio.to_thread(server.explanation, task, request)
+        return found
 
     def leave(self) -> None:
         """End what pages wait for: there will be nothing more."""

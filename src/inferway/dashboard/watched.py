@@ -10,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from threading import Lock
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
@@ -17,7 +18,7 @@ from urllib.parse import quote
 import msgspec
 
 from inferway.loadgen.access import Access, unsecured
-from inferway.protocol.address import parse_server
+from inferway.protocol.address import ServerAddress, parse_server
 from inferway.unreadable import UNREADABLE, fault
 
 SAMPLES: Final = 15 * 60
@@ -29,6 +30,7 @@ DECIDED_EVERY: Final = 3
 """Rounds of questions in one of which the last decisions are asked for."""
 GONE_AFTER: Final = 2
 """Questions in a row without an answer after which a server counts as gone."""
+_EVERYWHERE: Final = ("0.0.0.0", "::")
 
 
 class UnreadError(Exception):
@@ -64,12 +66,14 @@ class WatchedServer:
         of the last minute first.
     bounds_s
         Ends of the buckets that these are counted in.
+    access
+        As it was given.
     decisions
         By task, the most surprising of its last requests, as ``/decisions`` has them.
     """
 
     def __init__(self, url: str, access: Access) -> None:
-        self._address, self._access = parse_server(url), access
+        self._address, self.access = parse_server(url), access
         self.url, self.name = self._address.url, self._address.authority
         self.state, self.since_s, self.reason = "asked", time.time(), ""
         self.status: dict[str, Any] = {}
@@ -140,6 +144,16 @@ class WatchedServer:
         """Ask why a request was answered as it was; UnreadError where nobody can say. Blocks."""
         return self._get(f"/decisions/{quote(task, safe='')}/{quote(request, safe='')}")
 
+    def inference(self) -> ServerAddress:
+        """Ask where it takes requests; UnreadError where it does not say. Blocks."""
+        try:
+            found = parse_server(str(self._get("/")["inference"]))
+        except (KeyError, ValueError):
+            raise UnreadError(f"{self.url} does not say where it takes requests") from None
+        # One that listens everywhere is found where its admin listener is.
+        host = self._address.host if found.host in _EVERYWHERE else found.host
+        return replace(found, host=host)
+
     def _take(self, heard: _Heard) -> None:
         self.status, self.node = heard.status, heard.node
         self.decisions = self.decisions if heard.decisions is None else heard.decisions
@@ -186,12 +200,12 @@ class WatchedServer:
         if self._connection is None:
             self._connection = (
                 http.client.HTTPSConnection(
-                    address.host, address.port, timeout=_ASK_S, context=self._access.context
+                    address.host, address.port, timeout=_ASK_S, context=self.access.context
                 )
                 if address.tls
                 else http.client.HTTPConnection(address.host, address.port, timeout=_ASK_S)
             )
-        headers = {"Host": address.authority, "Accept": "application/json", **self._access.headers}
+        headers = {"Host": address.authority, "Accept": "application/json", **self.access.headers}
         try:
             self._connection.request("GET", address.prefix + path, headers=headers)
             answer = self._connection.getresponse()
@@ -221,7 +235,7 @@ class WatchedServer:
             why = str(msgspec.json.decode(body)["error"])
         except (*UNREADABLE, KeyError, TypeError):
             why = f"status {status}"
-        return f"{self.url} refuses to be read: {self._access.hidden(why)}"
+        return f"{self.url} refuses to be read: {self.access.hidden(why)}"
 
     def last(self, task: str, seconds: int) -> list[dict[str, Any]]:
         """List the task's samples of the last seconds, the oldest first."""

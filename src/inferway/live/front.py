@@ -44,6 +44,11 @@ class ShownServer(Protocol):
     dashboard: str
 
     @property
+    def url(self) -> str:
+        """Where its inference listener is."""
+        ...
+
+    @property
     def served(self) -> Callable[[], list[TaskSite]]:
         """Lists the tasks that a fleet answers."""
         ...
@@ -61,6 +66,7 @@ def front_page(server: ShownServer) -> Handler:
             "schema": 1,
             "version": __version__,
             "pages": list(PAGES),
+            "inference": server.url,
             "dashboard": server.dashboard or None,
         }
         exchange.respond(200, msgspec.json.encode(found))

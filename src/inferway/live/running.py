@@ -43,7 +43,7 @@ class Running(AbstractContextManager["Running"]):
     @property
     def url(self) -> str:
         """URL to which requests go, such as ``http://127.0.0.1:8000``."""
-        return f"{self.server.scheme}://{self.server.host}:{self.server.http_port}"
+        return self.server.url
 
     @property
     def admin_url(self) -> str:

@@ -38,6 +38,7 @@ from inferway.live.security.keys import ANYBODY, Guard, Keys, Role, keys_from
 from inferway.live.site import TaskSite
 from inferway.live.threads import run_detached
 from inferway.live.tracing import tracer_from_environment
+from inferway.protocol.address import joined
 from inferway.runtime.growth import give_back
 
 if TYPE_CHECKING:
@@ -233,6 +234,11 @@ class Server:
         for site in self.served():
             await self._prepare(site, site.pool)
             site.begin()
+
+    @property
+    def url(self) -> str:
+        """URL to which requests go."""
+        return f"{self.scheme}://{joined(self.host, self.http_port)}"
 
     def served(self) -> list[TaskSite]:
         """List the tasks that a fleet answers now."""

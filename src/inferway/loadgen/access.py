@@ -180,8 +180,8 @@ def signature(url: str, task: str, *, access: Access = OPEN) -> Signature:
     """Ask the server at a URL what a task takes and returns.
 
     DriveError when nothing answers there, the server is not ready, does not serve the task, asks
-    for a key or has a certificate that is not trusted; or when the address has no TLS, though an
-    authority is named.
+    for a key or another role of it, or has a certificate that is not trusted; or when the address
+    has no TLS, though an authority is named.
     """
     address = server_at(url)
     if access.authority is not None and not address.tls:
@@ -193,6 +193,8 @@ def signature(url: str, task: str, *, access: Access = OPEN) -> Signature:
     if status != 200:
         raise DriveError(f"the server at {address.url} is not ready (status {status})")
     status, _, body = ask(address, address.model_path(task), access)
+    if status == 403:
+        raise DriveError(f"the server at {address.url} wants a key with the role infer")
     if status != 200:
         raise DriveError(f"the server at {address.url} does not serve a task {task!r}")
     try:

@@ -1,8 +1,7 @@
 // The last decisions, the surprising first; each opens its explanation as a table.
 
-import { digits, html, plain, signed } from "./draw.js";
-
-const milliseconds = (value) => (value === null ? "–" : `${plain(value)} ms`);
+import { html, plain } from "./draw.js";
+import { explained, milliseconds } from "./explanation.js";
 
 export function drawDecisions(section, { view }) {
   section.querySelector(".of").textContent =
@@ -46,25 +45,5 @@ async function explain(section, view, request) {
     box.replaceChildren(html("p", { class: "note" }, told.error));
     return;
   }
-  const head = ["accuracy", "allowed", "in time", "idle", "waiting", "predicted wait",
-    "predicted service"];
-  const yes = (value) => (value ? "yes" : "no");
-  const balance = told.balance_before === null || told.accuracy_target === null ? ""
-    : ` The balance went from ${signed(told.balance_before)} to ${signed(told.balance_after)}.`;
-  box.replaceChildren(
-    html("h3", {}, `Why request ${request} was ${told.outcome}`),
-    html("p", {}, `${told.reason || "No reason is known"}.${balance}`),
-    html("div", { class: "scroll" }, html("table", {},
-      html("caption", { class: "soft" }, "Candidates as the policy saw them"),
-      html("thead", {}, html("tr", {}, html("th", { scope: "col" }, "variant"),
-        ...head.map((one) => html("th", { scope: "col" }, one)))),
-      html("tbody", {}, ...told.candidates.map((one) => html("tr", { class: one.chosen ? "chosen" : "" },
-        html("th", { scope: "row" }, one.chosen ? `${one.variant} (chosen)` : one.variant),
-        html("td", {}, digits(one.accuracy, 3)),
-        html("td", {}, yes(one.allowed)),
-        html("td", {}, yes(one.in_time)),
-        html("td", {}, `${one.idle} of ${one.instances}`),
-        html("td", {}, String(one.queue.reduce((a, b) => a + b, 0))),
-        html("td", {}, milliseconds(one.predicted_wait_ms)),
-        html("td", {}, milliseconds(one.predicted_service_ms))))))));
+  box.replaceChildren(...explained(told));
 }

@@ -6,6 +6,7 @@ import { clock } from "./draw.js";
 import { drawLatency } from "./latency.js";
 import { drawMap } from "./map.js";
 import { drawPromises } from "./promise.js";
+import { drawTrial } from "./trial.js";
 
 const SAMPLES = 900;
 const WORST = ["gone", "missed", "at-risk", "unknown", "kept", "none"];
@@ -77,6 +78,7 @@ function draw() {
   drawLatency(document.getElementById("latency"), task);
   drawAnswers(document.getElementById("answers"), task);
   drawDecisions(document.getElementById("decisions"), task);
+  drawTrial(document.getElementById("trial"), task);
 }
 
 function select(key) {
