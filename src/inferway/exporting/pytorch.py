@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import io
 import logging
@@ -21,6 +22,11 @@ from inferway.runtime import Arrays
 if TYPE_CHECKING:
     import onnx
 
+_NAMED: Final = (
+    inspect.Parameter.POSITIONAL_ONLY,
+    inspect.Parameter.POSITIONAL_OR_KEYWORD,
+    inspect.Parameter.KEYWORD_ONLY,
+)
 # Operators that PyTorch's exporter writes and every ONNX Runtime that Inferway installs runs.
 _OPSET: Final = 20
 EXAMPLE: Final = "example_inputs"
@@ -59,8 +65,9 @@ class TorchModel:
         example: Any = None,
     ) -> None:
         self.kind = f"{type(model).__name__} of PyTorch"
-        self._model = model.eval().cpu()
-        parameters = _parameters(model)
+        self._model = _own(model).eval().cpu()
+        self._forward = inspect.signature(model.forward).parameters
+        parameters = [name for name, one in self._forward.items() if one.kind in _NAMED]
         self._example: Arrays = {}
         if inputs:
             self.inputs = _ordered(inputs, parameters)
@@ -69,6 +76,7 @@ class TorchModel:
         for one in self.inputs:
             if one.datatype == "BYTES":
                 raise ExportError(f"input {one}: PyTorch has no texts")
+        self._check_names(parameters)
         answer = self._run(self.rows(2, np.random.default_rng(0)))
         names = _names(answer)
         self.outputs = tuple(outputs) or names
@@ -104,8 +112,8 @@ class TorchModel:
         import torch
 
         batch = torch.export.Dim("batch")
-        shapes = tuple(
-            {
+        shapes = {
+            one.name: {
                 0: batch,
                 **{
                     axis: torch.export.Dim.DYNAMIC
@@ -114,15 +122,17 @@ class TorchModel:
                 },
             }
             for one in self.inputs
-        )
+        }
         rows = self.rows(2, np.random.default_rng(0))
+        arguments = {one.name: torch.from_numpy(rows[one.name]) for one in self.inputs}
         try:
             with _quiet():
                 program = torch.onnx.export(
                     self._model,
-                    tuple(torch.from_numpy(rows[one.name]) for one in self.inputs),
+                    () if self._by_name else tuple(arguments.values()),
+                    kwargs=arguments if self._by_name else None,
                     dynamo=True,
-                    dynamic_shapes=shapes,
+                    dynamic_shapes=shapes if self._by_name else tuple(shapes.values()),
                     input_names=[one.name for one in self.inputs],
                     output_names=list(self.outputs),
                     opset_version=opset or _OPSET,
@@ -141,15 +151,39 @@ class TorchModel:
     def _run(self, inputs: Arrays) -> Any:
         import torch
 
-        tensors = [torch.from_numpy(np.ascontiguousarray(inputs[one.name])) for one in self.inputs]
+        tensors = {
+            one.name: torch.from_numpy(np.ascontiguousarray(inputs[one.name]))
+            for one in self.inputs
+        }
         try:
             with torch.no_grad():
-                return self._model(*tensors)
+                return self._model(**tensors) if self._by_name else self._model(*tensors.values())
         except Exception as error:
             takes = ", ".join(map(str, self.inputs))
             raise ExportError(
                 f"{self.kind} fails on rows of {takes}: {first_line(error)}"
             ) from error
+
+    @property
+    def _by_name(self) -> bool:
+        """Tell whether each input is named as a parameter that takes it by its name."""
+        kinds = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
+        return all(
+            one.name in self._forward and self._forward[one.name].kind in kinds
+            for one in self.inputs
+        )
+
+    def _check_names(self, parameters: Sequence[str]) -> None:
+        """Refuse names of parameters at other places, where inputs go by their places."""
+        if self._by_name:
+            return
+        for place, one in enumerate(self.inputs):
+            if one.name in parameters and parameters.index(one.name) != place:
+                named = ", ".join(each.name for each in self.inputs)
+                raise ExportError(
+                    f"inputs {named} are neither the names of its forward's parameters nor in "
+                    f"their order, {', '.join(parameters)}"
+                )
 
     def _shown(self, example: Any, parameters: Sequence[str]) -> tuple[Tensor, ...]:
         """Find the inputs by an example of them."""
@@ -161,6 +195,8 @@ class TorchModel:
             )
         if isinstance(example, Mapping):
             named = dict(example)
+            if named.keys() <= set(parameters):
+                named = {name: named[name] for name in parameters if name in named}
         else:
             several = example if isinstance(example, tuple | list) else (example,)
             named = dict(zip(parameters, several, strict=False))
@@ -176,12 +212,12 @@ class TorchModel:
         )
 
 
-def _parameters(model: Any) -> list[str]:
-    return [
-        one.name
-        for one in inspect.signature(model.forward).parameters.values()
-        if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)
-    ]
+def _own(model: Any) -> Any:
+    """Copy a module, so that its mode and its device stay as they are; itself if it has no copy."""
+    try:
+        return copy.deepcopy(model)
+    except Exception:  # such as of tensors that are computed from others
+        return model
 
 
 def _ordered(inputs: Sequence[Tensor], parameters: Sequence[str]) -> tuple[Tensor, ...]:

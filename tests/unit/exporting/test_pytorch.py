@@ -50,6 +50,14 @@ class Words(nn.Module):
         return self.words(ids).mean(1)
 
 
+class Masked(nn.Module):
+    """Takes two inputs that may be left out, of which the second one has a name of its own."""
+
+    def forward(self, x: Any, mask: Any = None, scale: Any = None) -> Any:
+        x = x if mask is None else x * mask
+        return x if scale is None else x + 100 * scale
+
+
 class Mixing(nn.Module):
     def forward(self, x: Any) -> Any:
         return x - x.mean(0)
@@ -114,6 +122,30 @@ def test_two_inputs_and_two_outputs(out: Path, shapes_of: Any) -> None:
     exported = export(Two(), out, inputs=["a=FP32[4]", "b=FP32[2]"], outputs=["p", "kind"])
     assert list(shapes_of(exported.signature.inputs)) == ["a", "b"]
     assert list(shapes_of(exported.signature.outputs)) == ["p", "kind"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shown", [False, True])
+def test_inputs_go_where_their_names_say(out: Path, shown: bool) -> None:
+    model, rows = Masked(), {"x": np.full((3, 2), 2, np.float32), "scale": np.ones((3, 2), "f")}
+    if shown:  # in another order than the parameters'
+        model.example_inputs = {"scale": torch.ones(2, 2), "x": torch.ones(2, 2)}
+        export(model, out)
+    else:
+        export(model, out, inputs=["x=FP32[2]", "scale=FP32[2]"])
+    assert (OnnxRuntime(out).run(rows)["output"] == 102).all()
+
+
+def test_names_at_other_places_than_the_parameters_are_refused(out: Path) -> None:
+    with pytest.raises(ExportError, match=r"inputs a, x are neither .* x, mask, scale"):
+        export(Masked(), out, inputs=["a=FP32[2]", "x=FP32[2]"])
+
+
+def test_a_module_stays_in_its_mode(out: Path) -> None:
+    model = mlp().train()
+    with pytest.raises(ExportError, match="has 1 outputs"):
+        export(model, out, inputs=["x=FP32[6]"], outputs=["a", "b"])
+    assert all(one.training for one in model.modules())
 
 
 @pytest.mark.slow
