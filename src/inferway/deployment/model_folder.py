@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from inferway.deployment.errors import DeploymentError, Problem
 from inferway.deployment.models import ModelError, signature_of
@@ -85,7 +85,7 @@ class _Folder:
         except _RefusedError as refused:
             self._problems.append(str(refused))
 
-    def _variants(self, task: Path) -> dict[str, dict[str, str]]:
+    def _variants(self, task: Path) -> dict[str, dict[str, Any]]:
         """Find the variants of a task, by name, as the file would have them."""
         found, before = {}, len(self._problems)
         for folder in self._folders(task):
@@ -126,20 +126,42 @@ class _Folder:
             self._left += self._folders(own.parent)
         return own
 
-    def _written(self, file: Path) -> dict[str, str]:
+    def _written(self, file: Path) -> dict[str, Any]:
         """Write a variant as the file has it."""
         self._within(file)
         if not file.is_file():
             raise _RefusedError(file, "is no file: a model is one file, with its weights inside")
-        name = _relative(str(self._path.resolve().name / file.relative_to(self._path)))
+        name = self._from_around(file)
         if file.name == _CODE:
-            return {"python": f"{name}:{_CLASS}"}
+            python: dict[str, Any] = {"class": f"{name}:{_CLASS}"}
+            if beside := self._beside(file):
+                python["files"] = [self._from_around(one) for one in beside]
+            return {"python": python}
         try:
             with file.open("rb") as content:
                 digest = hashlib.file_digest(content, "sha256").hexdigest()
         except OSError as error:
             raise _unreadable(file, error) from None
         return {"model": name, "digest": f"sha256:{digest}"}
+
+    def _from_around(self, file: Path) -> str:
+        """Name a file from the folder around this one."""
+        return _relative(str(self._path.resolve().name / file.relative_to(self._path)))
+
+    def _beside(self, code: Path) -> list[Path]:
+        """List all other files of a class's folder, which are part of the model."""
+        folder, found = code.parent, []
+        self._left = [one for one in self._left if not one.is_relative_to(folder)]
+        for one in sorted(folder.rglob("*")):
+            parts = one.relative_to(folder).parts
+            if any(part.startswith(".") or part == "__pycache__" for part in parts):
+                continue
+            self._within(one)
+            if one.is_file() and one != code:
+                if not str(one.relative_to(folder)).isprintable():
+                    raise _RefusedError(one, "has a name that cannot be written: rename it")
+                found.append(one)
+        return found
 
     def _folders(self, folder: Path) -> list[Path]:
         """List the folders in a folder, by name; what is no folder is left alone."""
@@ -240,7 +262,15 @@ def _task_lines(task: Task, folder: Path, file: Path) -> Iterator[str]:
         yield f"      {variant.name}:"
         if (python := variant.python) is not None:
             place = f"{_named(python.target.path, folder, file)}:{python.target.name}"
-            yield f"        python: {json.dumps(place, ensure_ascii=False)}"
+            shown = json.dumps(place, ensure_ascii=False)
+            if python.files:
+                yield "        python:"
+                yield f"          class: {shown}"
+                yield "          # What is measured holds while these and the class are the same."
+                files = [_named(one.absolute(), folder, file) for one in python.files]
+                yield f"          files: {json.dumps(files, ensure_ascii=False)}"
+            else:
+                yield f"        python: {shown}"
         if (model := variant.model) is not None and model.path is not None:
             name = _named(model.path, folder, file)
             plain = _PLAIN.fullmatch(name)

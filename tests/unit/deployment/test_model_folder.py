@@ -179,6 +179,34 @@ def test_a_class_of_one_s_own_is_a_model_too(put: Put, monkeypatch: pytest.Monke
     assert refusal(folder).endswith("models/digits/b/2/model.py has no Model; it has Other")
 
 
+def test_what_lies_beside_a_class_is_part_of_the_model(
+    put: Put, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = put("digits/a/model.onnx")
+    code = folder / "digits" / "b" / "2" / "model.py"
+    (code.parent / "parts").mkdir(parents=True)
+    (code.parent / "__pycache__").mkdir()
+    (code.parent / "__pycache__" / "model.pyc").touch()
+    code.write_text("class Model:\n    def predict(self, inputs):\n        return inputs\n")
+    weights = [code.parent / "parts" / "ä b.npz", code.parent / "weights.npz"]
+    for file in weights:
+        file.write_bytes(b"old")
+    monkeypatch.chdir(tmp_path)
+    deployment = load("models")
+    assert deployment.source.remarks == []
+    text = written(deployment.tasks, (), Path("models"), Path("d.yaml"))
+    Path("d.yaml").write_text(text, encoding="utf-8")
+    for named in (Path("models"), folder, Path("d.yaml")):
+        variant = load(named).tasks["digits"].variants["b"]
+        assert variant.python is not None
+        assert [one.resolve() for one in variant.python.files] == weights
+        before = variant.identity
+        weights[0].write_bytes(f"trained for {named}".encode())
+        assert load(named).tasks["digits"].variants["b"].identity != before
+    (code.parent / "elsewhere.npz").symlink_to(__file__)
+    assert "elsewhere.npz is a link to " in refusal(folder)
+
+
 @pytest.mark.parametrize("name", ["s3:models v1", "two\nlines", 'quoted "é"'])
 def test_models_are_named_by_any_folder(put: Put, tmp_path: Path, name: str) -> None:
     folder = put("digits/a/model.onnx").rename(tmp_path / name)
