@@ -6,12 +6,14 @@ It stands in ``FILE.profile.json`` for FILE, and what FILE says itself counts mo
 from __future__ import annotations
 
 import hashlib
+import re
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
+from inferway.deployment.own_class import OWN_CLASS
 from inferway.files import write_whole
 from inferway.machine import machine_hash
 from inferway.protocol import Signature, Tensor
@@ -199,10 +201,20 @@ class VariantProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         here = self.machines.get(machine_hash())
         return {} if here is None else here.service_s
 
-    def confidence_as(self, kind: str | None) -> ConfidenceBins | None:
-        """Return the bins of a confidence; None asks for what it was without one being named."""
+    def confidence_as(self, kind: str | None, folder: Path) -> ConfidenceBins | None:
+        """Return the bins of a confidence, if it is what was measured still.
+
+        Parameters
+        ----------
+        kind
+            As the variant's key `confidence`; None asks for what it was without one being named.
+        folder
+            Where the file of a function is named from.
+        """
         bins = self.confidence
-        return bins if bins is not None and kind in (None, bins.kind) else None
+        if bins is None or kind not in (None, bins.kind):
+            return None
+        return bins if bins.digest == function_digest(kind, folder) else None
 
 
 class ProfiledData(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -320,6 +332,19 @@ def file_digest(path: Path) -> str:
     """Hash a model's file, as ``sha256:`` and 64 hexadecimal digits; once while it is as it was."""
     status = path.stat()
     return _hashed(path, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+
+
+def function_digest(kind: str | None, folder: Path) -> str | None:
+    """Hash the file of a function ``./FILE.py:FUNCTION``, which is not run.
+
+    None for what is none; empty where the file cannot be read.
+    """
+    if kind is None or not re.match(OWN_CLASS, kind):
+        return None
+    try:
+        return file_digest(folder / kind.rpartition(":")[0])
+    except OSError:
+        return ""
 
 
 @lru_cache(maxsize=256)

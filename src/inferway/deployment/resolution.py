@@ -164,7 +164,9 @@ class Resolution:
             service=service,
             batch=batch,
             python=None if stated.python is None else self._described(stated.python, own),
-            confidence_bins=None if own is None else own.confidence_as(stated.confidence),
+            confidence_bins=(
+                None if own is None else own.confidence_as(stated.confidence, self._source.folder)
+            ),
             timed_by=timed_by,
         )
 

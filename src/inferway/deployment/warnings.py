@@ -118,7 +118,11 @@ def _of_profile(deployment: Deployment) -> Iterator[Found]:
             if own.model != variant.identity:
                 sentence = f"{file} was measured on another model of it, so it is not used"
                 yield "profile-stale", field, f"{sentence}; measure anew with `inferway profile`"
-            elif own.machines and not own.times_here and variant.timed_by != "file":
+                continue
+            if own.confidence is not None and variant.confidence_bins is None:
+                sentence = f"its confidence is another one than {file} was measured with"
+                yield "profile-stale", field, f"{sentence}; measure anew with `inferway profile`"
+            if own.machines and not own.times_here and variant.timed_by != "file":
                 machines = (known.machines.get(one, {}) for one in own.machines)
                 where = ", ".join(str(one.get("processor", "another one")) for one in machines)
                 sentence = f"the times in {file} are of another machine ({where}), so not used"

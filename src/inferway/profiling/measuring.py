@@ -208,7 +208,9 @@ class _Measuring:
         old = {name: one for name, one in old.items() if self.identities.get(name) == one.model}
         if before is not None and before.data == described and not self.options.again:
             whole = [name for name, one in old.items() if self._is_answered(name, one)]
-            if set(whole) == self.variants.keys() == before.variants.keys():
+            sure = sum(one.confidence is not None for one in old.values())
+            paired = len(before.pairs) == sure * (len(old) - 1)
+            if paired and set(whole) == self.variants.keys() == before.variants.keys():
                 return before
         done = TaskProfile(described)
         answers: dict[str, _Answered] = {}
@@ -230,7 +232,9 @@ class _Measuring:
                 for key, one in rest.items()
             }
             kept(msgspec.structs.replace(done, variants={**done.variants, **bare}))
-        return msgspec.structs.replace(done, pairs=tuple(self._pairs(done, answers)))
+        done = msgspec.structs.replace(done, pairs=tuple(self._pairs(done, answers)))
+        kept(done)
+        return done
 
     def timed(self, done: TaskProfile, kept: Callable[[TaskProfile], object]) -> TaskProfile:
         """Measure times and memory of each variant on this machine, where they are not known."""

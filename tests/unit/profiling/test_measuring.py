@@ -166,6 +166,23 @@ def test_another_model_of_the_same_name_is_not_what_was_measured(kept: Path) -> 
     assert "own.yaml.profile.json was measured on another model of it" in warning.message
 
 
+def test_a_confidence_whose_function_was_edited_is_not_what_was_measured(own: Path) -> None:
+    mine = own.parent / "mine.py"
+    mine.write_text("def sure(outputs):\n    return outputs['probabilities'].max(axis=1)\n")
+    own.write_text(own.read_text().replace("margin", "./mine.py:sure"))
+    profiled(own)
+    assert inferway.load(own).tasks["digits"].variants["small"].confidence_bins is not None
+    mine.write_text(mine.read_text().replace("return ", "return -"))
+    deployment = inferway.load(own)
+    small = deployment.tasks["digits"].variants["small"]
+    assert (small.confidence_bins, small.timed_by, small.graded) == (None, "profile", True)
+    (warning,) = (one for one in inferway.check(deployment) if one.kind == "profile-stale")
+    assert warning.field == "tasks.digits.variants.small"
+    assert "its confidence is another one than own.yaml.profile.json" in warning.message
+    mine.unlink()
+    assert inferway.load(own).tasks["digits"].variants["small"].confidence_bins is None
+
+
 def test_times_of_another_machine_are_not_used(kept: Path) -> None:
     def elsewhere(content: Any) -> None:
         here = machine_hash()
@@ -259,6 +276,11 @@ def test_other_data_keep_the_times(kept: Path, monkeypatch: pytest.MonkeyPatch) 
     assert set(found.variants["tiny"].machines) == {machine_hash()}
 
 
+def test_pairs_that_are_not_there_are_measured(kept: Path) -> None:
+    changed(kept, lambda content: content["tasks"]["digits"].update(pairs=[]))
+    assert len(profiled(kept).measured.pairs) == 2
+
+
 def test_a_new_variant_joins_those_that_are_known(kept: Path) -> None:
     (kept.parent / "again.onnx").write_bytes((kept.parent / "small.onnx").read_bytes())
     kept.write_text(kept.read_text() + "      again: {model: again.onnx, batch: {sizes: [1]}}\n")
@@ -284,8 +306,10 @@ def test_an_end_in_between_keeps_what_was_measured(own: Path, during: str) -> No
     tiny = known.tasks["digits"].variants["tiny"]
     assert tiny.accuracy is not None
     found = profiled(own)
+    assert len(found.measured.pairs) == 2
     if "time" in during:
         assert found.variants["tiny"] == tiny  # to the last digit of its times
+        assert len(known.tasks["digits"].pairs) == 2
     assert found.variants["tiny"].accuracy == tiny.accuracy
     assert found.variants["small"].machines
 
