@@ -15,11 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 import tritonclient.grpc
 import tritonclient.http
 
 import inferway
+from inferway.live import ServeError, apply
 
 LIMIT_S = 60.0
 CODE = """\
@@ -44,6 +46,11 @@ class Double:
         return {"y": 2 * x, "name": inputs["name"]}
 
 
+class Bad(Double):
+    def __init__(self):
+        raise ValueError("no weights")
+
+
 class Digits:
     def predict(self, inputs):
         image = inputs["image"]
@@ -55,7 +62,7 @@ DOUBLE = """\
 tasks:
   double:
     variants:
-      own: {python: {class: "./mine.py:Double", timeout: 1 s}, accuracy: 0.9, BATCH}
+      own: {python: {class: "./mine.py:Double", timeout: 5 s}, accuracy: 0.9, BATCH}
 nodes: {here: {instances: {double/own: 2}}}
 """
 
@@ -143,7 +150,7 @@ def test_each_failure_is_its_requests_alone(double: Any, until: Any) -> None:
     assert "failed: its worker was ended by SIGKILL" in died.json["error"]
     late = ask(double, "hang")
     assert late.status == 504
-    assert "predict took longer than its `timeout`, 1 s, so its worker" in late.json["error"]
+    assert "predict took longer than its `timeout`, 5 s, so its worker" in late.json["error"]
     assert ask(double).status == 200
     labels = '{task="double",variant="own"}'
 
@@ -311,3 +318,26 @@ def test_the_twin_and_check_take_it(write: Callable[..., Path]) -> None:
             check=False,
         )
         assert done.returncode == 0, done.stderr
+
+
+def test_a_deployment_that_is_refused_leaves_no_worker(
+    start: Callable[..., Any], write: Callable[..., Path]
+) -> None:
+    running = start(
+        deployment=inferway.load(write(DOUBLE, "service: {mean: 1 ms}")), allow_apply=True
+    )
+    before = {child.pid for child in psutil.Process().children()}
+    bad = """\
+  other:
+    variants:
+      own: {python: "./mine.py:Bad", accuracy: 0.9, BATCH}
+nodes: {here: {instances: {double/own: 2, other/own: 1}}}
+"""
+    text = DOUBLE.replace("nodes: {here: {instances: {double/own: 2}}}\n", bad)
+    path = write(text, "service: {mean: 1 ms}")
+    with pytest.raises(ServeError, match="no weights"):
+        apply(path, f"http://127.0.0.1:{running.server.admin_port}")
+    ends_s = time.monotonic() + LIMIT_S
+    while {child.pid for child in psutil.Process().children()} != before:
+        assert time.monotonic() < ends_s, "workers of a deployment that was refused live"
+        time.sleep(0.01)

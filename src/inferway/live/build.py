@@ -129,38 +129,44 @@ def pools_of(
     """
     (node,) = deployment.nodes.values()
     pools = []
-    for task in deployment.tasks.values():
-        dispatcher, controller = _deciding(deployment, task, node.name)
-        fleet = dispatcher.fleet
-        try:
-            signature, models = models_of(task, fleet.variants, log)
-        except LoadError as error:
-            raise ServeError(f"{deployment.path}: tasks.{task.name}.variants.{error}") from error
+    with ExitStack() as undo:
+        for task in deployment.tasks.values():
+            dispatcher, controller = _deciding(deployment, task, node.name)
+            fleet = dispatcher.fleet
+            try:
+                signature, models = models_of(task, fleet.variants, log)
+            except LoadError as error:
+                raise ServeError(
+                    f"{deployment.path}: tasks.{task.name}.variants.{error}"
+                ) from error
+            for runtime in models.values():
+                undo.callback(runtime.close)
 
-        def growth(
-            name: str, largest: int, task: Task = task, signature: Signature = signature
-        ) -> tuple[Growth, str] | None:
-            model = task.variants[name].model
-            if model is None or not is_closed(signature):
-                return None
-            assert model.path is not None  # `check_served` has refused others
-            return growths.of(task.variants[name], model.path, largest)
+            def growth(
+                name: str, largest: int, task: Task = task, signature: Signature = signature
+            ) -> tuple[Growth, str] | None:
+                model = task.variants[name].model
+                if model is None or not is_closed(signature):
+                    return None
+                assert model.path is not None  # `check_served` has refused others
+                return growths.of(task.variants[name], model.path, largest)
 
-        central, room = node.queue == "central", HELD_LIMIT
-        if central and node.buffer is not None:
-            room = (node.buffer - 1) * fleet.servers
-        fitted = PoolOptions(
-            drop_late=node.late == "drop",
-            in_order=central,
-            room=room,
-            controller=controller,
-            headroom=headroom,
-            remember=_remembering(task, dispatcher, node.hardware, options.times, log),
-            now=options.now,
-        )
-        # Instances of a variant share the weights; each calls from a thread of its own.
-        runtimes = [models[name] for name in fleet.variants]
-        pools.append(pool_of(deployment, task, dispatcher, signature, runtimes, growth, fitted))
+            central, room = node.queue == "central", HELD_LIMIT
+            if central and node.buffer is not None:
+                room = (node.buffer - 1) * fleet.servers
+            fitted = PoolOptions(
+                drop_late=node.late == "drop",
+                in_order=central,
+                room=room,
+                controller=controller,
+                headroom=headroom,
+                remember=_remembering(task, dispatcher, node.hardware, options.times, log),
+                now=options.now,
+            )
+            # Instances of a variant share the weights; each calls from a thread of its own.
+            runtimes = [models[name] for name in fleet.variants]
+            pools.append(pool_of(deployment, task, dispatcher, signature, runtimes, growth, fitted))
+        undo.pop_all()
     return pools
 
 

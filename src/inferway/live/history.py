@@ -17,6 +17,7 @@ from typing import Any, Final, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from inferway.live.log import Logger, logger
 from inferway.live.process import resident_bytes
 from inferway.live.request import Outcome
 from inferway.live.site import TaskSite
@@ -66,12 +67,17 @@ class History:
         Gives the tasks that there are now, whether a fleet answers them or not.
     limit_bytes
         The most that the samples take.
+    log
+        Told of samples that could not be taken; None for standard error.
     """
 
     def __init__(
-        self, sites: Callable[[], Sequence[TaskSite]], limit_bytes: int = LIMIT_BYTES
+        self,
+        sites: Callable[[], Sequence[TaskSite]],
+        limit_bytes: int = LIMIT_BYTES,
+        log: Logger | None = None,
     ) -> None:
-        self._sites, self._limit_bytes = sites, limit_bytes
+        self._sites, self._limit_bytes, self._log = sites, limit_bytes, log or logger()
         self.rings: dict[Every, Ring] = {
             every: Ring(rows, _LENGTH_S[every]) for every, rows in ROWS.items()
         }
@@ -96,7 +102,11 @@ class History:
     async def _sample_on(self) -> None:
         while True:
             await asyncio.sleep(1.0 - time.time() % 1.0)
-            await self.sample(float(time.time() // 1.0))
+            try:
+                await self.sample(float(time.time() // 1.0))
+            except Exception as error:
+                said = "a sample of the history could not be taken"
+                self._log.error(said, exc_info=error)
 
     async def sample(self, now_s: float) -> None:
         """Take a sample, that of a minute too where one ends; the time is of the epoch, s.
@@ -118,6 +128,8 @@ class History:
             for key, values in self._task("second", site):
                 seconds.put(key, values)
             for key, values in self._task("minute", site) if minute else ():
+                if key not in seconds.columns:  # a variant that has come meanwhile
+                    continue
                 # Queues are what they were on average.
                 present = len(_PRESENT) + (0 if key[1] else 3)
                 values[-present:] = seconds.mean(key, 60)[-present:]

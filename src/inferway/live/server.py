@@ -119,7 +119,7 @@ class Server:
         )
         self.sites = {site.task: self._watched(site) for site in sites}
         self.dashboard = ""
-        self._history = History(lambda: list(self.sites.values()))
+        self._history = History(lambda: list(self.sites.values()), log=self.log)
         # Of tasks that are served no more, while requests of them are on their way.
         self._dropped: dict[asyncio.Task[None], TaskSite] = {}
         # By task, what could not be recorded, of whatever fleet.

@@ -139,9 +139,15 @@ class PythonRuntime:
             except ArtifactError as error:
                 failures.append(error)
 
-        starting = [threading.Thread(target=start, daemon=True) for _ in range(missing)]
-        for thread in starting:
-            thread.start()
+        starting = []
+        for _ in range(missing):
+            thread = threading.Thread(target=start, daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # no more threads: one after the other
+                start()
+            else:
+                starting.append(thread)
         for thread in starting:
             thread.join()
         if failures:
@@ -187,6 +193,7 @@ class PythonRuntime:
         """Take a worker that lives, and until when its successor may be waited for."""
         while True:
             if self._closed.is_set():
+                self._free.put(None)  # for the next who waits
                 raise RuntimeError("the runtime is closed; load the model again to run it")
             try:
                 worker = self._free.get_nowait()
@@ -211,21 +218,20 @@ class PythonRuntime:
             worker.finish()
         elif self._surplus:
             with self._lock:
-                worker.surplus = self._surplus > 0
+                worker.surplus = self._surplus > 0 and not worker.over
                 self._surplus -= worker.surplus
             if worker.surplus:
                 worker.finish()
                 return
             self._free.put(worker)
-        elif self._is_too_large(worker):
-            worker.retired = True
-            worker.finish()
         else:
+            if self._is_too_large(worker):
+                self._retire(worker)
             self._free.put(worker)
 
     def _is_too_large(self, worker: WorkerProcess) -> bool:
         limit, now_s = self.code.memory_bytes, time.monotonic()
-        if limit is None or now_s < worker.looked_s + _LOOK_S:
+        if limit is None or worker.retired or now_s < worker.looked_s + _LOOK_S:
             return False
         worker.looked_s = now_s
         size = worker.resident_bytes()
@@ -239,39 +245,82 @@ class PythonRuntime:
         )
         return True
 
+    def _retire(self, worker: WorkerProcess) -> None:
+        """Have another worker started in the place of one, which answers until then."""
+        replacer = threading.Thread(target=self._replace, args=(worker,), daemon=True)
+        worker.retired = True
+        try:
+            replacer.start()
+        except RuntimeError:  # no thread: it is tried when its memory is looked at again
+            worker.retired = False
+        else:
+            self._watched_by(replacer)
+
+    def _watched_by(self, thread: threading.Thread) -> None:
+        with self._lock:
+            self._threads = [*(one for one in self._threads if one.is_alive()), thread]
+
+    def _replace(self, worker: WorkerProcess) -> None:
+        successor = self._successor("", 0.0)
+        if successor is None:
+            return
+        with self._lock:
+            # Its place may have been given up meanwhile.
+            wanted = not worker.surplus
+            worker.over = True
+        if not wanted:
+            self._end(successor)
+            return
+        self._free.put(successor)
+        worker.finish()
+        self._keep(successor)
+
     def _started(self, expected: Signature | None) -> WorkerProcess:
         """Start a worker; ArtifactError when that fails."""
-        worker = WorkerProcess(self.code, self._log)
-        self._workers.append(worker)
         try:
-            if self._closed.is_set():
-                raise ArtifactError(f"{self.code}: the runtime is closed")
-            worker.begin(expected)
-        except BaseException:
-            self._workers.remove(worker)
-            worker.kill()
-            worker.wait()
+            worker = WorkerProcess(self.code, self._log)
+            self._workers.append(worker)
+            try:
+                if self._closed.is_set():
+                    raise ArtifactError(f"{self.code}: the runtime is closed")
+                worker.begin(expected)
+            except BaseException:
+                self._end(worker)
+                raise
+        except ArtifactError:
             raise
+        except (OSError, RuntimeError, ValueError) as error:
+            said = f"{self.code}: its worker cannot be started: {error}"
+            raise ArtifactError(said) from error
         return worker
+
+    def _end(self, worker: WorkerProcess) -> None:
+        self._workers.remove(worker)
+        worker.kill()
+        worker.wait()
 
     def _started_again(self) -> WorkerProcess:
         worker = self._started(self.signature)
         if worker.signature == self.signature:
             return worker
-        self._workers.remove(worker)
-        worker.kill()
-        worker.wait()
+        self._end(worker)
         raise ArtifactError(
             f"{self.code}: its signature {worker.signature} is not what it was before, "
             f"{self.signature}"
         )
 
     def _add(self, worker: WorkerProcess) -> None:
+        """Have a worker answer, and its end seen; ArtifactError when no thread can do that."""
         keeper = threading.Thread(
             target=self._keep, args=(worker,), name=f"worker {worker.pid}", daemon=True
         )
-        self._threads.append(keeper)
-        keeper.start()
+        try:
+            keeper.start()
+        except RuntimeError as error:
+            self._end(worker)
+            said = f"{self.code}: its worker cannot be started: {error}"
+            raise ArtifactError(said) from error
+        self._watched_by(keeper)
         self._free.put(worker)
 
     def _keep(self, worker: WorkerProcess) -> None:
@@ -279,31 +328,35 @@ class PythonRuntime:
         while True:
             worker.wait()
             self._workers.remove(worker)
-            if self._closed.is_set() or worker.surplus:
+            if self._closed.is_set() or worker.surplus or worker.retired:
                 return
-            delay_s = 0.0
-            if not worker.retired:
-                self._log.warning("a worker ended", pid=worker.pid, reason=worker.ending)
-                delay_s = self._delay_s()
-            reason = worker.ending
-            while True:
-                if delay_s:
-                    self._down = f"{reason}; another one is started in {delay_s:g} s"
-                    self._free.put(None)
-                if self._closed.wait(delay_s):
-                    return
-                self._down = ""
-                try:
-                    worker = self._started_again()
-                    break
-                except ArtifactError as error:
-                    if self._closed.is_set():
-                        return
-                    reason, delay_s = str(error), self._delay_s() or _FIRST_DELAY_S
-                    self._log.error("a worker could not be started", reason=reason)
-            self.restarts += 1
-            self._log.info("a worker was started again", pid=worker.pid)
+            self._log.warning("a worker ended", pid=worker.pid, reason=worker.ending)
+            successor = self._successor(worker.ending, self._delay_s())
+            if successor is None:
+                return
+            worker = successor
             self._free.put(worker)
+
+    def _successor(self, reason: str, delay_s: float) -> WorkerProcess | None:
+        """Start a worker in the place of another, as often as that takes; None when closed."""
+        while True:
+            if delay_s:
+                self._down = f"{reason}; another one is started in {delay_s:g} s"
+                self._free.put(None)
+            if self._closed.wait(delay_s):
+                return None
+            self._down = ""
+            try:
+                worker = self._started_again()
+            except ArtifactError as error:
+                if self._closed.is_set():
+                    return None
+                reason, delay_s = str(error), self._delay_s() or _FIRST_DELAY_S
+                self._log.error("a worker could not be started", reason=reason)
+            else:
+                self.restarts += 1
+                self._log.info("a worker was started again", pid=worker.pid)
+                return worker
 
     def _delay_s(self) -> float:
         """Count a crash; the wait before the next start."""

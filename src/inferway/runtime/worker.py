@@ -77,6 +77,13 @@ class SharedMemory:
         if size >= LARGE_BYTES and self._mapped is not None and hasattr(mmap, "MADV_REMOVE"):
             self._mapped.madvise(mmap.MADV_REMOVE)
 
+    def close(self) -> None:
+        """Let go of the memory and its file, at once where no array looks at it any more."""
+        if self._mapped is not None:
+            with suppress(BufferError):
+                self._mapped.close()
+        os.close(self.file)
+
     @property
     def taken(self) -> bool:
         """Whether what was written last has been looked at by whoever reads it."""
@@ -293,6 +300,9 @@ def _answer_all(
                 reply = outputs.write(_checked(answer, outputs, shapes, rows), answered)[0]
             except (_RefusedError, TypeError) as error:
                 send_message(stream, {"error": str(error)}, FAILED)
+            except Exception as error:
+                unsent = f"what predict returned cannot be sent: {_said(error)}"
+                send_message(stream, {"error": unsent}, FAILED)
             else:
                 stream.sendall(ANSWERED + reply)
         # The last call's arrays must not stay until the next one comes.

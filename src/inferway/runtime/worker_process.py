@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -37,6 +37,8 @@ _LONGEST_LINE: Final = 2000
 _LINES_PER_S: Final = 200
 _LEFT_OUT: Final = "printed lines were left out"
 _PIECE: Final = 64 * 1024
+# Keys of the server and of commands, which no model needs.
+_SECRET: Final = ("INFERWAY_KEYS", "INFERWAY_KEY")
 _SCRIPT: Final = str(Path(process.__file__))
 
 
@@ -65,7 +67,7 @@ class PythonCode:
     memory_bytes
         Resident memory above which a worker is replaced between two calls; None for no limit.
     environment
-        Variables that the workers have besides those of this process.
+        Variables that the workers have besides those of this process, whose keys they have not.
     """
 
     path: Path
@@ -102,8 +104,8 @@ class WorkerProcess:
 
     Raises
     ------
-    ArtifactError
-        When no process can be started.
+    OSError, RuntimeError, ValueError
+        When no process, or no thread that hears it, can be started; nothing of it is left.
     """
 
     signature: Signature
@@ -112,44 +114,43 @@ class WorkerProcess:
         self.code, self._log = code, log
         self.over = self.retired = self.surplus = False
         self.ending, self.looked_s = "", 0.0
-        self._late = False
+        self._late = self._killed = False
         self._gone = threading.Event()
         # Held during a call, whose files must stay open, and while the process id is its own.
         self._busy, self._mine = threading.Lock(), threading.Lock()
         self._timer: threading.Timer | None = None
-        self._given = process.SharedMemory(process.anonymous_file())
-        self._answered = process.SharedMemory(process.anonymous_file())
-        self._stream, theirs = socket.socketpair()
-        lifeline, self._lifeline = os.pipe()
-        printed, output = os.pipe()
-        passed = (theirs.fileno(), lifeline, self._given.file, self._answered.file)
-        # One thread each, as of our own models, unless somebody says otherwise.
-        environment = {"OMP_NUM_THREADS": "1", **os.environ, **code.environment}
-        command = [sys.executable, "-P", "-X", "faulthandler", _SCRIPT, *map(str, passed)]
-        try:
+        with ExitStack() as undo, ExitStack() as handed_on:
+            self._given, self._answered = (
+                process.SharedMemory(_closed_by(undo, process.anonymous_file())) for _ in range(2)
+            )
+            self._stream, theirs = socket.socketpair()
+            undo.callback(self._stream.close)
+            handed_on.callback(theirs.close)
+            lifeline, self._lifeline = os.pipe()
+            _closed_by(handed_on, lifeline)
+            _closed_by(undo, self._lifeline)
+            printed, output = os.pipe()
+            _closed_by(undo, printed)
+            _closed_by(handed_on, output)
+            passed = (theirs.fileno(), lifeline, self._given.file, self._answered.file)
             self._process = subprocess.Popen(
-                command,
+                [sys.executable, "-P", "-X", "faulthandler", _SCRIPT, *map(str, passed)],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
                 cwd=code.folder,
-                env=environment,
+                env=_environment(code),
                 pass_fds=passed,
                 start_new_session=True,  # Ctrl-C is the server's alone
             )
-        except OSError as error:
-            self._let_go()
-            os.close(printed)
-            raise ArtifactError(f"{code}: its worker cannot be started: {error}") from error
-        finally:
-            theirs.close()
-            os.close(lifeline)
-            os.close(output)
-        self.pid = self._process.pid
-        self._reader = threading.Thread(
-            target=_hear, args=(printed, log, self.pid), name=f"prints {self.pid}", daemon=True
-        )
-        self._reader.start()
+            undo.callback(self._process.wait)
+            undo.callback(self._process.kill)
+            self.pid = self._process.pid
+            self._reader = threading.Thread(
+                target=_hear, args=(printed, log, self.pid), name=f"prints {self.pid}", daemon=True
+            )
+            self._reader.start()
+            undo.pop_all()
 
     def begin(self, expected: Signature | None) -> None:
         """Have the class made, and agree on its signature.
@@ -160,7 +161,10 @@ class WorkerProcess:
             When it cannot be used.
         """
         deadline_s = time.monotonic() + START_S
-        process.send_message(self._stream, {"file": str(self.code.path), "class": self.code.name})
+        with suppress(BrokenPipeError):  # it has ended: the reply says how
+            process.send_message(
+                self._stream, {"file": str(self.code.path), "class": self.code.name}
+            )
         declared = self._reply(deadline_s)
         self.signature = signature = _agreed(self.code, declared, expected)
         inputs, outputs = (
@@ -275,23 +279,29 @@ class WorkerProcess:
             return 0
 
     def finish(self) -> None:
-        """Have it end after the call that it has; it is killed if it takes too long for that."""
+        """Have it end after the call that it has; it is killed if it takes too long after that."""
         self.over = True
         with suppress(OSError):
             self._stream.shutdown(socket.SHUT_WR)
-        self._expire()
+        self._expire(CLOSE_S + (self.code.timeout_s if self._busy.locked() else 0.0))
 
-    def _expire(self) -> None:
+    def _expire(self, seconds: float = CLOSE_S) -> None:
         """Have it killed if it has not ended soon."""
-        self._timer = threading.Timer(CLOSE_S, self.kill)
-        self._timer.daemon = True
-        self._timer.start()
+        timer = threading.Timer(seconds, self.kill)
+        timer.daemon = True
+        try:
+            timer.start()
+        except RuntimeError:  # no thread can be started
+            self.kill()
+        else:
+            self._timer = timer
 
     def kill(self) -> None:
         """End it, and whatever it has started, now."""
         self.over = True
         with self._mine:
             if not self._gone.is_set():
+                self._killed = True
                 self._kill_group()
 
     def _kill_group(self) -> None:
@@ -310,7 +320,12 @@ class WorkerProcess:
         with self._mine:
             self._kill_group()  # what it has started
             code = self._process.wait()
-            self.ending = "predict took too long" if self._late else f"its worker {_ended(code)}"
+            if self._late:
+                self.ending = "predict took too long"
+            elif self._killed and code == -signal.SIGKILL:
+                self.ending = "its worker was to end and was killed"
+            else:
+                self.ending = f"its worker {_ended(code)}"
             self._gone.set()
         if self._timer is not None:
             self._timer.cancel()
@@ -322,8 +337,21 @@ class WorkerProcess:
 
     def _let_go(self) -> None:
         self._stream.close()
-        for file in (self._lifeline, self._given.file, self._answered.file):
-            os.close(file)
+        os.close(self._lifeline)
+        self._given.close()
+        self._answered.close()
+
+
+def _closed_by(stack: ExitStack, file: int) -> int:
+    stack.callback(os.close, file)
+    return file
+
+
+def _environment(code: PythonCode) -> dict[str, str]:
+    """Tell a worker's variables: the keys to this server are none unless the file names them."""
+    ours = {name: value for name, value in os.environ.items() if name not in _SECRET}
+    # One thread each, as of our own models, unless somebody says otherwise.
+    return {"OMP_NUM_THREADS": "1", **ours, **code.environment}
 
 
 def _hear(file: int, log: Any, pid: int) -> None:
@@ -338,9 +366,7 @@ def _hear(file: int, log: Any, pid: int) -> None:
             rest = rest[: _LONGEST_LINE + 1]
             if (now := int(time.monotonic())) != second:
                 if left_out:
-                    log.warning(
-                        "lines that a variant printed were left out", pid=pid, lines=left_out
-                    )
+                    log.warning(_LEFT_OUT, pid=pid, lines=left_out)
                 second, logged, left_out = now, 0, 0
             room = _LINES_PER_S - logged
             for line in lines[:room]:

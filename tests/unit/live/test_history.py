@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -107,6 +108,50 @@ def test_a_minute_sums_its_requests_and_averages_its_queues() -> None:
     assert told["latency_p50_s"][0] == pytest.approx(0.0095, abs=0.0005)
     assert told["variants"]["tiny"]["queued"] == [2.0]
     assert len(history.page("second")["times"]) == 61
+
+
+def test_a_variant_that_comes_amid_the_sample_of_a_minute_is_in_the_next() -> None:
+    sites = [site_of("a"), site_of("b")]
+    history = History(lambda: sites)
+    sampled(history, BEGIN)
+
+    async def between_the_tasks() -> None:
+        sites[1].stats.columns(["far@there"])
+
+    async def main() -> None:
+        coming = asyncio.create_task(between_the_tasks())
+        await history.sample(BEGIN + 60)
+        await coming
+
+    asyncio.run(main())
+    sampled(history, BEGIN + 61)
+    minutes, seconds = history.page("minute"), history.page("second")
+    assert minutes["times"] == [BEGIN + 60]
+    assert minutes["tasks"]["b"]["arrivals"] == [0]
+    assert "far@there" in seconds["tasks"]["b"]["variants"]
+
+
+def test_a_sample_that_cannot_be_taken_is_not_the_last(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    taken: list[float] = []
+    history = History(lambda: [])
+
+    async def sample(now_s: float) -> None:
+        taken.append(now_s)
+        raise KeyError("gone")
+
+    async def sampled_on() -> None:
+        monkeypatch.setattr(history, "sample", sample)
+        history.begin()
+        ends_s = time.monotonic() + 30.0
+        while len(taken) < 2 and time.monotonic() < ends_s:
+            await asyncio.sleep(0.01)
+        history.end()
+
+    asyncio.run(sampled_on())
+    assert len(taken) == 2
+    assert "a sample of the history could not be taken" in capfd.readouterr().err
 
 
 def test_a_page_has_what_is_newer_and_says_that_there_is_more() -> None:

@@ -28,6 +28,7 @@ from inferway.runtime import (
     UnsaidSignatureError,
     WorkerError,
 )
+from inferway.runtime.worker_process import WorkerProcess
 
 PATIENCE_S = 60.0
 ROW = Signature((Tensor("x", "FP32", (-1, 4)),), (Tensor("y", "FP32", (-1, 4)),))
@@ -358,6 +359,21 @@ def test_elements_of_bytes_must_be_text_or_bytes(make: Make) -> None:
         runtime.run({"x": X})
 
 
+def test_text_that_cannot_be_encoded_costs_the_request_alone(make: Make) -> None:
+    runtime = make(
+        """
+        inputs = {"x": ("FP32", [-1, 4])}
+        outputs = {"y": (str, [-1])}
+        def predict(self, inputs):
+            return {"y": np.array([chr(0xd800), "a"], object)}
+        """
+    )
+    before = runtime.workers
+    with pytest.raises(WorkerError, match="what predict returned cannot be sent: UnicodeEncode"):
+        runtime.run({"x": X})
+    assert runtime.workers == before
+
+
 def test_the_traceback_of_an_exception_is_logged(make: Make, log: Heard) -> None:
     runtime = make(echo("raise ValueError('no such row')"))
     with pytest.raises(WorkerError, match=r"^predict raised ValueError: no such row$"):
@@ -401,11 +417,9 @@ def test_a_flood_of_lines_is_counted_and_does_not_hold_a_call(make: Make, log: H
 
 
 def test_a_call_that_hangs_is_killed_and_the_next_is_answered(make: Make) -> None:
-    runtime = make(echo("if inputs['x'][0, 0] == 0: time.sleep(1000)"), timeout_s=0.5)
+    runtime = make(echo("if inputs['x'][0, 0] == 0: time.sleep(1000)"), timeout_s=5.0)
     (before,) = runtime.workers
-    with pytest.raises(
-        WorkerError, match=r"predict took longer than its `timeout`, 0\.5 s"
-    ) as late:
+    with pytest.raises(WorkerError, match=r"predict took longer than its `timeout`, 5 s") as late:
         runtime.run({"x": X})
     assert late.value.fault is Fault.LATE
     np.testing.assert_array_equal(runtime.run({"x": X + 1})["y"], X + 1)
@@ -416,7 +430,7 @@ def test_a_call_that_hangs_is_killed_and_the_next_is_answered(make: Make) -> Non
 
 def test_one_that_holds_the_interpreter_is_killed_as_well(make: Make) -> None:
     hang = "import ctypes\nif inputs['x'][0, 0] == 0: ctypes.PyDLL(None).sleep(1000)"
-    runtime = make(echo(hang), timeout_s=0.5)
+    runtime = make(echo(hang), timeout_s=5.0)
     with pytest.raises(WorkerError, match="took longer"):
         runtime.run({"x": X})
     runtime.run({"x": X + 1})
@@ -531,6 +545,117 @@ def test_a_worker_that_leaks_is_replaced_between_two_calls(make: Make, log: Hear
     (event,) = log.events("is replaced")
     assert event["bytes"] > event["limit"] == 200 * 2**20
     assert not log.events("a worker ended")
+
+
+def test_one_that_is_replaced_answers_until_its_successor_is_ready(
+    make: Make, tmp_path: Path
+) -> None:
+    runtime = make(
+        """
+        inputs = {"x": ("FP32", [-1, 4])}
+        outputs = {"y": ("FP32", [-1, 4])}
+        def __init__(self):
+            if os.path.exists("slow"):
+                open("loading", "w").close()
+                while not os.path.exists("ready"): time.sleep(0.01)
+        def predict(self, inputs):
+            return {"y": inputs["x"]}
+        """,
+        memory_bytes=200 * 2**20,
+    )
+    (tmp_path / "slow").touch()
+    (first,) = runtime.workers
+    object.__setattr__(runtime.code, "memory_bytes", 1)
+    runtime.run({"x": X})
+    until((tmp_path / "loading").exists)
+    for _ in range(10):
+        np.testing.assert_array_equal(runtime.run({"x": X})["y"], X)
+    assert runtime.restarts == 0
+    object.__setattr__(runtime.code, "memory_bytes", None)
+    (tmp_path / "ready").touch()
+    until(lambda: first not in runtime.workers)
+    np.testing.assert_array_equal(runtime.run({"x": X})["y"], X)
+    assert len(runtime.workers) == runtime.restarts == 1
+
+
+WITHOUT_FILES = """
+import os, resource, signal, sys, time, numpy as np
+from pathlib import Path
+from inferway.runtime import ArtifactError, PythonCode, PythonRuntime
+
+class Log:
+    failed = 0
+    def error(self, event, **more):
+        self.failed += event == "a worker could not be started"
+    info = warning = error
+
+def until(condition):
+    ends_s = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < ends_s
+        time.sleep(0.01)
+
+files = lambda: len(os.listdir("/proc/self/fd"))
+log = Log()
+runtime = PythonRuntime(PythonCode(Path(sys.argv[1]), "Model"), log=log)
+x = {"x": np.ones((1, 4), np.float32)}
+runtime.run(x)
+before = files()
+soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+for room in range(10):
+    resource.setrlimit(resource.RLIMIT_NOFILE, (before + room, hard))
+    try:
+        runtime.reserve(2)
+    except ArtifactError as error:
+        print("Too many open files" in str(error))
+    else:
+        print("no error with", room)
+resource.setrlimit(resource.RLIMIT_NOFILE, (before - 8, hard))
+os.kill(runtime.workers[0], signal.SIGKILL)
+until(lambda: log.failed)
+resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+until(lambda: runtime.workers)
+print(runtime.run(x)["y"].sum())
+print(files() - before)
+runtime.close()
+runtime.wait()
+"""
+
+
+def test_without_files_a_start_fails_is_said_and_tried_again(make: Make, tmp_path: Path) -> None:
+    make(echo())
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_FILES, str(tmp_path / "mine.py")],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.stdout.split() == ["True"] * 10 + ["4.0", "0"], done.stdout + done.stderr
+
+
+def test_one_that_ends_before_it_is_spoken_to_is_said_to(tmp_path: Path, log: Heard) -> None:
+    (tmp_path / "mine.py").touch()
+    code = PythonCode(tmp_path / "mine.py", "Model", environment={"PYTHONHOME": "/nonexistent"})
+    worker = WorkerProcess(code, log)
+    os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOWAIT)
+    with pytest.raises(ArtifactError, match="ended with exit code 1 before it was ready"):
+        worker.begin(ROW)
+
+
+def test_keys_of_the_server_are_none_of_a_workers(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("INFERWAY_KEYS", "admin=one")
+    monkeypatch.setenv("INFERWAY_KEY", "one")
+    runtime = make(
+        echo(
+            "assert os.environ.get('INFERWAY_KEY') == 'own'\n"
+            "assert 'INFERWAY_KEYS' not in os.environ"
+        ),
+        environment={"INFERWAY_KEY": "own"},
+    )
+    runtime.run({"x": X})
 
 
 def test_each_instance_has_a_worker_and_they_run_at_once(make: Make, tmp_path: Path) -> None:
@@ -650,6 +775,33 @@ def test_a_call_under_way_still_ends_when_it_is_closed(make: Make, tmp_path: Pat
     (tmp_path / "go").touch()
     thread.join(PATIENCE_S)
     np.testing.assert_array_equal(answers[0], X)
+
+
+def test_the_time_to_close_begins_after_the_call_and_all_who_wait_are_told(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("inferway.runtime.worker_process.CLOSE_S", 0.1)
+    runtime = make(echo("open('begun', 'w').close()\ntime.sleep(1)"))
+    with ThreadPoolExecutor(4) as threads:
+        first = threads.submit(runtime.run, {"x": X})
+        until((tmp_path / "begun").exists)
+        others = [threads.submit(runtime.run, {"x": X}) for _ in range(3)]
+        runtime.close()
+        np.testing.assert_array_equal(first.result(PATIENCE_S)["y"], X)
+        for other in others:
+            with pytest.raises(RuntimeError, match="the runtime is closed"):
+                other.result(20.0)  # less than they would wait for a worker
+
+
+def test_a_worker_that_does_not_close_in_time_is_said_to_be_killed_by_us(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("inferway.runtime.worker_process.CLOSE_S", 0.1)
+    runtime = make(echo() + "    def close(self): time.sleep(1000)\n")
+    (worker,) = runtime._workers
+    runtime.close()
+    until(lambda: worker.ending)
+    assert worker.ending == "its worker was to end and was killed"
 
 
 SCRIPT = """
