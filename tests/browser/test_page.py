@@ -15,6 +15,7 @@ from dashboards import Page as Served
 from playwright.sync_api import Page, expect
 
 import inferway
+from inferway.lab import LocalCluster
 
 DOUBLE = """\
 class Double:
@@ -23,6 +24,22 @@ class Double:
 
     def predict(self, inputs):
         return {"y": 2 * inputs["x"]}
+"""
+NETWORK = """\
+tasks:
+  digits:
+    accuracy_target: 0.5
+    variants:
+      mini: {model: zoo://digits/mini}
+      small: {model: zoo://digits/small}
+network:
+  tree:
+    - {tier: cloud, nodes: 1, repository: true}
+    - {tier: base, nodes: 2, rtt: 6 ms, budget: 1 MB}
+cost: {alpha: 1}
+placement: {policy: infida, slot: 1 s}
+workload:
+  digits: {arrivals: {process: poisson, rate: 20/s}}
 """
 Looked = Callable[..., Page]
 LIMIT_MS = 60_000
@@ -190,7 +207,7 @@ def test_a_server_that_dies_turns_red_and_says_so(
     server: Any, served: Served, looked_at: Looked
 ) -> None:
     page = looked_at(served.url)
-    node = page.locator("#nodes li")
+    node = page.locator("#nodes .nodes > li")
     expect(node).to_have_attribute("data-state", "answers", timeout=LIMIT_MS)
     color = "element => getComputedStyle(element).borderLeftColor"
     before = node.evaluate(color)
@@ -202,6 +219,41 @@ def test_a_server_that_dies_turns_red_and_says_so(
     assert red > 2 * max(green, blue)
     expect(node).to_contain_text("gone since")
     expect(verdict(page)).to_have_text("not answering", timeout=LIMIT_MS)
+
+
+def test_a_map_shows_links_and_a_node_that_dies_turns_red(
+    looked_at: Looked, tmp_path: Path
+) -> None:
+    file = tmp_path / "network.yaml"
+    file.write_text(NETWORK)
+    with LocalCluster(inferway.load(file), run=tmp_path / "run") as nodes:
+        admins = [f"http://{at.admin}" for at in nodes.addresses.values()]
+        with dashboard(*admins) as served:
+            page = looked_at(served.url)
+            links = page.locator("#nodes .links")
+            shown = re.compile(r"^Links: base-0 and cloud, [\d.]+ ms; base-1 and cloud, [\d.]+ ms$")
+            links.get_by_role("img", name=shown).wait_for(timeout=LIMIT_MS)
+            cloud = page.locator("#nodes .nodes > li", has_text="cloud answers")
+            expect(cloud).to_contain_text("digits/small")
+            expect(cloud).to_contain_text("0 waiting")
+            cloud.get_by_role("img", name=re.compile("Memory by variant: digits.")).wait_for()
+            assert page.evaluate(CONTRAST) == []
+            nodes.kill("base-1")
+            dead = re.compile("base-1 and cloud, no link")
+            links.get_by_role("img", name=dead).wait_for(timeout=LIMIT_MS)
+            expect(links.locator("rect.place.gone")).to_have_count(1)
+            gone = page.locator("#nodes .nodes > li[data-state=gone]")
+            expect(gone).to_contain_text("base-1", timeout=LIMIT_MS)
+            expect(gone).to_contain_text("gone since")
+            page.close()
+
+
+def test_one_server_alone_has_blocks_and_no_links(served: Served, looked_at: Looked) -> None:
+    page = looked_at(served.url)
+    server = page.locator("#nodes .nodes > li")
+    expect(server).to_contain_text("digits/tiny", timeout=LIMIT_MS)
+    server.get_by_role("img", name=re.compile("Memory by variant: digits.small")).wait_for()
+    assert page.locator("#nodes .links > *").count() == 0
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

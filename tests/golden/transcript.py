@@ -52,7 +52,7 @@ _TOOK = re.compile(r"(computed in ) *[0-9.]+ \S+")
 _BYTES = re.compile(r"(flat JSON, |\")[0-9]+ bytes(\"| for)")
 # How often neighbors have told each other the same.
 # Of nodes; neighbors that are slow to answer are asked whether they live.
-_NODE = re.compile(r'("(?:asked|hung|cpu_s)":)[0-9.]+')
+_NODE = re.compile(r'("(?:asked|hung|cpu_s|rtt_s)":)(?:[0-9.e-]+|null)')
 _LETTERS = re.compile(r'("menu":)\{"letters":[0-9]+,"bytes":[0-9]+\}')
 _FLOAT = re.compile(r"-?[0-9]+\.[0-9]{9,}(e-?[0-9]+)?")
 _VERSION = re.compile(rf'(inferway |"version": ?"){re.escape(inferway.__version__)}')

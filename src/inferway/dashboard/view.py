@@ -246,14 +246,53 @@ def source_view(source: WatchedServer) -> dict[str, Any]:
         "version": source.status.get("version"),
     }
     node = source.node
+    shown["blocks"] = blocks_view(source.status.get("tasks", {}), node)
     if node is not None:
+        hops = node.get("hops", {})
         shown["node"] = {
-            "neighbors": node["neighbors"],
-            "alive": node["alive"],
+            "links": [
+                {
+                    "to": name,
+                    "alive": name in node["alive"],
+                    "rtt_s": hops.get(name, {}).get("rtt_s"),
+                    "file_rtt_s": hops.get(name, {}).get("file_rtt_s"),
+                }
+                for name in node["neighbors"]
+            ],
             "degraded": node["degraded"],
-            "running": node["running"],
             "budget_bytes": node["budget_bytes"],
             "used_bytes": node.get("used_bytes"),
+            "moving": node.get("moving", []),
             "slot": node["slot"],
         }
     return shown
+
+
+def blocks_view(
+    tasks: dict[str, dict[str, Any]], node: dict[str, Any] | None
+) -> list[dict[str, Any]]:
+    """List the variants that run here, the largest first: instances, memory, and what waits.
+
+    A node tells what a variant takes of its budget; of a server it is what the largest runs of its
+    instances need, None where that is not known.
+    """
+    found = []
+    for task, told in tasks.items():
+        for variant, one in told["variants"].items():
+            name, memory = f"{task}/{variant}", one.get("memory")
+            if node is None:
+                size = memory and one["instances"] * memory["largest_run_bytes"]
+            elif name in node["running"]:
+                size = node.get("running_bytes", {}).get(name)
+            else:  # another node runs it
+                continue
+            found.append(
+                {
+                    "name": name,
+                    "instances": one["instances"],
+                    "healthy": sum(one["healthy"]),
+                    "bytes": size,
+                    "waiting": sum(one["queue"]),
+                }
+            )
+    return sorted(found, key=lambda one: (-(one["bytes"] or 0), one["name"]))

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inferway.dashboard.view import VERDICTS, quantiles, series_of, task_view
+from inferway.dashboard.view import VERDICTS, blocks_view, quantiles, series_of, task_view
 from inferway.dashboard.watched import WatchedServer
 from inferway.dispatch.bounds import max_rate, solve
 from inferway.loadgen import Access
@@ -178,3 +178,23 @@ def test_series_hold_what_is_newer_and_nothing_that_is_missing() -> None:
     assert series["arrivals"] == [4.0, 4.0]
     assert series["variants"]["tiny"] == [3.0, 3.0]
     assert not math.isnan(sum(series["times"]))
+
+
+def test_a_server_shows_its_variants_by_the_memory_of_their_runs() -> None:
+    small, large = variant(0.7, 0.001, [True, False]), variant(0.9, 0.01, [True])
+    small["memory"] = {"largest_run_bytes": 10}
+    large["memory"] = {"largest_run_bytes": 100}
+    told = {"digits": {"variants": {"small": small, "large": large}}}
+    assert blocks_view(told, None) == [
+        {"name": "digits/large", "instances": 1, "healthy": 1, "bytes": 100, "waiting": 1},
+        {"name": "digits/small", "instances": 2, "healthy": 1, "bytes": 20, "waiting": 2},
+    ]
+    small["memory"] = None
+    assert [one["bytes"] for one in blocks_view(told, None)] == [100, None]
+
+
+def test_a_node_shows_what_it_runs_itself_by_its_budget() -> None:
+    variants = {"small": variant(0.7, 0.001, [True]), "large@cloud": variant(0.9, 0.01, [True])}
+    node = {"running": {"digits/small": 1}, "running_bytes": {"digits/small": 7}}
+    (block,) = blocks_view({"digits": {"variants": variants}}, node)
+    assert (block["name"], block["bytes"]) == ("digits/small", 7)

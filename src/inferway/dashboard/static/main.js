@@ -62,7 +62,7 @@ function schedule() {
 
 function draw() {
   drawPromises(document.getElementById("strips"), tasks, selected, select);
-  drawMap(document.querySelector("#nodes .nodes"), sources);
+  drawMap(document.getElementById("nodes"), sources);
   const states = [...tasks.values()].map(({ view }) => view.promise);
   const worst = WORST.map((state) => states.find((one) => one.state === state)).find(Boolean);
   const gone = sources.filter(({ state }) => state === "gone").length;

@@ -472,6 +472,8 @@ class LiveNode:
                     "errors": upstream.errors,
                     "asked": upstream.asked,
                     "hung": upstream.hung,
+                    "file_rtt_s": self.plan.links_s[neighbor],
+                    "rtt_s": upstream.trips.round_trip_s((neighbor,)),
                 }
                 for neighbor, upstream in self.upstreams.items()
             },

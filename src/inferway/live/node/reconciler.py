@@ -119,6 +119,9 @@ class Reconciler:
             ("leaving", self._in_order(moves.leaving)),
         ]
         return {
+            "running_bytes": {
+                name_of(pair): copies * self._sizes[pair] for pair, copies in self.running.items()
+            },
             "used_bytes": moves.used_bytes,
             "moved_bytes": moves.moved_bytes,
             "moving": [
