@@ -8,9 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
+@pytest.mark.slow
 def test_the_guide_to_profiles(root: Path, tmp_path: Path) -> None:
     guide = (root / "docs" / "guides" / "profile-your-models.md").read_text(encoding="utf-8")
     blocks = FENCE.findall(guide)
