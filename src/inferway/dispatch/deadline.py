@@ -83,7 +83,7 @@ class Deadline(NamedTuple):
         return REJECT
 
     def learn(self, site: Site, event: Event) -> None:
-        """Move mean and quantile, less and less (Robbins, Monro)."""
+        """Move mean and quantile, less and less (Robbins, Monro), to what was seen at most."""
         if event.kind != COMPLETED or event.run_rows == 0 or not event.service_s > 0.0:
             return
         k = site.server_class[event.server]
@@ -92,7 +92,8 @@ class Deadline(NamedTuple):
         self.mean[k] += step * (ratio - self.mean[k])
         above = ratio > self.high[k]
         if step > _LEAST_STEP:
-            self.high[k] *= np.exp(step * (LEVEL if above else LEVEL - 1.0))
+            moved = self.high[k] * np.exp(step * (LEVEL if above else LEVEL - 1.0))
         else:
-            self.high[k] *= _UP if above else _DOWN
+            moved = self.high[k] * (_UP if above else _DOWN)
+        self.high[k] = min(moved, ratio) if above else max(moved, ratio)
         self.seen[k] += 1

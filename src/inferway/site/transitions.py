@@ -249,11 +249,12 @@ def measure(site: Site, server: int, rows: int, service_s: float) -> None:
 
     Each quantile moves by a step in its logarithm, up where the time was longer and down where it
     was shorter, in the proportion that holds it at its level (Robbins and Monro,
-    doi 10.1214/aoms/1177729586); the step falls from 1 to a fiftieth, so that it forgets. A run
-    between two sizes counts for the larger, with the time that would predict it. Larger
-    sizes not seen yet move along: a batch keeps the part of its rows' single times that it is
-    known to take. Of a request that took several runs, one is learned, of the mean time of its
-    rows. The class's rate follows the medians of its servers at one row.
+    doi 10.1214/aoms/1177729586), and never beyond the time itself: the first steps, which are
+    large, make no spread of their own. The step falls from 1 to a fiftieth, so that it forgets. A
+    run between two sizes counts for the larger, with the time that would predict it. Larger sizes
+    not seen yet move along: a batch keeps the part of its rows' single times that it is known to
+    take. Of a request that took several runs, one is learned, of the mean time of its rows. The
+    class's rate follows the medians of its servers at one row.
     """
     run_rows = min(rows, site.most_rows[server])
     size, run_s = size_class(run_rows), run_rows * (service_s / rows)
@@ -353,8 +354,12 @@ def _follow(times_s: np.ndarray, server: int, larger: int, before_s: float, afte
 def _towards(
     quantile: np.ndarray, server: int, size: int, row_s: float, level: float, step: float
 ) -> None:
-    move = level if row_s > quantile[server, size] else level - 1.0
-    quantile[server, size] *= np.exp(step * move)
+    """Move a quantile by a step, and no further than to what was seen: small noise stays small."""
+    known_s = quantile[server, size]
+    if row_s > known_s:
+        quantile[server, size] = min(row_s, known_s * np.exp(step * level))
+    else:
+        quantile[server, size] = max(row_s, known_s * np.exp(step * (level - 1.0)))
 
 
 @jit

@@ -195,6 +195,17 @@ def test_times_are_learned_by_size_and_sizes_unseen_keep_their_part() -> None:
     assert row_s[3] == pytest.approx(3 * 0.25 / 8 * 1.35 / 0.75)
 
 
+def test_what_is_learned_goes_no_further_than_what_was_seen() -> None:
+    made = dispatcher(measure=True)
+    made.mark(1, False, 0.0)
+    generator = np.random.default_rng(1)
+    for at in range(200):
+        made.arrive(float(at), 0)
+        made.finish(0, at + 0.5, 0.3 * generator.uniform(0.99, 1.01))
+        # The first steps are large; times that differ by a hundredth stay within it.
+        assert abs(made.site.row_s[0, 0] / 0.3 - 1.0) <= 0.0101
+
+
 def test_times_are_kept_by_instance_and_size(tmp_path: Path) -> None:
     made = dispatcher(measure=True)
     made.mark(1, False, 0.0)

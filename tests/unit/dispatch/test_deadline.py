@@ -113,6 +113,14 @@ def test_servers_that_may_not_take_it_are_left_out() -> None:
     assert policy.choose(site, request, 1) == LIGHT
 
 
+def test_the_quantile_goes_no_further_than_what_was_seen() -> None:
+    policy = Deadline.build(FLEET, target=None, rate_per_s=None)
+    site = loaded(1, 1, 1)
+    for ratio in np.random.default_rng(1).uniform(0.99, 1.01, 100):
+        policy.learn(site, Event(COMPLETED, HEAVY, 1, True, 0.0, 0.04 * ratio, 1))
+        assert policy.high[1] <= 1.01
+
+
 def test_mean_and_quantile_of_runs_are_learned() -> None:
     policy = Deadline.build(FLEET, target=None, rate_per_s=None)
     site = loaded(1, 1, 1)
