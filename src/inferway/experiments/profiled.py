@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -30,6 +30,8 @@ from inferway.profiling.confidence import PROBABILITY
 from inferway.profiling.measuring import ProfilingError, ProfilingOptions, measured_task
 from inferway.profiling.score import DEFAULT
 from inferway.profiling.timing import ROUNDS
+
+_FEW_GROUPS: Final = 40  # of which half measure accuracies
 
 
 @dataclass(frozen=True)
@@ -96,9 +98,10 @@ class Profiled(Shown):
         groups = "" if data.groups is None else f" in {data.groups:,} groups"
         sure = any(one.confidence is not None for one in self.variants.values())
         other = f"; confidence calibrated on the other {data.bins_rows:,}" if sure else ""
+        few = ", of few groups: too narrow" if (data.groups or _FEW_GROUPS) < _FEW_GROUPS else ""
         caption = (
             f"By {data.score} on {data.accuracy_rows:,} of {data.rows:,} rows{groups}, with 95 % "
-            f"intervals{other}. MiB."
+            f"intervals{few}{other}. MiB."
         )
         columns = ["variant", "accuracy [95 %]", "confidence", "ECE", "file", "memory", "peak"]
         laid: list[Laid] = [

@@ -16,6 +16,7 @@ PROBABILITY: Final = "probability"
 MARGIN: Final = "margin"
 
 _SUM: Final = 1e-3  # how far a row of probabilities may be from 1, by rounding
+_MOST: Final = 0.5  # share of rows: some may miss the sum by more, which no softmax's argument hits
 
 
 class ConfidenceError(ValueError):
@@ -51,8 +52,8 @@ def confidence_of(
     outputs
         A model's, by name, each of shape [N, ...].
     output
-        Which holds the probabilities; by default the only one of several floats per row. Rows that
-        do not sum to 1 are taken for the softmax's arguments.
+        Which holds the probabilities; by default the only one of several floats per row. Where
+        most rows do not sum to 1, they are taken for the softmax's arguments.
     folder
         Where a relative file name starts; the current folder by default.
 
@@ -78,7 +79,8 @@ def confidence_of(
     last = np.partition(rows, -2, axis=1)[:, -2:]
     best = last[:, 1]
     values = best if kind == PROBABILITY else best - last[:, 0]
-    return Confidence(_finite(kind, values), softmax)
+    # By rounding, a probability may be a little above 1.
+    return Confidence(_finite(kind, values.clip(0, 1)), softmax)
 
 
 def offers_probabilities(outputs: Arrays, output: str | None = None) -> bool:
@@ -107,7 +109,8 @@ def _probabilities(outputs: Arrays, output: str | None) -> tuple[NDArray[np.floa
     rows = outputs[names[0]].astype(np.float64)
     if not np.isfinite(rows).all():
         raise ConfidenceError(f"output {names[0]!r} holds what is not finite")
-    if (rows >= 0).all() and (np.abs(rows.sum(axis=1) - 1) <= _SUM).all():
+    shares = (rows >= -_SUM).all(axis=1) & (np.abs(rows.sum(axis=1) - 1) <= _SUM)
+    if shares.mean() > _MOST:
         return rows, False
     powers = np.exp(rows - rows.max(axis=1, keepdims=True))
     return powers / powers.sum(axis=1, keepdims=True), True

@@ -20,6 +20,7 @@ RESAMPLES: Final = 10_000
 LEVEL: Final = 0.95
 
 _CHUNK: Final = 1000
+_SAME: Final = 1e-12  # resamples that differ by rounding alone
 _QUANTILE: Final = 1.959963984540054  # of the normal distribution at (1 + LEVEL) / 2
 # With more, rows or groups are put together at random: the interval is as wide, and the work has a
 # bound. Its width then varies by 1 / sqrt(2 * 1000), 2.2 %.
@@ -137,7 +138,7 @@ def mean_score(
         return MeasuredAccuracy(mean, wilson(mean, count))
     sums = _sums(rows[:, None], _clusters(len(rows), groups, seed))
     drawn = _resampled(sums, lambda one: one[:, 0] / one[:, 1], seed, resamples)
-    return MeasuredAccuracy(mean, _ends(drawn))
+    return MeasuredAccuracy(mean, _interval(mean, drawn, len(sums)))
 
 
 def macro_f1(
@@ -148,7 +149,7 @@ def macro_f1(
     seed: int,
     resamples: int = RESAMPLES,
 ) -> MeasuredAccuracy:
-    """Estimate macro-F1, the mean of the F1 of all classes that are labels.
+    """Estimate macro-F1, the mean of the F1 of all classes, of labels and of answers.
 
     A row has no F1, so that whole resamples are scored: 2 TP / (2 TP + FP + FN) of each class that
     is in the resample, as label or as answer.
@@ -165,28 +166,36 @@ def macro_f1(
     ValueError
         When there is no row.
     """
-    if not len(labels):
+    rows = len(labels)
+    if not rows:
         raise ValueError("there is no row to measure an accuracy on")
-    known, label = np.unique(labels, return_inverse=True)
-    kinds = len(known)
-    # A class that no label has takes from others' recall alone: it gets a number beyond them.
-    place = np.searchsorted(known, classes).clip(0, kinds - 1)
-    answer = np.where(known[place] == classes, place, kinds)
-    answered = np.eye(kinds + 1)[answer][:, :kinds]
-    wanted = np.eye(kinds)[label]
-    counts = np.concatenate([answered * wanted, answered + wanted], axis=1)
+    known, number = np.unique(np.concatenate([classes, labels]), return_inverse=True)
+    kinds, answer, label = len(known), number[:rows], number[rows:]
+    right = answer == label
+
+    def counts(cluster: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Count hits, and answers and labels together, by cluster, [clusters, 2 * kinds]."""
+        size = (int(cluster.max()) + 1, kinds)
+        cells = cluster * kinds
+
+        def counted(at: NDArray[np.int64]) -> NDArray[np.float64]:
+            return np.bincount(at, minlength=size[0] * kinds).reshape(size).astype(np.float64)
+
+        hits = counted((cells + label)[right])
+        return np.concatenate([hits, counted(cells + answer) + counted(cells + label)], axis=1)
 
     def score(sums: NDArray[np.float64]) -> NDArray[np.float64]:
-        hits, both = sums[:, :kinds], sums[:, kinds : 2 * kinds]
+        hits, both = sums[:, :kinds], sums[:, kinds:]
         f1 = np.divide(2 * hits, both, out=np.zeros_like(hits), where=both > 0)
         return np.asarray(f1.sum(axis=1) / (both > 0).sum(axis=1))
 
-    value = float(score(counts.sum(axis=0)[None])[0])
+    value = float(score(counts(np.zeros(rows, np.int64)))[0])
     if value in (0.0, 1.0):
-        count = len(labels) if groups is None else len(np.unique(groups))
+        count = rows if groups is None else len(np.unique(groups))
         return MeasuredAccuracy(value, wilson(value, count))
-    sums = _sums(counts, _clusters(len(labels), groups, seed))
-    return MeasuredAccuracy(value, _ends(_resampled(sums, score, seed, resamples)))
+    sums = counts(_clusters(rows, groups, seed))
+    drawn = _resampled(sums, score, seed, resamples)
+    return MeasuredAccuracy(value, _interval(value, drawn, len(sums)))
 
 
 def wilson(mean: float, rows: int) -> tuple[float, float]:
@@ -234,6 +243,9 @@ def _resampled(
     return drawn
 
 
-def _ends(drawn: NDArray[np.float64]) -> tuple[float, float]:
+def _interval(value: float, drawn: NDArray[np.float64], clusters: int) -> tuple[float, float]:
+    """Find the ends of resamples; where all are equal, as of one group, each counts as one row."""
+    if np.ptp(drawn) < _SAME:
+        return wilson(value, clusters)
     low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return float(low), float(high)

@@ -21,6 +21,7 @@ DEFAULT: Final = "class"
 EXACT_MATCH: Final = "exact-match"
 NAMES: Final = (DEFAULT, "top-5", "f1", EXACT_MATCH)
 
+_MOST_CLASSES: Final = 1_000  # of F1, which is computed of each on each resample
 _TOP: Final = re.compile(r"top-([1-9][0-9]*)")
 
 
@@ -97,8 +98,8 @@ def score_of(name: str, *, output: str | None = None, folder: Path | None = None
     ----------
     name
         ``class``, the right class or not; ``top-5`` or any number, the class among as many likely
-        ones; ``f1``, macro-F1 over the classes; ``exact-match``, an answer equal to its label; or
-        ``./FILE.py:FUNCTION``, a function of outputs and labels.
+        ones; ``f1``, macro-F1 over the classes of labels and answers; ``exact-match``, an answer
+        equal to its label; or ``./FILE.py:FUNCTION``, a function of outputs and labels.
     output
         The output to look at. By default the only one of integers or texts, one per row, where
         there is such, else the only one of floats, whose greatest value names the class.
@@ -123,8 +124,18 @@ def score_of(name: str, *, output: str | None = None, folder: Path | None = None
     def right_class(outputs: Arrays, labels: NDArray[Any]) -> NDArray[np.bool_]:
         return np.asarray(classes(outputs, labels) == labels)
 
+    def few_classes(outputs: Arrays, labels: NDArray[Any]) -> NDArray[Any]:
+        answered = classes(outputs, labels)
+        count = len(np.unique(np.concatenate([answered, labels])))
+        if count > _MOST_CLASSES:
+            raise ScoreError(
+                f"f1 is over {_MOST_CLASSES:,} classes at most, and labels and answers have "
+                f"{count:,}"
+            )
+        return answered
+
     if name in ("class", "f1"):
-        return Score(name, right_class, classes if name == "f1" else None)
+        return Score(name, right_class, few_classes if name == "f1" else None)
     if name == EXACT_MATCH:
         return Score(name, lambda outputs, labels: _exact(outputs, labels, output))
     if top := _TOP.fullmatch(name):

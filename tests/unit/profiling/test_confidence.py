@@ -25,6 +25,24 @@ def test_what_does_not_sum_to_1_goes_through_the_softmax() -> None:
     assert found.softmax
 
 
+def test_probabilities_that_rounding_makes_too_large_are_1() -> None:
+    rows = np.array([[1 + 1e-4, -1e-4], [0.6, 0.4]])
+    for kind, expected in (("probability", [1, 0.6]), ("margin", [1, 0.2])):
+        found = confidence_of(kind, {"p": rows})
+        assert found.values.tolist() == pytest.approx(expected, abs=1e-12)
+        assert found.values.max() == 1
+        assert not found.softmax
+
+
+def test_a_row_that_misses_the_sum_does_not_change_the_others() -> None:
+    rows = np.repeat(SHARES, 50, axis=0)
+    rows[7] *= 1.01
+    found = confidence_of("probability", {"p": rows})
+    np.testing.assert_allclose(found.values[[0, 99]], [0.7, 0.5], rtol=1e-6)
+    assert not found.softmax
+    assert confidence_of("probability", {"p": np.where(rows > 0.6, 3, rows)}).softmax
+
+
 def test_the_margin_is_above_the_second() -> None:
     np.testing.assert_allclose(confidence_of("margin", {"p": SHARES}).values, [0.5, 0.2], rtol=1e-5)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -91,8 +93,31 @@ def test_f1_is_sklearns_and_its_interval_covers() -> None:
 def test_classes_that_are_no_label_are_wrong_and_texts_are_classes() -> None:
     labels = np.array(["cat", "dog", "dog", "owl"] * 5)
     classes = np.array(["cat", "dog", "emu", "dog"] * 5)
-    expected = f1_score(labels, classes, average="macro", labels=np.unique(labels), zero_division=0)
+    expected = f1_score(labels, classes, average="macro", zero_division=0)
     assert macro_f1(classes, labels, None, seed=1).value == pytest.approx(expected)
+
+
+def test_groups_that_are_all_alike_are_not_sure() -> None:
+    rows = np.array([1.0, 0.0] * 50)
+    for groups in (np.zeros(100, np.int64), np.repeat(np.arange(10), 10)):
+        clusters = len(np.unique(groups))
+        assert mean_score(rows, groups, seed=1).interval == wilson(0.5, clusters)
+    labels, classes = np.array([0, 1] * 50), np.array([0, 1, 1, 0] * 25)
+    found = macro_f1(classes, labels, np.zeros(100, np.int64), seed=1)
+    assert found.interval == wilson(found.value, 1)
+
+
+def test_f1_of_many_rows_and_classes_takes_little_memory() -> None:
+    random = np.random.default_rng(6)
+    labels = random.integers(0, 500, 50_000)
+    classes = np.where(random.random(50_000) < 0.7, labels, random.integers(0, 500, 50_000))
+    tracemalloc.start()
+    try:
+        found = macro_f1(classes, labels, None, seed=1, resamples=100)
+        assert tracemalloc.get_traced_memory()[1] < 100e6
+    finally:
+        tracemalloc.stop()
+    assert found.value == pytest.approx(f1_score(labels, classes, average="macro"))
 
 
 def test_no_row_has_no_accuracy() -> None:

@@ -148,3 +148,11 @@ def test_an_unknown_score_is_named_with_the_nearest() -> None:
         score_of("clas")
     with pytest.raises(ScoreError, match="there are class, top-5, f1, exact-match"):
         score_of("rouge")
+
+
+def test_f1_of_too_many_classes_is_refused() -> None:
+    labels = np.arange(1_001)
+    classes = score_of("f1").classes
+    assert classes is not None
+    with pytest.raises(ScoreError, match=r"f1 is over 1,000 classes at most, .* have 1,001"):
+        classes({"label": labels[::-1]}, labels)
