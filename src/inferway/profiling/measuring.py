@@ -6,7 +6,9 @@ holds already of the same models, data and settings is not measured anew.
 
 from __future__ import annotations
 
+import math
 import queue
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
@@ -47,14 +49,22 @@ from inferway.profiling.function import FILE_FUNCTION, FunctionError, UserFuncti
 from inferway.profiling.intervals import macro_f1, mean_score
 from inferway.profiling.memory import MemoryUse, memory_of
 from inferway.profiling.score import DEFAULT, EXACT_MATCH, Score, ScoreError, score_of
-from inferway.profiling.timing import ROUND_S, ROUNDS, Run, Timed, bearable, service_times
+from inferway.profiling.timing import (
+    LONGEST_CALL_S,
+    ROUND_S,
+    ROUNDS,
+    Run,
+    Timed,
+    bearable,
+    service_times,
+)
 from inferway.protocol import Signature
 from inferway.runtime import Runtime, UnsaidSignatureError
 
 Arrays = dict[str, NDArray[Any]]
 Progress = Callable[[str, float], None]  # told what is being done, and the share that is done
 
-_ROWS: Final = 32  # per call when only the answers matter
+_ROWS: Final = 32  # per call at most when only the answers matter
 _ANSWERS: Final = 0.3  # of the whole work, for the progress
 _LIBRARIES: Final = ("numpy", "onnxruntime")
 # Of the memory that is free: instances are not made beyond it only to keep cores busy.
@@ -351,7 +361,8 @@ class _Measuring:
 
         count = self._instances(variant, None)
         with self._saying(name), self._runtimes(name, count, self.signature) as runtimes:
-            outputs = _outputs([one.run for one in runtimes], self.data, rows, told)
+            runs = [one.run for one in runtimes]
+            outputs = _outputs(runs, self.data, rows, _limit_s(variant), told)
             rows_right = score.rows(outputs, self.data.labels)
             classes = None
             if score.classes is not None:
@@ -469,10 +480,36 @@ def _versions() -> dict[str, str]:
     return {name: str(machine(_LIBRARIES)[name]) for name in ("python", *_LIBRARIES)}
 
 
+def _limit_s(variant: Variant) -> float:
+    """Time that one call may take, in seconds."""
+    return min((one.timeout_s for one in (variant.python, variant.remote) if one), default=math.inf)
+
+
+def _rows_at_once(run: Run, data: LabeledData, most: int, limit_s: float) -> int:
+    """Find so many rows that a call is far from its limit: from 1 on, doubled."""
+    longest_s = min(LONGEST_CALL_S, limit_s / 4)
+
+    def took_s(rows: int) -> float:
+        start_s = time.perf_counter()
+        run({key: array[:rows] for key, array in data.inputs.items()})
+        return time.perf_counter() - start_s
+
+    took_s(1)  # the first call may load or compile what the others find there
+    rows = 1
+    while rows < min(most, data.rows) and took_s(rows) < longest_s:
+        rows = min(2 * rows, most)
+    return rows
+
+
 def _outputs(
-    runs: Sequence[Run], data: LabeledData, rows: int, told: Callable[[int], None]
+    runs: Sequence[Run],
+    data: LabeledData,
+    most: int,
+    limit_s: float,
+    told: Callable[[int], None],
 ) -> Arrays:
-    """Ask about all rows, so many at a time, from a thread for each run; the outputs in order."""
+    """Ask about all rows, some at a time, from a thread for each run; the outputs in order."""
+    rows = _rows_at_once(runs[0], data, most, limit_s)
     free: queue.SimpleQueue[Run] = queue.SimpleQueue()
     for run in runs:
         free.put(run)

@@ -102,3 +102,29 @@ def test_a_class_that_does_not_answer_is_said(file: Path, name: str, sentence: s
     with pytest.raises(ProfilingError) as error:
         profiled(written(file, name))
     assert sentence in str(error.value)
+
+
+def test_a_class_that_is_slow_is_asked_about_few_rows_at_a_time(tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text(
+        "import time\nimport numpy as np\n"
+        "class Slow:\n"
+        "    inputs, outputs = {'x': ('FP32', (-1, 2))}, {'label': ('INT64', (-1,))}\n"
+        "    def predict(self, inputs):\n"
+        "        if (count := len(inputs['x'])) > 8:\n"
+        "            time.sleep(60)\n"
+        "        time.sleep(0.2 * count)\n"
+        "        return {'label': np.zeros(count, np.int64)}\n"
+    )
+    np.savez(tmp_path / "test.npz", x=np.zeros((12, 2), np.float32), labels=np.zeros(12, int))
+    file = tmp_path / "slow.yaml"
+    file.write_text(
+        "tasks: {t: {variants: {slow: {batch: {sizes: [1, 32]}, "
+        "python: {class: './slow.py:Slow', timeout: 4 s}}}}}"
+    )
+    with pytest.raises(ProfilingError, match="4 s"):  # the size that the file names
+        inferway.profile(file, tmp_path / "test.npz", rounds=1, write=True)
+    known = read_profile(file)
+    assert known is not None
+    accuracy = known.tasks["t"].variants["slow"].accuracy
+    assert accuracy is not None
+    assert accuracy.value == 1
