@@ -115,10 +115,14 @@ def test_each_candidate_says_what_would_have_chosen_it(
     page.locator("#decisions tbody button").first.click(timeout=LIMIT_MS)
     table = page.locator("#decisions").get_by_role("table", name=CANDIDATES)
     other = table.locator("tbody tr:not(.chosen)")
-    expect(other.locator("td").last).to_have_text(
-        re.compile("a point of accuracy worth (more|less) than")
-    )
-    assert re.search(r"^[\d.,]+ ms$", other.locator("td").nth(-2).inner_text())
+    table.wait_for(timeout=LIMIT_MS)
+    price, words = other.locator("td").nth(-2).inner_text(), other.locator("td").last.inner_text()
+    # By what has been measured so far, the less accurate one may be the slower, and has no price.
+    if re.fullmatch(r"[\d.,]+ ms", price):
+        assert re.fullmatch(f"a point of accuracy worth (more|less) than {price}", words)
+    else:
+        assert price == "–"
+        assert re.match("an answer sooner by|a policy that goes by these times alone", words)
     assert table.locator("tbody tr.chosen td").last.inner_text() == ""
 
 

@@ -8,6 +8,8 @@ export const milliseconds = (value) =>
 const total = (one) => one.predicted_wait_ms + one.predicted_service_ms;
 const chance = (one) => one.probability && one.probability.reduce((a, b) => a + b, 0);
 
+const begun = (sentence) => sentence[0].toUpperCase() + sentence.slice(1);
+
 export function explained(told) {
   const head = ["accuracy", "idle", "waiting", "wait", "service", "a point's price"];
   const balance = told.balance_before === null || told.accuracy_target === null ? ""
@@ -15,7 +17,7 @@ export function explained(told) {
   const chosen = told.candidates.find((one) => one.chosen);
   return [
     html("h3", {}, `Why request ${told.id} was ${told.outcome}`),
-    html("p", {}, `${told.reason || "No reason is known"}.${balance}`),
+    html("p", {}, `${begun(told.reason || "no reason is known")}.${balance}`),
     html("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Candidates" },
       html("table", {},
         html("caption", { class: "soft" }, "Candidates as the policy saw them, with predicted times"),
