@@ -16,7 +16,7 @@ def machine(packages: Sequence[str] = ("numpy", "numba")) -> dict[str, Any]:
     """Cores, processor, system, and versions of Python and of these packages."""
     return {
         "cores": cores(),
-        "processor": _processor(),
+        "processor": processor(),
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
         **{name: version(name) for name in packages},
@@ -29,7 +29,7 @@ def machine_hash() -> str:
 
     Two machines of one kind have the same: times of the one hold for the other.
     """
-    facts = f"{_processor()}\n{cores()}\n{platform.system()} {platform.machine()}"
+    facts = f"{processor()}\n{cores()}\n{platform.system()} {platform.machine()}"
     return hashlib.sha256(facts.encode()).hexdigest()[:16]
 
 
@@ -48,10 +48,24 @@ def made_on() -> str:
     )
 
 
-def _processor() -> str:
+def processor(system: Path = Path("/proc")) -> str:
+    """Name the processor as Linux does: by its model, else by its board and the parts in it."""
+    found: dict[str, dict[str, None]] = {}
+    for line in _read(system / "cpuinfo").splitlines():
+        key, _, value = line.partition(":")
+        found.setdefault(key.strip(), {})[value.strip()] = None
+    if "model name" in found:
+        return next(iter(found["model name"]))
+    board = _read(system / "device-tree" / "model").strip("\0\n ")
+    parts = [
+        f"{key} {', '.join(found[key])}" for key in ("CPU implementer", "CPU part") if key in found
+    ]
+    named = ", ".join(filter(None, [board, *parts]))
+    return named or platform.processor() or platform.machine()
+
+
+def _read(path: Path) -> str:
     try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:  # not Linux
-        lines = []
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.processor() or platform.machine())
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:  # not Linux, or no such board
+        return ""

@@ -13,8 +13,7 @@ import importlib.util
 import inspect
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, NamedTuple
@@ -22,6 +21,7 @@ from typing import Any, Final, NamedTuple
 from inferway.deployment.errors import nearest
 from inferway.exporting.model import ExportError, first_line
 from inferway.extras import installing
+from inferway.profiling.function import running
 
 FRAMEWORKS: Final = {"sklearn": "scikit-learn", "xgboost": "XGBoost", "torch": "PyTorch"}
 """Modules of the frameworks whose models can be exported, and their names."""
@@ -156,7 +156,7 @@ def _named(path: Path, name: str) -> LoadedModel:
         raise ExportError(f"{path}:{name}: {name!r} is not a name of Python")
     for used in sorted(_imported(path)):
         require(path, used)
-    with _running(path):
+    with running(path):
         module = _module(path)
         if not hasattr(module, name):
             known = [one for one in vars(module) if not one.startswith("_")]
@@ -189,18 +189,6 @@ def _imported(path: Path) -> set[str]:
             case ast.ImportFrom(module=str(module), level=0):
                 found.add(module.partition(".")[0])
     return found & set(FRAMEWORKS)
-
-
-@contextmanager
-def _running(path: Path) -> Iterator[None]:
-    """Run the user's code as ``python FILE`` would find its neighbors, printing to the log."""
-    folder = str(path.resolve().parent)
-    sys.path.insert(0, folder)
-    try:
-        with redirect_stdout(sys.stderr):
-            yield
-    finally:
-        sys.path.remove(folder)
 
 
 def _module(path: Path) -> ModuleType:

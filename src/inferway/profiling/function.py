@@ -7,11 +7,24 @@ import importlib.util
 import re
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any, Final
 
 FILE_FUNCTION: Final = re.compile(r"(?P<file>.+\.py):(?P<name>[A-Za-z_][A-Za-z0-9_]*)")
+
+
+@contextmanager
+def running(path: Path) -> Iterator[None]:
+    """Run the user's code as ``python FILE`` would find its neighbors, printing to the log."""
+    folder = str(path.resolve().parent)
+    sys.path.insert(0, folder)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        sys.path.remove(folder)
 
 
 class FunctionError(ValueError):
@@ -53,8 +66,9 @@ class UserFunction:
     def __call__(self, *arguments: Any) -> Any:
         """Call it; FunctionError with the line where it fails."""
         try:
-            return self._function(*arguments)
-        except Exception as error:
+            with running(self.path):
+                return self._function(*arguments)
+        except (Exception, SystemExit) as error:
             raise FunctionError(f"{self.name} fails: {self._said(error)}") from error
 
     def _module(self, digest: str) -> Any:
@@ -68,13 +82,16 @@ class UserFunction:
             raise FunctionError(f"{self.path} is not a Python file")
         module = sys.modules[name] = importlib.util.module_from_spec(spec)
         try:
-            spec.loader.exec_module(module)
-        except Exception as error:
+            with running(self.path):
+                spec.loader.exec_module(module)
+        except BaseException as error:
             del sys.modules[name]
+            if not isinstance(error, Exception | SystemExit):
+                raise
             raise FunctionError(f"{self.path} does not load: {self._said(error)}") from error
         return module
 
-    def _said(self, error: Exception) -> str:
+    def _said(self, error: BaseException) -> str:
         frames = traceback.extract_tb(error.__traceback__)
         lines = [one.lineno for one in frames if Path(one.filename) == self.path]
         where = f" (line {lines[-1]})" if lines else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -156,3 +157,28 @@ def test_f1_of_too_many_classes_is_refused() -> None:
     assert classes is not None
     with pytest.raises(ScoreError, match=r"f1 is over 1,000 classes at most, .* have 1,001"):
         classes({"label": labels[::-1]}, labels)
+
+
+def test_a_users_file_prints_beside_the_answer_and_finds_its_neighbors(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "neighbor_of_mine.py").write_text("HALF = 0.5\n")
+    (tmp_path / "mine.py").write_text(
+        "from neighbor_of_mine import HALF\n"
+        "print('loaded')\n"
+        "def score(outputs, labels):\n"
+        "    print('called')\n"
+        "    return labels * 0 + HALF\n"
+        "def leave(outputs, labels):\n"
+        "    raise SystemExit('gone')\n"
+    )
+    before = list(sys.path)
+    scored = score_of("./mine.py:score", folder=tmp_path).rows({}, np.arange(2))
+    assert scored.tolist() == [0.5, 0.5]
+    assert capsys.readouterr() == ("", "loaded\ncalled\n")
+    with pytest.raises(ScoreError, match=r"leave fails: SystemExit: gone \(line 7\)"):
+        score_of("./mine.py:leave", folder=tmp_path).rows({}, np.arange(2))
+    (tmp_path / "gone.py").write_text("import sys\nsys.exit(3)\n")
+    with pytest.raises(ScoreError, match=r"does not load: SystemExit: 3 \(line 2\)"):
+        score_of("./gone.py:score", folder=tmp_path)
+    assert sys.path == before
