@@ -49,6 +49,7 @@ def profile(
     Half of the data are for accuracies, half for the confidence. Ctrl-C keeps what is done with
     --write, and the same command goes on from there.
     """
+    from inferway.deployment.profile import profile_path
     from inferway.experiments.profiled import write_figures
     from inferway.profiling import DataError
     from inferway.profiling.measuring import ProfilingError
@@ -71,8 +72,13 @@ def profile(
                 progress=told,
             )
     except KeyboardInterrupt:
-        kept = f"what was measured is kept in {path}.profile.json, and the same command goes on"
-        terminal.complain(f"interrupted; {kept if write else 'nothing was kept without --write'}")
+        kept = "nothing was kept without --write"
+        if write:
+            kept = "no variant was measured yet"
+            if profile_path(path).exists():
+                kept = f"what was measured is kept in {profile_path(path)}, and the same command "
+                kept += "goes on"
+        terminal.complain(f"interrupted; {kept}")
         raise typer.Exit(INTERRUPTED) from None
     files, failure = options.saved(out, lambda: write_figures(profiled, out or Path()))
     names = list(map(str, files))

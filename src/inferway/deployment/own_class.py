@@ -37,16 +37,18 @@ def file_of_class(named: str, folder: Path) -> Path:
     try:
         module = ast.parse(path.read_bytes(), filename=str(path))
     except (SyntaxError, ValueError) as error:
-        line = f" in line {error.lineno}" if isinstance(error, SyntaxError) else ""
+        number = error.lineno if isinstance(error, SyntaxError) else None
+        line = f" in line {number}" if number is not None else ""
         raise refuse(f"{path} is not Python{line}") from None
-    names = list(_bound_in(module))
+    names = list(dict.fromkeys(_bound_in(module)))
     if name not in names and "*" not in names:
         raise refuse(f"{file} has no {name}; it has {', '.join(names) or 'nothing'}")
     return path
 
 
-def _bound_in(module: ast.Module) -> Iterator[str]:
-    for statement in module.body:
+def _bound_in(block: ast.AST) -> Iterator[str]:
+    """List the names that may be classes of a module, those under a condition included."""
+    for statement in ast.iter_child_nodes(block):
         match statement:
             case ast.ClassDef(name=name):
                 yield name
@@ -54,3 +56,9 @@ def _bound_in(module: ast.Module) -> Iterator[str]:
                 yield from (alias.asname or alias.name for alias in imported)
             case ast.Assign(targets=targets):
                 yield from (target.id for target in targets if isinstance(target, ast.Name))
+            case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr()):
+                yield name
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                pass
+            case ast.stmt() | ast.ExceptHandler() | ast.match_case():
+                yield from _bound_in(statement)

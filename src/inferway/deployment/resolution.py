@@ -190,7 +190,8 @@ class Resolution:
             self._note(
                 (*place, "batch"),
                 "needs `service`, one time per size, as no profile of this model on this machine "
-                f"gives that of {', '.join(missing)}",
+                f"gives that of {', '.join(missing)}; write them here, or measure them with "
+                f"`inferway profile {self._source.path.name} --data TEST --write`",
             )
         return replace(batch, service_s=tuple(times_s.get(size, 1.0) for size in batch.sizes))
 
@@ -256,14 +257,17 @@ class Resolution:
                 place, f"{who} needs every accuracy, but {unmeasured(blank, self._source.path)}"
             )
         measured = self._profile.tasks.get(task.name)
-        self._note_all(
-            (
-                ("tasks", task.name, "variants", name),
-                "the profile beside the file was measured on another model of it",
-            )
-            for name in blank
-            if measured is not None and name in measured.variants
-        )
+        known = {} if measured is None else measured.variants
+        for name in blank:
+            if (own := known.get(name)) is not None:
+                same = own.model == task.variants[name].identity
+                sentence = (
+                    "the profile beside the file has no accuracy of it yet; the same `inferway "
+                    "profile` goes on"
+                    if same
+                    else "the profile beside the file was measured on another model of it"
+                )
+                self._note(("tasks", task.name, "variants", name), sentence)
         return bool(blank)
 
     def _energies_fit(self, place: Place, task: Task) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from pathlib import Path
@@ -242,6 +243,14 @@ def profile(
             raise
 
     def keep(new: DeploymentProfile) -> None:
+        # Another task of the file may have been measured meanwhile.
+        with suppress(ProfileError):
+            if (now := read_profile(path)) is not None:
+                new = msgspec.structs.replace(
+                    new,
+                    machines={**now.machines, **new.machines},
+                    tasks={**new.tasks, **now.tasks, name: new.tasks[name]},
+                )
         write_profile(path, new)
 
     options = ProfilingOptions(score, output, group, seed, rounds, again=again)

@@ -58,6 +58,16 @@ def answer(asked: tuple[str, str, Arrays]) -> list[tuple[str, str, tuple[int, ..
             if not array.ndim or len(array) != size:
                 shape = list(array.shape)
                 raise ValueError(f"predict returned output {key!r} of shape {shape} to {size} rows")
+    said = [", ".join(given) for given in answers]
+    if len(set(said)) > 1:
+        raise ValueError(f"predict returned outputs {said[0]} to 1 row, and {said[1]} to 2 rows")
+    for key in answers[0]:
+        kinds = [f"{one[key].dtype} of {one[key].ndim} axes" for one in answers]
+        if len(set(kinds)) > 1:
+            raise ValueError(
+                f"predict returned output {key!r} as {kinds[0]} to 1 row, and as {kinds[1]} to 2 "
+                "rows"
+            )
     tensors = [{key: _tensor(key, array) for key, array in given.items()} for given in answers]
     return [
         (

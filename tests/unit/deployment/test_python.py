@@ -219,3 +219,22 @@ def test_check_says_that_nothing_says_the_signature(write: Write) -> None:
 def test_its_processes_share_the_cores(write: Write) -> None:
     text = task('"mine.py:Model"') + "nodes: {here: {instances: {t/own: 4096}}}\n"
     assert [one.kind for one in check(load(write(text)))] == ["oversubscribed"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "if True:\n    class Model: ...\n",
+        "try:\n    import torch\nexcept ImportError:\n    class Model: ...\n",
+        "class Own: ...\nModel: type = Own\n",
+    ],
+)
+def test_a_class_may_be_bound_in_many_ways(write: Write, mine: Path, content: str) -> None:
+    mine.write_text(content)
+    load(write(task('"mine.py:Model"')))
+
+
+def test_a_null_byte_has_no_line(write: Write, mine: Path) -> None:
+    mine.write_bytes(b"class Model:\n    \0\n")
+    with pytest.raises(DeploymentError, match=r"mine\.py is not Python$"):
+        load(write(task('"mine.py:Model"')))

@@ -202,10 +202,40 @@ def test_times_of_another_machine_are_not_used(kept: Path) -> None:
     assert "are of another machine (Abacus 3)" in warnings[0].message
 
 
+def test_a_variant_that_is_measured_in_part_is_not_another_model(kept: Path) -> None:
+    def unanswered(content: Any) -> None:
+        content["tasks"]["digits"]["variants"]["tiny"]["accuracy"] = None
+
+    changed(kept, unanswered)
+    with pytest.raises(DeploymentError) as error:
+        inferway.load(kept)
+    assert "has no accuracy of it yet; the same `inferway profile` goes on" in str(error.value)
+    assert "another model" not in str(error.value)
+
+
+def test_another_task_that_was_measured_meanwhile_stays(kept: Path) -> None:
+    def meanwhile(what: str, share: float) -> None:
+        def joined(content: Any) -> None:
+            content["tasks"]["other"] = content["tasks"]["digits"]
+            content["machines"]["f" * 16] = {"processor": "Abacus 3"}
+
+        if what.startswith("service time of small"):
+            changed(kept, joined)
+
+    profiled(kept, again=True, progress=meanwhile)
+    known = read_profile(kept)
+    assert known is not None
+    assert list(known.tasks) == ["digits", "other"]
+    assert set(known.machines) == {machine_hash(), "f" * 16}
+
+
 def test_times_of_batches_that_nothing_gives_are_asked_for(kept: Path) -> None:
     kept.write_text(kept.read_text().replace("sizes: [1]", "sizes: [1, 4]", 1))
-    with pytest.raises(DeploymentError, match=r"variants\.tiny\.batch: needs `service`.* of 4"):
+    with pytest.raises(
+        DeploymentError, match=r"variants\.tiny\.batch: needs `service`.* of 4;"
+    ) as e:
         inferway.load(kept)
+    assert "with `inferway profile own.yaml --data TEST --write`" in str(e.value)
 
 
 def test_a_damaged_profile_is_refused_and_replaced_by_writing(own: Path) -> None:

@@ -128,3 +128,21 @@ def test_a_class_that_is_slow_is_asked_about_few_rows_at_a_time(tmp_path: Path) 
     accuracy = known.tasks["t"].variants["slow"].accuracy
     assert accuracy is not None
     assert accuracy.value == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ("{'a' if len(x) == 1 else 'b': x}", "returned outputs a to 1 row, and b to 2 rows"),
+        ("{'a': x.reshape((-1,) + (1,) * len(x) + (3,))}", "as float32 of 3 axes to 1 row, and as"),
+    ],
+)
+def test_outputs_that_change_with_the_rows_are_refused(file: Path, answer: str, said: str) -> None:
+    (file.parent / "mine.py").write_text(
+        "class Odd:\n"
+        "    def predict(self, inputs):\n"
+        "        x = inputs['x']\n"
+        f"        return {answer}\n"
+    )
+    with pytest.raises(ProfilingError, match=said):
+        profiled(written(file, "Odd"))
