@@ -99,8 +99,10 @@ def run(world: World, times_s: Any, phases: Any, at: int, until_s: float) -> tup
             item = take(future)
             if item < site.queue.size:
                 if world.serving.ends_s[item] == now_s:
+                    there = site.queue[item]
                     _complete(world, item, now_s)
-                    if site.held[0] > 0:
+                    # A server that has waited for a larger batch long enough makes no room.
+                    if site.held[0] > 0 and site.queue[item] < there:
                         _release_held(world, now_s)
             else:
                 _change(world, item, now_s)
