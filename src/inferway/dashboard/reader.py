@@ -10,11 +10,14 @@ from typing import Any, Final
 
 import msgspec
 
-from inferway.dashboard.view import prepare, series_of, source_view, task_view
+from inferway.dashboard.view import Curves, prepare, series_of, source_view, task_view
 from inferway.dashboard.watched import UnreadError, WatchedServer
+from inferway.live.log import logger
 
 _GATHER_S: Final = 0.1
 """Answers of several servers that come together are told together."""
+_PREPARE_S: Final = 1.0
+"""How long bounds are computed for before the pages are told those that are known."""
 _BEHIND: Final = 8
 """Messages that a page may leave unread before its connection is ended, to begin anew."""
 
@@ -31,7 +34,7 @@ class Reader:
         self._pages: set[asyncio.Queue[bytes | None]] = set()
         self._changed = asyncio.Event()
         self._told_s: dict[tuple[str, str], float] = {}
-        self._over = False
+        self._over, self._curves, self._log = False, Curves(), logger()
 
     def begin(self) -> None:
         """Ask from now on."""
@@ -65,29 +68,43 @@ class Reader:
             source.close()
 
     async def _tell(self) -> None:
+        failed = ""
         while True:
             await self._changed.wait()
             await asyncio.sleep(_GATHER_S)
             self._changed.clear()
-            # Each point of a bound is a linear program: those that are new are solved beside.
-            statuses = [dict(source.status) for source in self.sources]
-            await asyncio.to_thread(prepare, statuses)
-            message = self._message(self._told_s)
-            self._told_s = {
-                (source.url, task): source.times[-1]
-                for source in self.sources
-                for task in source.rows
-                if source.times
-            }
-            for page in [*self._pages]:
-                _put(page, message)
+            try:
+                await self._tell_now()
+                failed = ""
+            except Exception as error:
+                if failed != repr(error):
+                    failed = repr(error)
+                    self._log.error("the pages could not be told what is new", exc_info=error)
+
+    async def _tell_now(self) -> None:
+        # Each point of a bound is a linear program: those that are new are solved beside.
+        statuses = [dict(source.status) for source in self.sources]
+        if not await asyncio.to_thread(prepare, statuses, self._curves, _PREPARE_S):
+            self._changed.set()
+        last_s = {
+            (source.url, task): source.times[-1]
+            for source in self.sources
+            for task in source.rows
+            if source.times
+        }
+        if any(self._told_s.get(key, 0.0) > moment for key, moment in last_s.items()):
+            self._told_s = {}  # a clock has been set back: everything is told anew
+        message = self._message(self._told_s)
+        self._told_s = last_s
+        for page in [*self._pages]:
+            _put(page, message)
 
     def _message(self, since_s: dict[tuple[str, str], float]) -> bytes:
         """Write one message: everything that is now, and the samples that are new."""
         tasks: list[dict[str, Any]] = []
         for source in self.sources:
             for task in source.rows or source.status.get("tasks", {}):
-                view = task_view(source, task)
+                view = task_view(source, task, self._curves)
                 view["key"] = f"{source.url} {task}"
                 view["url"] = source.url
                 view["series"] = series_of(source, task, since_s.get((source.url, task), 0.0))

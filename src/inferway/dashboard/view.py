@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
 from itertools import accumulate
 from typing import Any, Final
 
@@ -27,6 +27,11 @@ _QUANTILES: Final = {"p50_s": 0.5, "p95_s": 0.95, "p99_s": 0.99}
 # Of each class of servers: its name, the rate and the accuracy of one, if known, and how many are
 # healthy.
 _Classes = tuple[tuple[str, float, float | None, int], ...]
+_Curve = tuple[float | None, list[tuple[float, float]]]
+Curves = dict[tuple[_Classes, float | None], _Curve]
+"""Bounds by the classes of servers and the target."""
+_SPARE: Final = 64
+"""Bounds kept besides those that are drawn: of instances that come and go."""
 VERDICTS: Final = {
     "kept": "kept",
     "at-risk": "at risk",
@@ -38,12 +43,12 @@ VERDICTS: Final = {
 """The words for each state of a promise."""
 
 
-def task_view(source: WatchedServer, task: str) -> dict[str, Any]:
-    """Describe one task at one source as it is now."""
+def task_view(source: WatchedServer, task: str, curves: Curves) -> dict[str, Any]:
+    """Describe one task at one source as it is now; its bound where `prepare` has computed it."""
     told = source.status.get("tasks", {}).get(task, {})
     rows = source.last(task, PRESENT_S)
     rate = sum(row["arrivals"] for row in rows) / len(rows) if rows else 0.0
-    bound = bound_view(told, rate)
+    bound = bound_view(told, rate, curves)
     return {
         "source": source.name,
         "task": task,
@@ -166,13 +171,12 @@ def response_times(source: WatchedServer, task: str) -> dict[str, Any]:
     return {"begin_s": begin, "ends_s": ends, "variants": shown}
 
 
-def bound_view(told: dict[str, Any], rate: float) -> dict[str, Any] | None:
-    """Compute the bound of the healthy instances: its curve, and its value at the present rate."""
-    classes = _classes(told)
-    if not classes:
+def bound_view(told: dict[str, Any], rate: float, curves: Curves) -> dict[str, Any] | None:
+    """Tell the bound of the healthy instances: its curve, and its value at the present rate."""
+    found = curves.get((_classes(told), told.get("accuracy_target")))
+    if found is None:
         return None
-    target = told.get("accuracy_target")
-    greatest, curve = _curve(classes, target)
+    greatest, curve = found
     least_s = None
     if greatest is not None and 0.0 < rate <= greatest:
         least_s = float(np.interp(rate, [at for at, _ in curve], [least for _, least in curve]))
@@ -184,12 +188,23 @@ def bound_view(told: dict[str, Any], rate: float) -> dict[str, Any] | None:
     }
 
 
-def prepare(statuses: Iterable[dict[str, Any]]) -> None:
-    """Compute what bounds these need that are not known yet; takes half a second each."""
-    for status in statuses:
-        for told in status.get("tasks", {}).values():
-            if classes := _classes(told):
-                _curve(classes, told.get("accuracy_target"))
+def prepare(statuses: Iterable[dict[str, Any]], curves: Curves, most_s: float) -> bool:
+    """Compute what bounds these need that are not known yet, for so long, s; half a second each.
+
+    Bounds that nobody needs any more are forgotten. False where some are still to be computed.
+    """
+    tasks = [told for status in statuses for told in status.get("tasks", {}).values()]
+    wanted = [(_classes(told), told.get("accuracy_target")) for told in tasks]
+    until_s = time.monotonic() + most_s
+    if len(curves) > 2 * len(wanted) + _SPARE:
+        for key in curves.keys() - {*wanted}:
+            del curves[key]
+    for classes, target in wanted:
+        if classes and (classes, target) not in curves:
+            if time.monotonic() >= until_s:
+                return False
+            curves[classes, target] = _curve(classes, target)
+    return True
 
 
 def _classes(told: dict[str, Any]) -> _Classes:
@@ -200,10 +215,7 @@ def _classes(told: dict[str, Any]) -> _Classes:
     )
 
 
-@lru_cache(maxsize=64)
-def _curve(
-    classes: _Classes, target: float | None
-) -> tuple[float | None, list[tuple[float, float]]]:
+def _curve(classes: _Classes, target: float | None) -> _Curve:
     """Greatest rate, and the least mean response time at rates up to it; None where none is."""
     names, rates, accuracies, counts = zip(*classes, strict=True)
     known = np.array(accuracies, np.float64)  # None is NaN: one that nobody knows

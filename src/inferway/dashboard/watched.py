@@ -60,7 +60,7 @@ class WatchedServer:
     times
         Ends of the samples in seconds of the epoch.
     rows
-        Samples by task, as ``/history`` has them: one mapping a sample.
+        Samples by task, as ``/history`` has them: one mapping a sample, None where it has none.
     counts
         By task, answers since the start by variant and latency: a time and the counts, the oldest
         of the last minute first.
@@ -97,6 +97,8 @@ class WatchedServer:
                 )
             except UnreadError as error:
                 self._miss(str(error))
+            except Exception as error:
+                self._miss(f"{self.url} told what cannot be read: {error!r}")
             else:
                 self._failed = 0
                 self._turn("answers", "")
@@ -125,6 +127,9 @@ class WatchedServer:
         pages: list[dict[str, Any]] = []
         while not pages or pages[-1].get("more"):
             page = self._get(f"/history?since={since_s}")
+            if since_s and not pages and page.get("now", since_s) < since_s - 1.0:
+                since_s = 0.0  # its clock has been set back
+                continue
             pages.append(page)
             since_s = max(page.get("times", []), default=since_s)
         status, node = self._get("/status"), None
@@ -170,6 +175,7 @@ class WatchedServer:
         if times and self.times and times[0] <= self.times[-1]:  # its clock has been set back
             self.times.clear()
             self.rows.clear()
+            self.counts.clear()
         for gone in self.rows.keys() - tasks.keys():
             del self.rows[gone]
         for name, told in tasks.items():
@@ -180,7 +186,8 @@ class WatchedServer:
                     variant: {key: series[i] for key, series in of.items()}
                     for variant, of in told["variants"].items()
                 }
-                kept.append(row)
+                # The task was not there yet.
+                kept.append(None if row.get("arrivals") is None else row)
             counts = self.counts.setdefault(name, deque())
             if counts and sum(map(sum, told["response_times"].values())) < sum(
                 map(sum, counts[-1][1].values())

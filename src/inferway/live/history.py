@@ -115,26 +115,33 @@ class History:
         """
         self._lay_out()
         seconds, minutes = self.rings["second"], self.rings["minute"]
-        if not seconds.begin(now_s):
+        if not seconds.takes(now_s):
             return
         begun, self._minute = self._minute, now_s // 60.0
-        minute = begun is not None and begun != self._minute and minutes.begin(now_s)
-        seconds.put(_PROCESS, self._process("second"))
-        if minute:
-            minutes.put(_PROCESS, self._process("minute"))
+        minute = begun is not None and begun != self._minute and minutes.takes(now_s)
+        second_rows = [(_PROCESS, self._process("second"))]
+        minute_rows = [(_PROCESS, self._process("minute"))] if minute else []
         for site in self._sites():
             if (site.task, "") not in seconds.columns:  # it has come meanwhile
                 continue
-            for key, values in self._task("second", site):
-                seconds.put(key, values)
-            for key, values in self._task("minute", site) if minute else ():
-                if key not in seconds.columns:  # a variant that has come meanwhile
-                    continue
+            second_rows += self._task("second", site)
+            if minute:
+                minute_rows += self._task("minute", site)
+            await asyncio.sleep(0)
+        # Whoever reads meanwhile sees no sample that is half written.
+        seconds.begin(now_s)
+        for key, values in second_rows:
+            seconds.put(key, values)
+        if minute:
+            minutes.begin(now_s)
+        for key, values in minute_rows:
+            if key not in seconds.columns:  # a variant that has come meanwhile
+                continue
+            if key != _PROCESS:
                 # Queues are what they were on average.
                 present = len(_PRESENT) + (0 if key[1] else 3)
                 values[-present:] = seconds.mean(key, 60)[-present:]
-                minutes.put(key, values)
-            await asyncio.sleep(0)
+            minutes.put(key, values)
 
     def _lay_out(self) -> None:
         """Give every task and variant that has come a place, and take it from tasks that went."""
@@ -283,15 +290,16 @@ class Ring:
         for key in wanted.keys() & columns.keys():
             self._values[: len(kept), self.columns[key]] = before[kept, columns[key]]
 
-    def begin(self, now_s: float) -> bool:
-        """Begin a sample that ends now; False where the clock has not gone on since the last."""
-        if self._at >= 0 and 0.0 <= self.times[self._at] - now_s < self.length_s:
-            return False
+    def takes(self, now_s: float) -> bool:
+        """Tell whether a sample may end now: not where the clock has stood still since the last."""
+        return self._at < 0 or not 0.0 <= self.times[self._at] - now_s < self.length_s
+
+    def begin(self, now_s: float) -> None:
+        """Begin a sample that ends now."""
         if self._at >= 0 and now_s < self.times[self._at]:  # the clock has been set back
             self.times[:] = np.nan
         self._at = (self._at + 1) % len(self.times)
         self.times[self._at], self._values[self._at] = now_s, np.nan
-        return True
 
     def put(self, key: _Key, values: _Values) -> None:
         """Write what a key has in the sample that has begun; nothing where it has no place."""

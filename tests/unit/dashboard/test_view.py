@@ -7,7 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inferway.dashboard.view import VERDICTS, blocks_view, quantiles, series_of, task_view
+from inferway.dashboard.view import (
+    VERDICTS,
+    Curves,
+    blocks_view,
+    prepare,
+    quantiles,
+    series_of,
+    task_view,
+)
 from inferway.dashboard.watched import WatchedServer
 from inferway.dispatch.bounds import max_rate, solve
 from inferway.loadgen import Access
@@ -73,6 +81,12 @@ def source_of(
     return source
 
 
+def viewed(source: WatchedServer) -> dict[str, Any]:
+    curves: Curves = {}
+    assert prepare([source.status], curves, 60.0)
+    return task_view(source, "digits", curves)
+
+
 def promised(state: str, **given: Any) -> dict[str, Any]:
     told = {"target": 0.8, "mean": 0.81, "balance": 3.0, "answers": 5000, "labels": None}
     return told | {"state": state} | given
@@ -110,7 +124,7 @@ def promised(state: str, **given: Any) -> dict[str, Any]:
 def test_a_promise_says_in_words_what_became_of_it_and_why(
     promise: dict[str, Any] | None, rate: float, reason: str
 ) -> None:
-    shown = task_view(source_of(promise, rate=rate), "digits")["promise"]
+    shown = viewed(source_of(promise, rate=rate))["promise"]
     assert shown["reason"] == reason
     assert shown["verdict"] == VERDICTS["none" if promise is None else promise["state"]]
 
@@ -118,13 +132,13 @@ def test_a_promise_says_in_words_what_became_of_it_and_why(
 def test_a_promise_of_a_server_that_is_gone_is_not_called_kept() -> None:
     source = source_of(promised("kept"))
     source.state, source.reason = "gone", "http://127.0.0.1:8002 does not answer"
-    shown = task_view(source, "digits")["promise"]
+    shown = viewed(source)["promise"]
     assert shown["verdict"] == "not answering"
     assert shown["reason"] == "http://127.0.0.1:8002 does not answer."
 
 
 def test_the_bound_is_that_of_the_instances_that_are_healthy() -> None:
-    shown = task_view(source_of(promised("kept"), rate=100.0), "digits")["bound"]
+    shown = viewed(source_of(promised("kept"), rate=100.0))["bound"]
     greatest = max_rate(FLEET, 0.8)
     assert shown["max_rate_per_s"] == pytest.approx(greatest)
     assert shown["load"] == pytest.approx(100.0 / greatest)
@@ -132,7 +146,7 @@ def test_the_bound_is_that_of_the_instances_that_are_healthy() -> None:
     assert shown["curve"][-1] == pytest.approx(
         (greatest, solve(FLEET, 0.8, greatest).response_time_s)
     )
-    alone = task_view(source_of(promised("kept"), healthy=False), "digits")["bound"]
+    alone = viewed(source_of(promised("kept"), healthy=False))["bound"]
     assert alone["max_rate_per_s"] is None
     assert alone["curve"] == []
 
@@ -141,14 +155,14 @@ def test_variants_whose_accuracy_nobody_knows_have_a_bound_and_no_number() -> No
     source = source_of(rate=100.0)
     for one in source.status["tasks"]["digits"]["variants"].values():
         one["accuracy"] = None
-    shown = task_view(source, "digits")
+    shown = viewed(source)
     assert shown["bound"]["max_rate_per_s"] == pytest.approx(2100.0)
     assert [one["accuracy"] for one in shown["variants"]] == [None, None]
     assert shown["promise"]["reason"] == "The task has no accuracy target."
 
 
 def test_latency_is_of_the_last_seconds_and_shares_are_of_the_last_minute() -> None:
-    shown = task_view(source_of(promised("kept")), "digits")
+    shown = viewed(source_of(promised("kept")))
     assert shown["rate_per_s"] == 4.0
     assert shown["latency"]["mean_s"] == pytest.approx(0.003)
     tiny, big = shown["variants"]

@@ -131,6 +131,25 @@ def test_a_variant_that_comes_amid_the_sample_of_a_minute_is_in_the_next() -> No
     assert "far@there" in seconds["tasks"]["b"]["variants"]
 
 
+def test_who_reads_amid_a_sample_sees_the_last_whole_one() -> None:
+    sites = [site_of("a"), site_of("b")]
+    history = History(lambda: sites)
+    sampled(history, BEGIN)
+    read: list[Any] = []
+
+    async def between_the_tasks() -> None:
+        read.append(history.page("second"))
+
+    async def main() -> None:
+        reading = asyncio.create_task(between_the_tasks())
+        await history.sample(BEGIN + 1)
+        await reading
+
+    asyncio.run(main())
+    assert read[0]["times"] == [BEGIN]
+    assert history.page("second")["tasks"]["b"]["arrivals"] == [0, 0]
+
+
 def test_a_sample_that_cannot_be_taken_is_not_the_last(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -230,12 +249,14 @@ def test_fewer_rows_keep_the_newest_samples() -> None:
     ring, key = Ring(4, 1.0), ("a", "")
     ring.lay_out({key: 1}, 4)
     for second in range(6):
-        assert ring.begin(BEGIN + second)
+        assert ring.takes(BEGIN + second)
+        ring.begin(BEGIN + second)
         ring.put(key, np.array([float(second)]))
     ring.lay_out({("b", ""): 2, key: 1}, 3)
     assert ring.times[ring.after(-math.inf)].tolist() == [BEGIN + second for second in (3, 4, 5)]
     assert ring.read(key, ring.after(BEGIN + 3)).tolist() == [[4.0], [5.0]]
-    assert ring.begin(BEGIN + 6)
+    assert ring.takes(BEGIN + 6)
+    ring.begin(BEGIN + 6)
     assert ring.times[ring.after(-math.inf)].tolist() == [BEGIN + second for second in (4, 5, 6)]
 
 

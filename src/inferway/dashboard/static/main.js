@@ -11,10 +11,21 @@ import { drawTrial } from "./trial.js";
 const SAMPLES = 900;
 const WORST = ["gone", "missed", "at-risk", "unknown", "kept", "none"];
 
+const QUIET_MS = 5000;
+
 const tasks = new Map();
 let sources = [];
-let selected = decodeURIComponent(location.hash.slice(1)) || null;
+let selected = named(location.hash.slice(1));
+let quiet = null;
 let drawn = null;
+
+function named(hash) {
+  try {
+    return decodeURIComponent(hash) || null;
+  } catch {
+    return null; // somebody has written it by hand
+  }
+}
 
 function take(message) {
   sources = message.sources;
@@ -27,6 +38,8 @@ function take(message) {
   }
   if (!tasks.has(selected)) selected = tasks.keys().next().value ?? null;
   say("live", `live, ${clock(message.now_s)}`);
+  clearTimeout(quiet);
+  quiet = setTimeout(() => say("lost", "nothing new from the page's server"), QUIET_MS);
   schedule();
 }
 
