@@ -43,6 +43,7 @@ workload:
 """
 Looked = Callable[..., Page]
 LIMIT_MS = 60_000
+STILL = "() => document.getAnimations().length === 0"
 CANDIDATES = "Candidates as the policy saw them, with predicted times"
 CONTRAST = (Path(__file__).parent / "contrast.js").read_text(encoding="utf-8")
 IMAGE = {"inputs": [{"name": "image", "datatype": "FP32", "shape": [1, 1, 28, 28]}]}
@@ -201,7 +202,14 @@ def test_a_reload_keeps_what_was(server: Any, served: Served, looked_at: Looked)
         "() => document.querySelector('#link').dataset.state === 'live'", timeout=LIMIT_MS
     )
     began = re.findall(r"since ([\d:]+)", line.get_attribute("aria-label") or "")
-    page.wait_for_timeout(2500)
+    assert began
+    for _ in range(2):  # messages come
+        words = page.locator("#link").inner_text()
+        page.wait_for_function(
+            "words => document.querySelector('#link').textContent !== words",
+            arg=words,
+            timeout=LIMIT_MS,
+        )
     page.reload()
     line.wait_for(timeout=LIMIT_MS)
     assert re.findall(r"since ([\d:]+)", line.get_attribute("aria-label") or "") == began
@@ -217,7 +225,7 @@ def test_a_server_that_dies_turns_red_and_says_so(
     before = node.evaluate(color)
     server.stop()
     expect(node).to_have_attribute("data-state", "gone", timeout=LIMIT_MS)
-    page.wait_for_timeout(600)  # the color passes slowly
+    page.wait_for_function(STILL, timeout=LIMIT_MS)  # the color passes slowly
     assert node.evaluate(color) != before
     red, green, blue = map(int, re.findall(r"\d+", node.evaluate(color))[:3])
     assert red > 2 * max(green, blue)
@@ -268,7 +276,7 @@ def test_it_can_be_read_at_every_width(
     ask(server, 30)
     page = looked_at(served.url, width=width, scheme=scheme)
     page.locator("#latency .timeline svg").wait_for(timeout=LIMIT_MS)
-    page.wait_for_timeout(1200)
+    page.wait_for_function(STILL, timeout=LIMIT_MS)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert page.evaluate(CONTRAST) == []
     smallest = (

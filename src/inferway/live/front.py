@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
@@ -90,10 +91,23 @@ def history_page(history: History) -> Handler:
 
 def decisions_page(sites: Callable[[], Mapping[str, TaskSite]]) -> Handler:
     """Make what answers ``/decisions``: of each task, the most surprising of its last requests."""
+    answering: set[asyncio.Task[None]] = set()
+
+    async def tell(exchange: Exchange) -> None:
+        told = {}
+        try:
+            for name, site in [*sites().items()]:
+                told[name] = site.log.decisions(DECISIONS, site.now())
+                await asyncio.sleep(0)  # requests have their turn between two tasks
+        except Exception:
+            exchange.refuse(500, "the decisions cannot be told")
+            raise
+        exchange.respond(200, msgspec.json.encode({"schema": 1, "tasks": told}))
 
     def answer(exchange: Exchange) -> None:
-        told = {name: site.log.decisions(DECISIONS, site.now()) for name, site in sites().items()}
-        exchange.respond(200, msgspec.json.encode({"schema": 1, "tasks": told}))
+        task = asyncio.get_running_loop().create_task(tell(exchange))
+        answering.add(task)
+        task.add_done_callback(answering.discard)
 
     return answer
 
