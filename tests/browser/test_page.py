@@ -154,13 +154,13 @@ def test_a_digit_that_is_drawn_is_sent(server: Any, served: Served, looked_at: L
     trial = page.locator("#trial")
     trial.get_by_role("button", name="Draw one").click(timeout=LIMIT_MS)
     board = trial.get_by_role("img", name="An image that is drawn")
-    board.scroll_into_view_if_needed()
-    box = board.bounding_box()
-    assert box is not None
-    x = box["x"] + box["width"] / 2
-    page.mouse.move(x, box["y"] + 20)
+    # Where the board is at the time: the page above it may still grow.
+    board.hover(position={"x": 40, "y": 10})
     page.mouse.down()
-    page.mouse.move(x, box["y"] + box["height"] - 20, steps=20)
+    for part in (0.2, 0.35, 0.5, 0.65, 0.8):
+        box = board.bounding_box()
+        assert box is not None
+        board.hover(position={"x": box["width"] / 2, "y": part * box["height"]})
     page.mouse.up()
     trial.get_by_role("button", name="Send").click()
     answer = trial.locator(".result dt:text-is('answer') + dd")
