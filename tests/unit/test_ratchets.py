@@ -56,6 +56,30 @@ def wide_constructors(sources: dict[str, str]) -> dict[str, int]:
     return found
 
 
+def shadowing(sources: dict[str, str]) -> list[str]:
+    """Find what a face imports from a module of its folder under that module's own name."""
+    return [
+        f"{face}.{name.name}"
+        for face, source in sources.items()
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.ImportFrom)
+        for name in node.names
+        if node.module == f"{face}.{name.asname or name.name}"
+    ]
+
+
+def reached_into(sources: dict[str, str]) -> list[str]:
+    """Find the private names that modules import from others of the package."""
+    return [
+        f"{module}: {node.module}.{name.name}"
+        for module, source in sources.items()
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("inferway")
+        for name in node.names
+        if name.name.startswith("_") and not name.name.startswith("__")
+    ]
+
+
 def circles(found: Iterable[Import]) -> set[tuple[str, ...]]:
     """Find the largest sets of modules of which each reaches all others by imports."""
     graph = nx.DiGraph((one.module, one.target) for one in found)
@@ -92,6 +116,18 @@ def test_no_more_modules_import_each_other_in_a_circle() -> None:
         for rings in (circles(all_imports()), CIRCLES)
     )
     assert not (told := difference(found, listed)), told
+
+
+def test_no_function_hides_the_module_that_it_is_in() -> None:
+    assert shadowing(modules()) == []
+    source = "from inferway.a.solve import solve\nfrom inferway.a.other import one\n"
+    assert shadowing({"inferway.a": source}) == ["inferway.a.solve"]
+
+
+def test_no_module_imports_a_private_name_of_another() -> None:
+    assert reached_into(modules()) == []
+    source = "from inferway.a import __doc__, _own\nfrom numba.core import _typing\n"
+    assert reached_into({"inferway.b": source}) == ["inferway.b: inferway.a._own"]
 
 
 def test_public_faces_alone_say_what_is_public() -> None:

@@ -5,7 +5,7 @@ A model is loaded (`source`), asked for its inputs and converted (`scikit_learn`
 """
 
 from inferway.exporting.agreement import Agreement, DisagreementError
-from inferway.exporting.export import Exported, export
+from inferway.exporting.conversion import Exported, export
 from inferway.exporting.model import ExportError, SourceModel
 from inferway.exporting.rows import tensor
 
