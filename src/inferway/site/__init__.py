@@ -7,6 +7,7 @@ What a policy may import:
 - `uniform(draw, i)`, and the selections `idle_in`, `any_in`, `shortest_in`, ...
 """
 
+from inferway.site.confidence import ConfidenceTables
 from inferway.site.draw import uniform
 from inferway.site.fleet import Fleet, fleet_of
 from inferway.site.selection import (
@@ -41,6 +42,7 @@ __all__ = [
     "HOLD",
     "REJECT",
     "WITHDRAWN",
+    "ConfidenceTables",
     "Event",
     "Fleet",
     "Request",

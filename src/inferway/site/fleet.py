@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from inferway.site.confidence import ConfidenceTables, confidence_tables
+
 if TYPE_CHECKING:
     from inferway.deployment import Deployment
 
@@ -37,6 +39,9 @@ class Fleet:
         Where the fleet stands; empty for a fleet made by hand.
     graded
         (K,) whether each accuracy is known; those that are not NaN, if not given.
+    confidence
+        What confidences of these classes say, in the order in which the classes are given; None
+        where no class has one.
 
     Raises
     ------
@@ -54,6 +59,7 @@ class Fleet:
     node: str = ""
     energy: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
     graded: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))
+    confidence: ConfidenceTables | None = None
 
     def __post_init__(self) -> None:
         classes = len(self.variants)
@@ -91,6 +97,9 @@ class Fleet:
         object.__setattr__(self, "variants", tuple(self.variants[k] for k in order))
         for name, column in columns.items():
             object.__setattr__(self, name, column[order])
+        if self.confidence is not None:
+            tables = self.confidence.checked(classes).ordered(order)
+            object.__setattr__(self, "confidence", tables)
 
     @property
     def grades(self) -> list[float | None]:
@@ -153,14 +162,17 @@ def fleet_of(deployment: Deployment, task: str, node: str | None = None) -> Flee
     ]
     if not found:
         raise ValueError(f"no instance of task {task!r} runs on node {node!r}")
+    names = tuple(variant.name for variant, _ in found)
+    accuracy = np.array([variant.accuracy for variant, _ in found])
     return Fleet(
-        variants=tuple(variant.name for variant, _ in found),
+        variants=names,
         rate=np.array([1.0 / variant.service_on(place.hardware).mean_s for variant, _ in found]),
-        accuracy=np.array([variant.accuracy for variant, _ in found]),
+        accuracy=accuracy,
         count=np.array([count for _, count in found]),
         price=np.array([variant.price or 0.0 for variant, _ in found]),
         energy=np.array([variant.energy or 0.0 for variant, _ in found]),
         buffer=place.buffer,
         task=task,
         node=node,
+        confidence=confidence_tables(deployment.tasks[task], names, accuracy),
     )
