@@ -77,7 +77,7 @@ def test_the_root_is_a_table_for_browsers_and_paths_for_programs(start: Any, sit
         found = page(running, "/", *headers)
         assert found.headers["content-type"] == "application/json"
         assert found.json["pages"] == [
-            *("/", "/metrics", "/status", "/history", "/decisions"),
+            *("/", "/metrics", "/status", "/history", "/decisions", "/deployment"),
         ]
         assert found.json["dashboard"] == "http://127.0.0.1:8004/"
 

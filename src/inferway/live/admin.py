@@ -26,7 +26,7 @@ from inferway.runtime import Fault, RemoteRuntime
 from inferway.site.view import WHOLE
 from inferway.version import __version__
 
-PAGES: Final = ("/", "/metrics", "/status", "/history", "/decisions")
+PAGES: Final = ("/", "/metrics", "/status", "/history", "/decisions", "/deployment")
 """Paths of the admin listener that may be read."""
 
 # By name, without ``inferway_`` before it: labels, and text.

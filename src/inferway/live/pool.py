@@ -65,9 +65,10 @@ class Pool:
 
     Attributes
     ----------
-    stats, log, traced
-        Of the task: where its requests are counted and remembered, and who is told of each that
-        has ended, with the task, for spans; None where nobody is.
+    stats, log, noted, traced
+        Of the task: where its requests are counted and remembered, who notes each that has ended
+        with the column of its variant, and who is told of it, with the task, for spans; None where
+        nobody is.
     columns, names
         Per class, where the statistics have it, and its variant and its node.
     changed
@@ -92,6 +93,7 @@ class Pool:
 
     stats: Stats
     log: RequestLog
+    noted: Callable[[InferRequest, int], None] | None = None
     traced: Callable[[str, InferRequest], None] | None = None
     changed: Callable[[int, bool, str], None]
     _wakeup: Wakeup | None = None
@@ -519,6 +521,8 @@ class Pool:
                     column, request.rows, self.accuracy[k], latency_s, part_s, request.counted
                 )
                 self.log.keep(request, self.facts)
+                if self.noted is not None:
+                    self.noted(request, column)
                 if self.traced is not None:
                     self.traced(self.task, request)
                 return True
@@ -704,6 +708,8 @@ class Pool:
         column = self.columns[self.class_of[request.server]] if request.server >= 0 else -1
         self.stats.ended(outcome, column, self.now() - request.received_s)
         self.log.keep(request, self.facts)
+        if self.noted is not None:
+            self.noted(request, column)
         if outcome is not Outcome.CANCELED:  # nobody waits for that
             request.deliver(request)
         if self.traced is not None:

@@ -30,10 +30,12 @@ from inferway.live.history import History
 from inferway.live.http.connection import Listener
 from inferway.live.http.exchange import Handler, Limits
 from inferway.live.http.routes import Routes, inference_routes, lay_out
+from inferway.live.in_force import deployment_page, fleet_page
 from inferway.live.log import logger
 from inferway.live.options import ServerOptions
 from inferway.live.pool import Pool
 from inferway.live.process import Pauses, descriptor_watch, settle, tidy
+from inferway.live.recent import RecentRequests, recent_page
 from inferway.live.security.keys import ANYBODY, Guard, Keys, Role, keys_from
 from inferway.live.site import TaskSite
 from inferway.live.threads import run_detached
@@ -69,6 +71,8 @@ class Server:
         ``https`` where the inference listener has a certificate, else ``http``.
     hurried
         Whether nothing is waited for any more.
+    deployment
+        In force; None where the sites were made by hand and nobody has said it.
     dashboard
         Where a page shows this server, as the admin listener's root says; empty where none does.
 
@@ -92,13 +96,14 @@ class Server:
             options.grpc_port,
         )
         check_admin(self.admin_host, options.keys)
-        self._deployment: Deployment | None = None
+        self.deployment = self._loads = None if isinstance(deployment, Sequence) else deployment
+        self._recent = RecentRequests()
         sites, limits, folders = [], Limits(), list[Path]()
         if isinstance(deployment, Sequence):
             sites = list(deployment)
         else:
             check_served(deployment)
-            self._deployment, path = deployment, deployment.path
+            path = deployment.path
             (node,) = deployment.nodes.values()
             limits = Limits.of(node.limits)
             if path is not None:  # a file may be a link, and those beside either be meant
@@ -207,8 +212,8 @@ class Server:
         )
 
     async def _load(self) -> None:
-        if self._deployment is not None:
-            for pool in await run_detached(self._made, self._deployment):
+        if self._loads is not None:
+            for pool in await run_detached(self._made, self._loads):
                 self.sites[pool.task] = self._watched(TaskSite.of(pool))
         if self.options.record is not None:
             try:
@@ -225,10 +230,17 @@ class Server:
             "/": front_page(self),
             "/history": history_page(self._history),
             "/decisions": decisions_page(lambda: self.sites),
+            "/deployment": deployment_page(lambda: self.deployment),
         }
         for path, page in (own | dict(self._pages)).items():
             pages.read(path, page, Role.READ)
-        pages.read_below("/decisions", explanation_page(lambda: self.sites), Role.READ)
+        below = {
+            "/decisions": explanation_page(lambda: self.sites),
+            "/deployment": fleet_page(lambda: self.deployment, lambda: self.sites),
+            "/requests": recent_page(self._recent, lambda: self.sites),
+        }
+        for path, page_below in below.items():
+            pages.read_below(path, page_below, Role.READ)
         self._admin.find, self._admin.role = pages.find, pages.role
         self._serve()
         for site in self.served():
@@ -250,6 +262,7 @@ class Server:
     def _watched(self, site: TaskSite) -> TaskSite:
         if self.options.tracer is not None:
             site.trace(self.options.tracer.request)
+        site.note(self._recent.of(site.task))
         site.told = self._tell
         return site
 
@@ -315,7 +328,7 @@ class Server:
                 if (leaving := gone.swap(None)) is not None:
                     self._dropped[leaving] = gone
                     leaving.add_done_callback(self._dropped.pop)
-            self.sites = sites
+            self.sites, self.deployment = sites, deployment
             self._serve()
             self.log.info("applied", tasks=self._variants())
 

@@ -78,6 +78,7 @@ class TaskSite:
         self.stats, self.log = Stats(), RequestLog()
         # Fleets that answer what they have, and go.
         self._retiring: dict[Pool, asyncio.Task[None]] = {}
+        self._noted: Callable[[InferRequest, int], None] | None = None
         self._traced: Callable[[str, InferRequest], None] | None = None
 
     @classmethod
@@ -109,7 +110,8 @@ class TaskSite:
 
     async def prepare(self, pool: Pool) -> list[str]:
         """Warm up another fleet, which answers nothing before `swap`; returns as `start`."""
-        pool.stats, pool.log, pool.traced = self.stats, self.log, self._traced
+        pool.stats, pool.log = self.stats, self.log
+        pool.noted, pool.traced = self._noted, self._traced
         pool.changed = partial(self._changed, pool)
         return await pool.start()
 
@@ -144,6 +146,12 @@ class TaskSite:
             await asyncio.sleep(_POLL_S)
         await pool.close(1.0)
         del self._retiring[pool]
+
+    def note(self, noted: Callable[[InferRequest, int], None]) -> None:
+        """Have each request noted when it has ended, with the column of its variant."""
+        self._noted = noted
+        if self.present is not None:
+            self.present.noted = noted
 
     def trace(self, traced: Callable[[str, InferRequest], None]) -> None:
         """Have each request told, with the task, when it has ended: for spans."""

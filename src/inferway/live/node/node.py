@@ -162,6 +162,7 @@ class LiveNode:
                 )
             },
         )
+        self.server.deployment = deployment
         self.log = self.server.log.bind(node=name)
         if mine is None and not is_loopback(self._peer_at[0]):
             self.log.warning(
