@@ -93,6 +93,16 @@ def _keyed(chapters: Chapters, folder: Path) -> None:
         for name, words in (("", ["--json"]), (" in words", [])):
             applied = _unported(transcript(folder, [*asked, *words]), port)
             chapters["server-commands"][f"apply{name}"] = applied
+        changed = [asked[0], *asked[2:], "--target", "0.8"]
+        for name, words in (
+            (": a dry run", ["--policy", "priced", "--dry-run", "--json"]),
+            (": a dry run in words", ["--policy", "priced", "--dry-run"]),
+            (": a dry run out of reach", ["--target", "0.99", "--dry-run"]),
+            (": values", []),
+            (": a dry run of what is in force", ["--dry-run"]),
+        ):
+            applied = _unported(transcript(folder, [*changed, *words]), port)
+            chapters["server-commands"][f"apply{name}"] = applied
 
 
 def _rich(chapters: Chapters, port: int, folder: Path) -> None:

@@ -220,6 +220,10 @@ def test_content_is_as_good_as_a_file(serving: Any) -> None:
         ("application/json", "{}", 400),
         ("application/json", '{"path": "x.yaml"}', 400),
         ("application/json", '{"path": "/x", "content": "y"}', 400),
+        ("application/json", '{"with": {}}', 400),
+        ("application/json", '{"dry_run": true}', 400),
+        ("application/json", '{"with": {"deadline": 1}}', 400),
+        ("application/json", '{"with": {"target": "0.8"}}', 400),
         ("application/json", '{"file": "/x"}', 400),
         ("application/json", "[", 400),
     ],
@@ -252,6 +256,64 @@ def test_without_keys_nothing_is_applied_unasked(start: Any, file: Path) -> None
     with pytest.raises(ServeError, match="nothing: start it with --allow-apply"):
         apply(file, f"http://127.0.0.1:{running.server.admin_port}")
     assert running.site is site
+
+
+def test_values_take_the_place_of_what_is_in_force_or_of_the_file(serving: Any, file: Path) -> None:
+    site = serving.site
+    apply(admin_url=serving.admin, target=0.8, policy="tad-op")
+    assert serving.site is site
+    assert (site.target, site.pool.dispatcher.policy_name) == (0.8, "tad-op")
+    # What was changed is in force, and goes on to be where something else changes.
+    apply(admin_url=serving.admin, policy="priced")
+    assert (site.target, site.pool.dispatcher.policy_name) == (0.8, "priced")
+    apply(file, serving.admin, target=0.7)
+    assert site.target == 0.7
+    content = serving.get("/deployment", admin=True).json["content"]
+    assert content["tasks"]["digits"]["accuracy_target"] == 0.7
+    assert content["dispatch"] == {"policy": "priced"}
+
+
+def test_a_dry_run_tells_the_difference_and_changes_nothing(serving: Any, file: Path) -> None:
+    site, pool = serving.site, serving.site.pool
+    told = apply(admin_url=serving.admin, target=0.8, policy="tad-op", dry_run=True)
+    assert told == {
+        "schema": 1,
+        "tasks": {"digits": ["tiny", "small"]},
+        "difference": [
+            {
+                "field": "tasks.digits.accuracy_target",
+                "before": 0.75,
+                "after": 0.8,
+                "hidden": False,
+            },
+            {"field": "dispatch.policy", "before": "priced", "after": "tad-op", "hidden": False},
+        ],
+    }
+    write(file.parent, instances=THREE)
+    told = apply(file, serving.admin, dry_run=True)
+    assert told["tasks"] == {"digits": ["tiny", "small", "large"]}
+    assert [one["field"] for one in told["difference"]] == [
+        "nodes.here.instances.digits/tiny",
+        "nodes.here.instances.digits/large",
+    ]
+    assert apply(admin_url=serving.admin, target=0.75, dry_run=True)["difference"] == []
+    for wrong in ({"target": 0.999}, {"policy": "none"}, {"target": 2.0}):
+        with pytest.raises(ServeError):
+            apply(admin_url=serving.admin, dry_run=True, **wrong)
+    assert (serving.site, serving.site.pool, site.target) == (site, pool, 0.75)
+
+
+def test_a_policy_of_elsewhere_is_not_run(serving: Any, file: Path, tmp_path_factory: Any) -> None:
+    # It would be told by what it does when it is imported.
+    elsewhere = tmp_path_factory.mktemp("elsewhere") / "mine.py"
+    ran = elsewhere.with_suffix(".ran")
+    elsewhere.write_text(f"open({str(ran)!r}, 'w')")
+    for policy in (f"{elsewhere}:Mine", f"../{elsewhere.parent.name}/mine.py:Mine"):
+        for dry_run in (True, False):
+            for of in (None, file):
+                with pytest.raises(ServeError, match="is outside of the folders to apply from"):
+                    apply(of, serving.admin, policy=policy, dry_run=dry_run)
+    assert not ran.exists()
 
 
 def test_every_fleet_has_a_recording_of_its_own(start: Any, file: Path) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -162,24 +162,56 @@ def _labeled(given: Sequence[str], task: str | None) -> Path | dict[str, Path] |
 
 
 def apply(
-    file: options.File,
+    file: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="FILE",
+            help="Deployment file (YAML), or a folder of models; what is in force if not given.",
+        ),
+    ] = None,
     admin_url: Annotated[
         str, says("The running server's admin listener.")
     ] = "http://127.0.0.1:8002",
+    policy: options.Policy = None,
+    target: Annotated[
+        float | None,
+        says("Accuracy target of every task, in place of the file's.", min=0.0, max=1.0),
+    ] = None,
+    dry_run: Annotated[
+        bool, says("Change nothing: say what would change, and whether it can.", "--dry-run")
+    ] = False,
     key_file: options.KeyFile = None,
     timeout: Annotated[
         float, says("Seconds to wait until what is new is loaded and warm.", min=1)
     ] = 300.0,
     json: terminal.Json = False,
 ) -> None:
-    """Have a running server serve this file, or the same file changed, without losing a request."""
+    """Have a running server serve this file, or the same file changed, without losing a request.
+
+    With --policy and --target, these take the place of what the file says, or, without a FILE, of
+    what is in force.
+    """
     from inferway import live
 
     admin_url = options.server(admin_url)
-    deployment = inferway.load(options.existing(file))  # what is wrong is said with its lines
+    if file is None and policy is None and target is None:
+        raise CommandError(
+            "name a FILE to serve, or give --policy or --target to change what is in force"
+        )
+    # What is wrong is said with its lines.
+    deployment = None if file is None else inferway.load(options.existing(file))
+    change: dict[str, Any] = {
+        "policy": policy and options.dispatch_policy(policy),
+        "target": target,
+    }
+    if deployment is not None:
+        with failing(ValueError):
+            deployment.with_(**change)
     key = options.key(key_file, "admin")
     try:
-        served = live.apply(deployment, admin_url, key=key, timeout_s=timeout)
+        served = live.apply(
+            deployment, admin_url, dry_run=dry_run, key=key, timeout_s=timeout, **change
+        )
     except OSError as error:
         reason = getattr(error, "reason", error)
         why = (getattr(reason, "strerror", None) or str(reason)).lower()
@@ -188,10 +220,25 @@ def apply(
             "or say with --admin-url where its admin listener is",
             FAILED,
         ) from error
-    tasks = served["tasks"].items()
-    terminal.present(
-        json, lambda: served, lambda: [f"serving {task} with {', '.join(of)}" for task, of in tasks]
-    )
+    tasks = [f"{task} with {', '.join(of)}" for task, of in served["tasks"].items()]
+    if dry_run:
+        lines = [f"would serve {one}" for one in tasks] + _differences(served["difference"])
+    else:
+        lines = [f"serving {one}" for one in tasks]
+    terminal.present(json, lambda: served, lambda: lines)
+
+
+def _differences(found: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Write a line for each field that would change."""
+
+    def told(one: Mapping[str, Any], when: str) -> str:
+        if one["hidden"]:
+            return "(hidden)"
+        return "nothing" if one[when] is None else str(one[when])
+
+    return [
+        f"{one['field']}: {told(one, 'before')} becomes {told(one, 'after')}" for one in found
+    ] or ["nothing would change"]
 
 
 def conformance(

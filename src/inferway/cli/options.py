@@ -148,6 +148,11 @@ def redirected(deployment: inferway.Deployment, policy: str) -> inferway.Deploym
 
     A file name in it starts from the current folder, as file names on a command line do.
     """
+    return deployment.with_(policy=dispatch_policy(policy))
+
+
+def dispatch_policy(policy: str) -> str:
+    """Return the name of a dispatch policy, its file from the root on; CommandError for none."""
     from inferway.dispatch.contract import POLICIES, policy_class
 
     if policy not in POLICIES:
@@ -157,7 +162,7 @@ def redirected(deployment: inferway.Deployment, policy: str) -> inferway.Deploym
         policy = f"{Path(path).resolve()}{colon}{name}" if colon else policy
         with failing(ValueError):
             policy_class(policy)
-    return deployment.with_(policy=policy)
+    return policy
 
 
 def placement_policy(policy: str | None, *more: str) -> str | None:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import tempfile
 from collections.abc import Awaitable, Callable, Iterable, Iterator
+from copy import deepcopy
 from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
@@ -20,9 +21,12 @@ from inferway.deployment import Deployment, DeploymentError, measured
 from inferway.deployment.deployment import KEYS, build
 from inferway.deployment.errors import Place, Problem, field_name
 from inferway.deployment.model_folder import source_of
+from inferway.deployment.policies import FILE_POLICY
+from inferway.deployment.setting import set_all, setting
 from inferway.deployment.source import Source, read
 from inferway.live.errors import ServeError, WarmUpError
 from inferway.live.http.exchange import JSON, Exchange
+from inferway.live.in_force import difference
 from inferway.live.options import ServerOptions
 from inferway.live.threads import run_detached
 from inferway.protocol import RefusalError
@@ -34,9 +38,12 @@ OUTSIDE: Final = "outside of the folders to apply from, which `serve --apply-fro
 
 
 def apply(
-    deployment: Deployment | Path | str,
+    deployment: Deployment | Path | str | None = None,
     admin_url: str = ADMIN_URL,
     *,
+    policy: str | None = None,
+    target: float | None = None,
+    dry_run: bool = False,
     key: str | None = None,
     timeout_s: float = 300.0,
 ) -> dict[str, Any]:
@@ -45,9 +52,15 @@ def apply(
     Parameters
     ----------
     deployment
-        The file, or what `inferway.load` made of it. The server reads the file itself.
+        The file, or what `inferway.load` made of it; None for what is in force. The server reads
+        the file itself.
     admin_url
         Of the server's admin listener.
+    policy, target
+        In place of the file's, as `Deployment.with_` has them; a policy's file starts from the
+        deployment file's folder.
+    dry_run
+        Change nothing, and tell what would.
     key
         Where the server asks for one.
     timeout_s
@@ -56,7 +69,9 @@ def apply(
     Returns
     -------
     dict
-        ``{"schema": 1, "tasks": {name: [variants]}}``: what is served now.
+        ``{"schema": 1, "tasks": {name: [variants]}}``: what is served now. Of a dry run, what would
+        be, and ``"difference"``: of each field that would change ``{"field", "before", "after",
+        "hidden"}``, None where it is not given.
 
     Raises
     ------
@@ -65,13 +80,16 @@ def apply(
     OSError
         When the server cannot be reached.
     """
-    path = deployment if isinstance(deployment, str | Path) else deployment.path
-    if path is None:
-        raise ServeError("the deployment has no file that the server could read")
+    change = {"policy": policy, "target": target}
+    asked: dict[str, Any] = {"with": {k: v for k, v in change.items() if v is not None}}
+    asked = {key: value for key, value in (asked | {"dry_run": dry_run}).items() if value}
+    if deployment is not None:
+        path = deployment if isinstance(deployment, str | Path) else deployment.path
+        asked["path"] = str(Path(path).resolve())
     headers = {"Content-Type": "application/json"}
     if key is not None:
         headers["Authorization"] = f"Bearer {key}"
-    body = json.dumps({"path": str(Path(path).resolve())}).encode()
+    body = json.dumps(asked).encode()
     request = Request(f"{admin_url.rstrip('/')}/apply", body, headers, method="POST")
     # Straight to the server: what it may be told is nothing for a proxy.
     try:
@@ -96,30 +114,46 @@ def apply(
     return applied
 
 
+class ChangeMessage(msgspec.Struct, forbid_unknown_fields=True):
+    """Values in place of a deployment's, in the words of `Deployment.with_`."""
+
+    policy: str | None = None
+    target: float | None = None
+
+
 class ApplyMessage(msgspec.Struct, forbid_unknown_fields=True):
-    """Body of ``POST /apply``: a file of this machine, or what would be in one."""
+    """Body of ``POST /apply``: a file of this machine, or what would be in one, and changes to it.
+
+    Without either, the changes are to what is in force.
+    """
 
     path: str | None = None
     content: str | None = None
+    with_: ChangeMessage = msgspec.field(name="with", default_factory=ChangeMessage)
+    dry_run: bool = False
 
 
 class Applying:
     """Answers ``POST /apply``.
 
-    `apply` serves a deployment from now on and returns the variants of each task; `broken` is told
-    of errors that are not the file's. Files may come from `folders` and what is below them. The
-    log is told what is wrong with other files than the deployment's own.
+    `apply` serves a deployment from now on, or with True behind it only looks whether it could be
+    served, and returns the variants of each task; `deployed` gives what is in force, None where
+    there is no file; `broken` is told of errors that are not the file's. Files may come from
+    `folders` and what is below them. The log is told what is wrong with other files than the
+    deployment's own.
     """
 
     def __init__(
         self,
-        apply: Callable[[Deployment], Awaitable[dict[str, list[str]]]],
+        apply: Callable[[Deployment, bool], Awaitable[dict[str, list[str]]]],
+        deployed: Callable[[], Deployment | None],
         broken: Callable[[BaseException], None],
         options: ServerOptions,
         folders: Iterable[Path],
         log: Any,
     ) -> None:
-        self._apply, self._broken, self._options, self._log = apply, broken, options, log
+        self._apply, self._deployed = apply, deployed
+        self._broken, self._options, self._log = broken, options, log
         self._folders = [folder.resolve() for folder in folders]
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -133,7 +167,13 @@ class Applying:
         try:
             if self._options.keys is None:
                 self._check(exchange)
-            tasks = await self._apply(await run_detached(self._deployment, exchange))
+            asked = _asked(exchange)
+            before = self._deployed()
+            after = await run_detached(self._deployment, asked, before)
+            found = {"schema": 1, "tasks": await self._apply(after, asked.dry_run)}
+            if asked.dry_run:
+                data = {} if before is None else before.source.data
+                found["difference"] = difference(data, after.source.data)
         except RefusalError as refusal:
             exchange.refuse(refusal.status, refusal.reason)
         except (ValueError, WarmUpError) as error:
@@ -142,7 +182,7 @@ class Applying:
             self._broken(error)
             exchange.refuse(500, "the server failed to apply the file; it goes on as before")
         else:
-            exchange.respond(200, encode({"schema": 1, "tasks": tasks}))
+            exchange.respond(200, encode(found))
 
     def _check(self, exchange: Exchange) -> None:
         if not self._options.allow_apply:
@@ -156,35 +196,33 @@ class Applying:
         if name != self._options.admin_host and not is_loopback(name):
             raise RefusalError(403, f"the request is for host {name!r}, not for this one")
 
-    def _deployment(self, exchange: Exchange) -> Deployment:
+    def _deployment(self, asked: ApplyMessage, in_force: Deployment | None) -> Deployment:
         """Load the deployment that is asked for; takes seconds.
 
-        RefusalError when the request does not say which, or it is none, or lies elsewhere;
-        ValueError when the file is not valid.
+        RefusalError when it is none, or lies elsewhere; ValueError when the file is not valid.
         """
-        # A page in somebody's browser can send forms to loopback, but no JSON unasked.
-        kind = exchange.headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
-        if kind != JSON:
-            raise RefusalError(415, "send the request as Content-Type: application/json")
-        try:
-            asked = msgspec.json.decode(exchange.body, type=ApplyMessage)
-        except UNREADABLE as error:
-            raise RefusalError(400, f"the request is not valid: {fault(error)}") from None
-        if (asked.path is None) == (asked.content is None):
-            raise RefusalError(400, 'give {"path": FILE} or {"content": TEXT}, and not both')
+        if asked.path is None and asked.content is None:
+            if in_force is None:
+                raise RefusalError(400, "nothing is in force that came from a deployment file")
+            source = _changed(in_force.source, asked.with_)
+            named_files(source, self._folders)
+            # What was measured of it before holds.
+            return in_force.with_(**_words_of(asked.with_, source.folder))
         if asked.path is not None:
             path = Path(asked.path)
             if not path.is_absolute() or "\0" in asked.path:
                 raise RefusalError(400, f"path is {asked.path!r}; give an absolute one")
             if not _within(self._folders, path):
                 raise RefusalError(403, f"{path} is {OUTSIDE}")
-            return self._loaded(_read_deployment(path.resolve()), self._folders)
+            source = _changed(_read_deployment(path.resolve()), asked.with_)
+            return self._loaded(source, self._folders)
         with tempfile.TemporaryDirectory(prefix="inferway-") as name:
             folder = Path(name)
             path = folder / "content.yaml"
             path.write_text(asked.content or "", encoding="utf-8")
             try:
-                return self._loaded(read(path), [*self._folders, folder.resolve()])
+                source = _changed(read(path), asked.with_)
+                return self._loaded(source, [*self._folders, folder.resolve()])
             except DeploymentError as error:
                 # Where it lies meanwhile means nothing to whoever sent it.
                 problems = [
@@ -213,6 +251,44 @@ class Applying:
                 why = f"{blamed} is not what belongs here; the server's log says why"
                 problems.append(replace(problem, sentence=why) if blamed else problem)
             raise DeploymentError(error.path, problems) from None
+
+
+def _asked(exchange: Exchange) -> ApplyMessage:
+    """Read what is asked for; RefusalError where the request does not say it."""
+    # A page in somebody's browser can send forms to loopback, but no JSON unasked.
+    kind = exchange.headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
+    if kind != JSON:
+        raise RefusalError(415, "send the request as Content-Type: application/json")
+    try:
+        asked = msgspec.json.decode(exchange.body, type=ApplyMessage)
+    except UNREADABLE as error:
+        raise RefusalError(400, f"the request is not valid: {fault(error)}") from None
+    if asked.path is not None and asked.content is not None:
+        raise RefusalError(400, 'give {"path": FILE} or {"content": TEXT}, and not both')
+    if asked.path is None and asked.content is None and asked.with_ == ChangeMessage():
+        raise RefusalError(
+            400,
+            'give {"path": FILE} or {"content": TEXT}, or {"with": {"policy": NAME, "target": '
+            "NUMBER}} to change what is in force",
+        )
+    return asked
+
+
+def _words_of(change: ChangeMessage, folder: Path) -> dict[str, Any]:
+    """Write changes as `Deployment.with_` takes them; a policy's file starts from the folder."""
+    policy = change.policy
+    if policy is not None and (match := FILE_POLICY.fullmatch(policy)):
+        policy = f"{folder / match['file']}:{match['name']}"
+    return {"policy": policy, "target": change.target}
+
+
+def _changed(source: Source, change: ChangeMessage) -> Source:
+    """Change the data of a file; ValueError where that makes no sense."""
+    words = _words_of(change, source.folder)
+    settings = {key: setting(value) for key, value in words.items() if value is not None}
+    changed = replace(source, data=deepcopy(source.data), problems=[*source.problems])
+    set_all(changed.data, settings, None, KEYS)
+    return changed
 
 
 def is_loopback(host: str) -> bool:

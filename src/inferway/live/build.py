@@ -53,6 +53,23 @@ def check_served(deployment: Deployment) -> None:
         raise ServeError("\n".join(f"{deployment.path}: {reason}" for reason in reasons))
 
 
+def would_serve(deployment: Deployment) -> dict[str, list[str]]:
+    """Tell the variants of each task that would be served; no model is loaded, takes seconds.
+
+    Raises
+    ------
+    ServeError
+        When it would not be: what the live server does not run, a policy that cannot be made, a
+        target that no instance reaches.
+    """
+    check_served(deployment)
+    (node,) = deployment.nodes.values()
+    return {
+        name: list(_deciding(deployment, task, node.name)[0].fleet.variants)
+        for name, task in deployment.tasks.items()
+    }
+
+
 def times_file() -> Path:
     """File of measured service times, kept from one run to the next."""
     return home_folder("state") / "service-times.json"

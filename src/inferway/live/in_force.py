@@ -69,27 +69,56 @@ def told(data: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     Lists keep their entries: of a secret one the text is empty.
     """
     left_out: list[str] = []
+    return _copied(data, (), left_out), left_out
 
-    def copied(value: Any, place: Place) -> Any:
-        if isinstance(value, Mapping):
-            kept = {}
-            for key, one in value.items():
-                if _is_secret(one, (*place, key)):
-                    left_out.append(field_name((*place, key)))
-                else:
-                    kept[key] = copied(one, (*place, key))
-            return kept
-        if isinstance(value, list | tuple):
-            entries = []
-            for index, one in enumerate(value):
-                secret = _is_secret(one, (*place, index))
-                if secret:
-                    left_out.append(field_name((*place, index)))
-                entries.append("" if secret else copied(one, (*place, index)))
-            return entries
-        return value
 
-    return copied(data, ()), left_out
+def _copied(value: Any, place: Place, left_out: list[str]) -> Any:
+    if isinstance(value, Mapping):
+        kept = {}
+        for key, one in value.items():
+            if _is_secret(one, (*place, key)):
+                left_out.append(field_name((*place, key)))
+            else:
+                kept[key] = _copied(one, (*place, key), left_out)
+        return kept
+    if isinstance(value, list | tuple):
+        entries = []
+        for index, one in enumerate(value):
+            secret = _is_secret(one, (*place, index))
+            if secret:
+                left_out.append(field_name((*place, index)))
+            entries.append("" if secret else _copied(one, (*place, index), left_out))
+        return entries
+    return value
+
+
+def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """List what differs between two files' data, by field; None stands for what is not given.
+
+    Secrets are `hidden`: that they differ is told, and no more. Lists are compared as a whole.
+    """
+    found: list[dict[str, Any]] = []
+
+    def compare(one: Any, other: Any, place: Place) -> None:
+        if isinstance(one, Mapping) and isinstance(other, Mapping):
+            for key in dict.fromkeys((*one, *other)):
+                compare(one.get(key), other.get(key), (*place, key))
+        elif one != other:
+            hidden = _is_secret(one, place) or _is_secret(other, place)
+            shown = (
+                [None, None] if hidden else [_copied(value, place, []) for value in (one, other)]
+            )
+            found.append(
+                {
+                    "field": field_name(place),
+                    "before": shown[0],
+                    "after": shown[1],
+                    "hidden": hidden,
+                }
+            )
+
+    compare(before, after, ())
+    return found
 
 
 def _is_secret(value: Any, place: Place) -> bool:

@@ -17,7 +17,7 @@ from inferway.dispatch.recording import Losses
 from inferway.live import grpc
 from inferway.live.admin import admin_routes
 from inferway.live.applying import Applying, is_loopback
-from inferway.live.build import check_served, pools_of
+from inferway.live.build import check_served, pools_of, would_serve
 from inferway.live.errors import ServeError, listening
 from inferway.live.front import (
     decisions_page,
@@ -131,7 +131,9 @@ class Server:
         self._losses: dict[str, Losses] = {}
         self._changing = asyncio.Lock()
         allowed = folders if options.apply_from is None else options.apply_from
-        self._applying = Applying(self._apply, self._broken, options, allowed, self.log)
+        self._applying = Applying(
+            self._apply, lambda: self.deployment, self._broken, options, allowed, self.log
+        )
         certificate = options.certificate
         self._tls = None if certificate is None else certificate.context()
         self.scheme = "http" if certificate is None else "https"
@@ -385,12 +387,14 @@ class Server:
             patient=following,
         )
 
-    async def _apply(self, deployment: Deployment) -> dict[str, list[str]]:
+    async def _apply(self, deployment: Deployment, dry_run: bool) -> dict[str, list[str]]:
         if any(site.node is not None for site in self.sites.values()):
             raise ServeError(
                 "a node of a network runs what its file says and placement decides: change the "
                 "file, and start its nodes again one by one"
             )
+        if dry_run:
+            return await run_detached(would_serve, deployment)
         await self.apply(deployment)
         return self._variants()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from inferway.live.in_force import told
+from inferway.live.in_force import difference, told
 
 SECRET = "nobody-is-to-see-this"
 
@@ -48,4 +48,22 @@ def test_no_secret_is_told_and_what_is_left_out_is_named() -> None:
         f"{own}.gpu.providers[0].VitisAI.encryption_key",
         f"{own}.two.providers[0]",
         "dispatch.password",
+    ]
+
+
+def test_a_difference_names_fields_and_hides_secrets() -> None:
+    def file(token: str, target: float, **more: object) -> dict[str, object]:
+        own = {"python": {"class": "./mine.py:M", "environment": {"TOKEN": token}}}
+        return {"tasks": {"digits": {"accuracy_target": target, "variants": {"own": own}}}, **more}
+
+    assert difference(file("a", 0.5), file("a", 0.5)) == []
+    before = file("a", 0.5, workload={"digits": {"sizes": [1, 2]}})
+    after = file(SECRET, 0.6, dispatch={"policy": "x", "api_key": SECRET})
+    found = difference(before, after)
+    assert SECRET not in repr(found)
+    assert [tuple(one.values()) for one in found] == [
+        ("tasks.digits.accuracy_target", 0.5, 0.6, False),
+        ("tasks.digits.variants.own.python.environment.TOKEN", None, None, True),
+        ("workload", {"digits": {"sizes": [1, 2]}}, None, False),
+        ("dispatch", None, {"policy": "x"}, False),
     ]
