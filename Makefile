@@ -30,7 +30,7 @@ SHARED := --numprocesses=3 --dist
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: $(call STAMP,run) ## Serve real models on this machine and compare four policies (under 2 minutes)
+demo: $(call STAMP,dashboard) ## Serve real models on this machine and compare four policies (under 2 minutes)
 	$(CLI) demo
 
 test: $(call STAMP,test) ## Run the tests, but not the slow ones
@@ -100,8 +100,9 @@ define install
 @touch $@
 endef
 
-$(call STAMP,run): $(VENV)/.made
-	$(call install,.)
+# With the page, which is small: the demo ends with a command that shows it.
+$(call STAMP,dashboard): $(VENV)/.made
+	$(call install,.[dashboard])
 
 $(call STAMP,test): $(VENV)/.made
 	$(call install,.[test])

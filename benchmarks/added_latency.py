@@ -73,7 +73,7 @@ def measure(variant: str, load: float, seconds: float, seed: int) -> dict[str, o
         file.write_text(DEPLOYMENT.format(variant=variant))
         with launch(file) as server:
             chosen = np.arange(len(times_s)) % len(images)
-            record = drive(server.url(), "digits", times_s, images, item=chosen)
+            record = drive(server.address().url, "digits", times_s, images, item=chosen)
     alone_s = in_process(runtime, images, times_s)
     served = np.percentile(record.latency_s[record.answered] * 1e3, QUANTILES)
     bare = np.percentile(alone_s * 1e3, QUANTILES)

@@ -60,6 +60,12 @@ def server() -> Iterator[Any]:
 
 
 @pytest.fixture
+def other() -> Iterator[Any]:
+    with inferway.serve(inferway.load(FILE), http_port=0, admin_port=0) as one:
+        yield one
+
+
+@pytest.fixture
 def keyed() -> Iterator[Any]:
     keys = Keys([f"read+infer={READ}"])
     with inferway.serve(inferway.load(FILE), http_port=0, admin_port=0, keys=keys) as one:

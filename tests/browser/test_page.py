@@ -6,6 +6,7 @@ import json
 import re
 import urllib.request
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from dashboards import Page as Served
 from playwright.sync_api import Page, expect
 
 import inferway
+from inferway.cli.dashboard import PageBeside
 from inferway.lab import LocalCluster
 
 DOUBLE = """\
@@ -337,4 +339,24 @@ def test_without_a_key_there_is_a_door_and_nothing_else(
         page.locator(".strip").wait_for(timeout=LIMIT_MS)
         assert READ not in page.content()
         assert page.evaluate("document.cookie") == ""
+        page.close()
+
+
+def test_a_page_of_a_demo_follows_whoever_has_the_turn(
+    server: Any, other: Any, looked_at: Looked
+) -> None:
+    with closing(PageBeside("127.0.0.1", 0)) as beside:
+        beside.start(doing="measuring")
+        page = looked_at(beside.url)
+        expect(page.locator("#strips")).to_have_text("No server answers yet: measuring.")
+        shown = [{"url": server.admin_url, "name": "a"}, {"url": other.admin_url, "name": "b"}]
+        beside.show("a", shown)
+        pressed = page.locator('.strip .task[aria-pressed="true"]')
+        for name, one in (("a", server), ("b", other)):
+            ask(one, 30)
+            expect(pressed).to_have_text(f"digits at {name}", timeout=LIMIT_MS)
+        beside.show("over", [one | {"ended": True} for one in shown])
+        expect(page.get_by_text("It has ended.")).to_have_count(2, timeout=LIMIT_MS)
+        expect(page.locator('#nodes li[data-state="ended"]')).to_have_count(2)
+        expect(page.locator("#overall")).to_have_text(re.compile("^over; 2 tasks; .*2 servers$"))
         page.close()

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from inferway import catalog
-from inferway.studies.live import DemoError, compare_policies, launch
+from inferway.studies.live import DemoError, SeenServer, compare_policies, launch
 
 _EXAMPLE = Path(__file__).parents[2] / "examples" / "digits.yaml"
 
@@ -21,6 +21,7 @@ _EXAMPLE = Path(__file__).parents[2] / "examples" / "digits.yaml"
 @pytest.fixture(scope="module")
 def result(tmp_path_factory):
     seen: list[float] = []
+    looked: list[tuple[str, list[SeenServer]]] = []
     out = tmp_path_factory.mktemp("demo") / "out"
     found = compare_policies(
         out=out,
@@ -28,10 +29,24 @@ def result(tmp_path_factory):
         within_s=600.0,  # also where others use the machine, no stream is shortened
         policies=("fastest-only", "tad-op"),
         progress=lambda doing, part: seen.append(part),
+        look=lambda doing, servers: looked.append((doing, list(servers))),
     )
     assert seen == sorted(seen)
     assert 0.8 < seen[-1] <= 1.0
+    check_looks(looked)
     return found
+
+
+def check_looks(looked: list[tuple[str, list[SeenServer]]]) -> None:
+    """Each server is seen before its turn, and told to have ended after it."""
+    turns = [(doing, [one.ended for one in servers]) for doing, servers in looked]
+    assert turns[0] == ("measuring this machine: starting a server", [])
+    asked, ended = (turns.index(("fastest-only", [one])) for one in (False, True))
+    assert asked < ended < turns.index(("tad-op", [False, True]))
+    assert turns[-1] == ("simulating what was recorded", [True, True])
+    servers = looked[-1][1]
+    assert [one.name for one in servers] == ["tad-op", "fastest-only"]
+    assert len({one.url for one in servers}) == 2
 
 
 def test_both_policies_got_the_same_requests_and_answered(result):
@@ -79,7 +94,7 @@ def test_what_it_wrote(result):
 
 def test_the_sample_request_works_as_curl_would_send_it(result):
     with launch(_EXAMPLE) as launched:
-        parts = urlsplit(launched.url())
+        parts = urlsplit(launched.address().url)
         connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=20)
         connection.request(
             "POST",
@@ -104,14 +119,14 @@ def test_a_server_that_cannot_start_says_why(tmp_path):
     path = tmp_path / "wrong.yaml"
     path.write_text("tasks: {}\n")
     with launch(path) as launched, pytest.raises(DemoError, match=r"ended.*\n.*wrong\.yaml"):
-        launched.url()
+        launched.address()
 
 
 def test_a_server_that_is_stuck_is_given_up(tmp_path):
     with launch(_EXAMPLE) as launched:
         os.kill(launched.process.pid, signal.SIGSTOP)
         with pytest.raises(DemoError, match=r"not ready within 0\.2 s"):
-            launched.url(0.2)
+            launched.address(0.2)
         os.kill(launched.process.pid, signal.SIGCONT)
     assert launched.process.returncode is not None
 

@@ -8,10 +8,11 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -57,6 +58,7 @@ def dashboard(
     """Show on a page what servers and nodes promise, and whether they keep it."""
     check_extra()
     from inferway.dashboard.application import bind, show, url_of
+    from inferway.dashboard.reader import Reader
     from inferway.dashboard.watched import WatchedServer
     from inferway.live import PortError, ServeError
     from inferway.live.log import logger
@@ -85,14 +87,19 @@ def dashboard(
             terminal.document({"schema": 1, "url": url, "sources": where}, indent=None)
         else:
             print(f"the page is at {url}; Ctrl-C stops", flush=True)
-    asyncio.run(show([WatchedServer(one, access) for one in where], listener, guard, certificate))
+    reader = Reader([WatchedServer(one, access) for one in where])
+    asyncio.run(show(reader, listener, guard, certificate))
+
+
+def missing() -> str | None:
+    """Name a module of the extra `dashboard` that is not installed; None where all are."""
+    return next((one for one in ("starlette", "uvicorn") if find_spec(one) is None), None)
 
 
 def check_extra() -> None:
     """Say which extra is missing, before anything is started; ModuleNotFoundError with a module."""
-    for module in ("starlette", "uvicorn"):
-        if find_spec(module) is None:
-            raise ModuleNotFoundError(f"No module named {module!r}", name=module)
+    if (module := missing()) is not None:
+        raise ModuleNotFoundError(f"No module named {module!r}", name=module)
 
 
 def check_page(host: str, *, opened: bool) -> None:
@@ -156,11 +163,10 @@ class PageBeside:
         self._process: subprocess.Popen[bytes] | None = None
         self.url = f"http://{joined(*self._listener.getsockname()[:2])}/"
 
-    def start(self, urls: Sequence[str]) -> None:
-        """Show these servers, by the URLs of their admin listeners."""
+    def start(self, urls: Sequence[str] = (), doing: str = "") -> None:
+        """Begin with these servers, by the URLs of their admin listeners."""
         order = {
             "socket": self._listener.fileno(),
-            "urls": list(urls),
             "key": self._key,
             "keys": None if self._keys is None else str(self._keys),
         }
@@ -171,10 +177,34 @@ class PageBeside:
             pass_fds=(self._listener.fileno(),),
             start_new_session=True,  # Ctrl-C is for whoever serves, who ends this one
         )
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(order).encode() + b"\n")
-        self._process.stdin.flush()
+        self._tell(order)
         self._listener.close()
+        self.show(doing, [{"url": one} for one in urls])
+
+    def show(self, doing: str, servers: Sequence[Mapping[str, Any]]) -> None:
+        """Show these from now on, in this order, and say what is being done with them.
+
+        Parameters
+        ----------
+        doing
+            A few words, which may be empty.
+        servers
+            Of each the ``url`` of its admin listener and, where it is called otherwise than by
+            itself, a ``name``; one that is ``ended`` stays as it was.
+        """
+        self._tell({"doing": doing, "servers": list(servers)})
+
+    def _tell(self, line: Mapping[str, Any]) -> None:
+        assert self._process is not None
+        assert self._process.stdin is not None
+        with suppress(OSError):  # it has ended, which is no reason to end what it shows
+            self._process.stdin.write(json.dumps(line).encode() + b"\n")
+            self._process.stdin.flush()
+
+    def wait(self) -> None:
+        """Wait until the page's process has ended by itself."""
+        if self._process is not None:
+            self._process.wait()
 
     def close(self) -> None:
         """End the page; returns when its process has gone."""
@@ -182,7 +212,8 @@ class PageBeside:
         if self._process is None:
             return
         assert self._process.stdin is not None
-        self._process.stdin.close()
+        with suppress(OSError):
+            self._process.stdin.close()
         try:
             self._process.wait(10.0)
         except subprocess.TimeoutExpired:

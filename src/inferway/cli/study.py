@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from inferway.cli import dashboard as page
 from inferway.cli import terminal
 from inferway.cli.options import writable
 from inferway.cli.terminal import INTERRUPTED, CommandError, failing, says
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from inferway.studies import Progress, Study
+    from inferway.studies.live import SeenServer
 
 app = typer.Typer(
     no_args_is_help=True, help="Compute the papers' figures again, and check what they say."
@@ -214,6 +217,9 @@ def demo(
     checkpoint: Annotated[
         Path | None, says("For burst: a policy trained for what it leaves in --out, as rl-po.")
     ] = None,
+    dashboard: page.Dashboard = False,
+    dashboard_host: page.DashboardHost = page.HOST,
+    dashboard_port: page.DashboardPort = page.PORT,
     json: terminal.Json = False,
 ) -> None:
     """Serve real models here and compare policies on one stream of real images."""
@@ -230,10 +236,40 @@ def demo(
         "burst": compare_schedulers,
         "network": compare_placements,
     }
-    with terminal.progress() as progress:
-        result = comparisons[what](out=out, seed=seed, progress=progress, **options)
-    terminal.present(json, result.to_json, result.to_text)
-    if not json and not result.interrupted:
-        print("To watch a promise live, on a page: inferway serve FILE --dashboard")
-    if result.interrupted:
-        raise typer.Exit(INTERRUPTED)
+    beside = page.PageBeside(dashboard_host, dashboard_port) if dashboard else None
+    with nullcontext() if beside is None else closing(beside):
+        seen: Sequence[SeenServer] = ()
+        if beside is not None:
+            beside.start(doing="starting")
+            (terminal.complain if json else print)(f"a page shows it at {beside.url}")
+
+        def look(doing: str, servers: Sequence[SeenServer]) -> None:
+            nonlocal seen
+            seen = servers
+            if beside is not None:
+                beside.show(doing, [one._asdict() for one in servers])
+
+        with terminal.progress() as progress:
+            result = comparisons[what](out=out, seed=seed, progress=progress, look=look, **options)
+        look("the demo has ended", seen)
+        terminal.present(json, result.to_json, result.to_text)
+        if result.interrupted:
+            raise typer.Exit(INTERRUPTED)
+        if json:
+            return
+        if beside is None:
+            print(watching(what))
+            return
+        with suppress(KeyboardInterrupt):
+            print(f"The page at {beside.url} shows how it ended; Ctrl-C closes it", flush=True)
+            beside.wait()
+
+
+def watching(what: str) -> str:
+    """Say how the demo is watched on a page, and what that needs."""
+    from inferway.extras import installing
+    from inferway.studies.live import own_command
+
+    command = " ".join([own_command(), "demo", *([] if what == "policies" else [what])])
+    needed = f"{installing('dashboard')}, then " if page.missing() else ""
+    return f"To watch it on a page in the browser: {needed}{command} --dashboard"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager, suppress
 from importlib.resources import files
 from pathlib import Path
@@ -20,7 +20,7 @@ from starlette.routing import Route
 from inferway.dashboard.entrance import REFUSED, Entrance
 from inferway.dashboard.reader import Reader
 from inferway.dashboard.trial import LONGEST, PageRequest, TrialError, digit, taken, tried
-from inferway.dashboard.watched import UnreadError, WatchedServer
+from inferway.dashboard.watched import UnreadError
 from inferway.live.errors import listening
 from inferway.live.security.keys import Guard
 from inferway.loadgen.access import DriveError
@@ -193,7 +193,7 @@ def url_of(listener: socket.socket, *, secure: bool = False) -> str:
 
 
 async def show(
-    sources: Sequence[WatchedServer],
+    reader: Reader,
     listener: socket.socket,
     guard: Guard | None = None,
     certificate: tuple[Path, Path] | None = None,
@@ -204,8 +204,8 @@ async def show(
 
     Parameters
     ----------
-    sources
-        What is shown.
+    reader
+        Of what is shown.
     listener
         From `bind`.
     guard
@@ -216,7 +216,7 @@ async def show(
         Another reason to end, such as the end of whoever has started this.
     """
     host = listener.getsockname()[0]
-    reader, (chain, key) = Reader(sources), certificate or (None, None)
+    chain, key = certificate or (None, None)
     server = _PageServer(
         uvicorn.Config(
             application(reader, host, guard, secure=certificate is not None),

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -18,6 +19,8 @@ _GATHER_S: Final = 0.1
 """Answers of several servers that come together are told together."""
 _PREPARE_S: Final = 1.0
 """How long bounds are computed for before the pages are told those that are known."""
+_QUIET_S: Final = 2.0
+"""After which the pages are told what there is, even where no server has said anything."""
 _BEHIND: Final = 8
 """Messages that a page may leave unread before its connection is ended, to begin anew."""
 
@@ -26,11 +29,19 @@ class Reader:
     """Follows servers and nodes, and tells the pages what is new.
 
     All methods but the constructor belong to the event loop.
+
+    Attributes
+    ----------
+    sources
+        What is shown, in this order.
+    doing
+        What is being done with them, in a few words; empty where nobody says it.
     """
 
-    def __init__(self, sources: Sequence[WatchedServer]) -> None:
-        self.sources = list(sources)
-        self._tasks: list[asyncio.Task[None]] = []
+    def __init__(self, sources: Sequence[WatchedServer] = ()) -> None:
+        self.sources, self.doing = list(sources), ""
+        self._following: dict[WatchedServer, asyncio.Task[None]] = {}
+        self._telling: asyncio.Task[None] | None = None
         self._pages: set[asyncio.Queue[bytes | None]] = set()
         self._changed = asyncio.Event()
         self._told_s: dict[tuple[str, str], float] = {}
@@ -38,9 +49,25 @@ class Reader:
 
     def begin(self) -> None:
         """Ask from now on."""
-        for source in self.sources:
-            self._tasks.append(asyncio.create_task(source.follow(self._changed.set)))
-        self._tasks.append(asyncio.create_task(self._tell()))
+        self._telling = asyncio.create_task(self._tell())
+        self.show(self.sources, self.doing)
+
+    def show(self, sources: Sequence[WatchedServer], doing: str = "") -> None:
+        """Follow these from now on, and no others; say what is being done with them."""
+        self.sources, self.doing = list(sources), doing
+        if self._telling is None:  # `begin` follows them
+            return
+        for source in self._following.keys() - {*sources}:
+            source.end()
+        for source in sources:
+            if source not in self._following and source.state != "ended":
+                following = asyncio.create_task(source.follow(self._changed.set))
+                following.add_done_callback(partial(self._forget, source))
+                self._following[source] = following
+        self._changed.set()
+
+    def _forget(self, source: WatchedServer, _: asyncio.Task[None]) -> None:
+        del self._following[source]
 
     async def explanation(self, url: str, task: str, request: str) -> dict[str, Any]:
         """Ask one of the servers why a request was answered as it was; UnreadError if none can."""
@@ -61,16 +88,18 @@ class Reader:
 
     async def end(self) -> None:
         """Ask no more."""
-        for task in self._tasks:
+        tasks = [*self._following.values(), *filter(None, (self._telling,))]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         for source in self.sources:
             source.close()
 
     async def _tell(self) -> None:
         failed = ""
         while True:
-            await self._changed.wait()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), _QUIET_S)
             await asyncio.sleep(_GATHER_S)
             self._changed.clear()
             try:
@@ -112,6 +141,7 @@ class Reader:
         found = {
             "now_s": time.time(),
             "whole": not since_s,
+            "doing": self.doing,
             "sources": [source_view(source) for source in self.sources],
             "tasks": tasks,
         }

@@ -52,6 +52,7 @@ def task_view(source: WatchedServer, task: str, curves: Curves) -> dict[str, Any
     return {
         "source": source.name,
         "task": task,
+        "ended": source.state == "ended",
         "rate_per_s": rate,
         "promise": promise_view(source, told, rate, bound),
         "latency": latency_view(source, task),
@@ -72,7 +73,8 @@ def promise_view(
         return {"state": "gone", "verdict": VERDICTS["gone"], "reason": f"{source.reason}."}
     shown = {"state": state, "verdict": VERDICTS.get(state, state)}
     if promise is None:
-        return shown | {"reason": "The task has no accuracy target."}
+        ended = " It has ended." if source.state == "ended" else ""
+        return shown | {"reason": f"The task has no accuracy target.{ended}"}
     target, mean, balance = promise["target"], promise["mean"], promise["balance"]
     answers = f"{promise['answers']:,}"
     reason = {
@@ -81,6 +83,9 @@ def promise_view(
         "missed": f"The mean of {answers} answers is below its target.",
         "unknown": f"{answers} of the {FEWEST:,} answers that a verdict needs have been given.",
     }.get(state, "")
+    if state == "unknown" and mean is not None:
+        side = "below its target" if mean < target else "at its target or above it"
+        reason = f"{reason} Their mean is {side}."
     if state in ("at-risk", "missed") and bound is not None:
         greatest = bound["max_rate_per_s"]
         if greatest is None:
@@ -91,6 +96,8 @@ def promise_view(
                 "any policy can keep the target."
             )
     labels = promise.get("labels")
+    if source.state == "ended":
+        reason = f"{reason} It has ended."
     return shown | {
         "reason": reason,
         "target": target,

@@ -46,13 +46,19 @@ class WatchedServer:
         Of the admin listener.
     access
         With a key that may read, where the server asks for one.
+    name
+        What it is called on the page; if empty, the node's name once it has told, before host and
+        port.
 
     Attributes
     ----------
-    name
-        The node's, once it has told; before, host and port.
+    name, given
+        What it is called on the page, and the name that it was given.
     state
-        ``"asked"`` before the first answer, then ``"answers"`` or ``"gone"``.
+        ``"asked"`` before the first answer, then ``"answers"`` or ``"gone"``; ``"ended"`` after
+        `end`.
+    ending
+        Whether it is asked no more, or once more.
     since_s, reason
         Since when, in seconds of the epoch, and, of one that is gone, why.
     status, node
@@ -72,9 +78,9 @@ class WatchedServer:
         By task, the most surprising of its last requests, as ``/decisions`` has them.
     """
 
-    def __init__(self, url: str, access: Access) -> None:
-        self._address, self.access = parse_server(url), access
-        self.url, self.name = self._address.url, self._address.authority
+    def __init__(self, url: str, access: Access, name: str = "") -> None:
+        self._address, self.access, self.given = parse_server(url), access, name
+        self.url, self.name = self._address.url, name or self._address.authority
         self.state, self.since_s, self.reason = "asked", time.time(), ""
         self.status: dict[str, Any] = {}
         self.node: dict[str, Any] | None = None
@@ -84,13 +90,16 @@ class WatchedServer:
         self.counts: dict[str, deque[tuple[float, dict[str, list[int]]]]] = {}
         self.bounds_s: list[float] = []
         self.decisions: dict[str, list[dict[str, Any]]] = {}
+        self.ending = False
         self._failed = self._rounds = 0
         self._talking = Lock()
         self._connection: http.client.HTTPConnection | None = None
 
     async def follow(self, changed: Callable[[], None]) -> None:
-        """Ask at a quarter past every full second, when there is a new sample, until canceled."""
-        while True:
+        """Ask at a quarter past every full second, when there is a new sample, until its end."""
+        last = False
+        while not last:
+            last = self.ending
             try:
                 self._take(
                     await asyncio.to_thread(self._ask, self.times[-1] if self.times else 0.0)
@@ -102,8 +111,16 @@ class WatchedServer:
             else:
                 self._failed = 0
                 self._turn("answers", "")
+            if last:
+                self._turn("ended", "")
+                self.close()
             changed()
-            await asyncio.sleep(1.25 - time.time() % 1.0)
+            if not last:
+                await asyncio.sleep(1.25 - time.time() % 1.0)
+
+    def end(self) -> None:
+        """Ask once more and never again: what it has told stays as it is then."""
+        self.ending = True
 
     def close(self) -> None:
         """End the connection."""
@@ -162,7 +179,7 @@ class WatchedServer:
     def _take(self, heard: _Heard) -> None:
         self.status, self.node = heard.status, heard.node
         self.decisions = self.decisions if heard.decisions is None else heard.decisions
-        if self.node is not None:
+        if self.node is not None and not self.given:
             self.name = str(self.node["node"])
         try:
             for page in heard.pages:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+pytest.importorskip("starlette", reason="the extra `dashboard` is not installed")
+from inferway.dashboard.__main__ import PageSource, sources_of
 from inferway.dashboard.reader import Reader
 from inferway.dashboard.view import Curves, prepare
 from inferway.dashboard.watched import WatchedServer
@@ -151,3 +154,65 @@ def test_bounds_are_computed_once_however_many_tasks_there_are() -> None:
     assert not prepare([{"tasks": tasks | {"new": status(2.0)}}], curves, 0.0)
     assert prepare([{"tasks": {"t0": tasks["t0"]}}], curves, 0.0)
     assert len(curves) == 1
+
+
+def test_what_is_shown_changes_and_one_that_has_ended_stays_as_it_was() -> None:
+    first, second = Told(), Told()
+    first.samples, second.samples = [(NOW - 1, 1.0)], [(NOW - 1, 2.0)]
+    second.url = "http://127.0.0.1:8003"
+
+    async def main() -> list[dict[str, Any]]:
+        reader = Reader()
+        reader.begin()
+        messages = reader.messages()
+        found = [json.loads(await anext(messages))]
+
+        async def until(accepted: Callable[[dict[str, Any]], bool]) -> None:
+            async with asyncio.timeout(60.0):
+                while not accepted(message := json.loads(await anext(messages))):
+                    pass
+            found.append(message)
+
+        reader.show([first], "measuring")
+        await until(lambda one: bool(one["tasks"]))
+        first.end()
+        reader.show([first, second], "answering")
+        await until(lambda one: [s["state"] for s in one["sources"]] == ["ended", "answers"])
+        asked = len(first.asked)
+        reader.show([second])
+        await until(lambda one: len(one["sources"]) == 1)
+        assert len(first.asked) == asked
+        await reader.end()
+        return found
+
+    empty, measuring, answering, last = asyncio.run(main())
+    assert (empty["sources"], empty["tasks"], empty["doing"]) == ([], [], "")
+    assert measuring["doing"] == "measuring"
+    assert (answering["doing"], last["doing"]) == ("answering", "")
+    ended, other = answering["tasks"]
+    assert (ended["ended"], other["ended"]) == (True, False)
+    assert ended["promise"]["reason"] == "The task has no accuracy target. It has ended."
+    assert [task["url"] for task in last["tasks"]] == [second.url]
+
+
+def test_pages_hear_something_while_there_is_nothing_to_ask() -> None:
+    async def main() -> None:
+        reader = Reader()
+        reader.begin()
+        messages = reader.messages()
+        for _ in range(3):
+            await asyncio.wait_for(anext(messages), 60.0)
+        await reader.end()
+
+    asyncio.run(main())
+
+
+def test_a_server_that_came_to_the_port_of_one_that_has_ended_is_another() -> None:
+    access = Access()
+    begun = sources_of([PageSource("http://127.0.0.1:1", "a")], [], access)
+    (ended,) = sources_of([PageSource("http://127.0.0.1:1", "a", ended=True)], begun, access)
+    assert ended is begun[0]
+    assert ended.ending
+    (again,) = sources_of([PageSource("http://127.0.0.1:1", "a")], [ended], access)
+    assert again is not ended
+    assert (again.name, again.ending) == ("a", False)

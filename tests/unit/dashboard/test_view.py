@@ -108,6 +108,12 @@ def promised(state: str, **given: Any) -> dict[str, Any]:
             "12 of the 2,000 answers that a verdict needs have been given.",
         ),
         (
+            promised("unknown", answers=12, mean=0.7),
+            4.0,
+            "12 of the 2,000 answers that a verdict needs have been given. Their mean is below its "
+            "target.",
+        ),
+        (
             promised("missed", mean=0.7),
             4000.0,
             "4,000 requests come a second, more than the 200 at which any policy can keep the "

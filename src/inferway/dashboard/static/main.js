@@ -9,6 +9,7 @@ import { drawPromises } from "./promise.js";
 import { drawTrial } from "./trial.js";
 
 const SAMPLES = 900;
+const SHORT = 3;
 const WORST = ["gone", "missed", "at-risk", "unknown", "kept", "none"];
 
 const QUIET_MS = 5000;
@@ -16,6 +17,8 @@ const QUIET_MS = 5000;
 const tasks = new Map();
 let sources = [];
 let selected = named(location.hash.slice(1));
+let chosen = selected !== null;
+let doing = "";
 let quiet = null;
 let drawn = null;
 
@@ -28,19 +31,27 @@ function named(hash) {
 }
 
 function take(message) {
-  sources = message.sources;
+  ({ sources, doing } = message);
   const there = new Set(message.tasks.map(({ key }) => key));
   for (const key of tasks.keys()) if (!there.has(key)) tasks.delete(key);
   for (const { key, series, ...view } of message.tasks) {
     const before = tasks.get(key);
     const whole = message.whole || !before;
+    tasks.delete(key); // so that they stand as the message has them
     tasks.set(key, { view, series: whole ? series : joined(before.series, series) });
   }
-  if (!tasks.has(selected)) selected = tasks.keys().next().value ?? null;
+  if (!tasks.has(selected)) [selected, chosen] = [tasks.keys().next().value ?? null, false];
+  if (!chosen && !asked(selected)) selected = [...tasks.keys()].find(asked) ?? selected;
   say("live", `live, ${clock(message.now_s)}`);
   clearTimeout(quiet);
   quiet = setTimeout(() => say("lost", "nothing new from the page's server"), QUIET_MS);
   schedule();
+}
+
+// Whether somebody asks a task at present: where nobody has chosen one, that is what is shown.
+function asked(key) {
+  const task = tasks.get(key);
+  return Boolean(task && !task.view.ended && task.series.arrivals.slice(-SHORT).some(Boolean));
 }
 
 function joined(before, more) {
@@ -74,14 +85,18 @@ function schedule() {
 }
 
 function draw() {
-  drawPromises(document.getElementById("strips"), tasks, selected, select);
+  drawPromises(document.getElementById("strips"), tasks, selected, select, doing);
   drawMap(document.getElementById("nodes"), sources);
-  const states = [...tasks.values()].map(({ view }) => view.promise);
+  const views = [...tasks.values()].map(({ view }) => view);
+  const running = views.filter(({ ended }) => !ended);
+  const states = (running.length ? running : views).map(({ promise }) => promise);
   const worst = WORST.map((state) => states.find((one) => one.state === state)).find(Boolean);
   const gone = sources.filter(({ state }) => state === "gone").length;
   const words = [
+    doing,
     worst && (tasks.size > 1 ? `${tasks.size} tasks; the worst: ${worst.verdict}` : worst.verdict),
-    gone ? `${gone} of ${sources.length} servers gone` : `${sources.length} server${sources.length > 1 ? "s" : ""}`,
+    gone ? `${gone} of ${sources.length} servers gone`
+      : sources.length && `${sources.length} server${sources.length > 1 ? "s" : ""}`,
   ].filter(Boolean).join("; ");
   const overall = document.getElementById("overall");
   if (overall.textContent !== words) overall.textContent = words;
@@ -95,7 +110,7 @@ function draw() {
 }
 
 function select(key) {
-  selected = key;
+  [selected, chosen] = [key, true];
   history.replaceState(null, "", `#${encodeURIComponent(key)}`);
   schedule();
 }

@@ -2,7 +2,8 @@
 
 import { clock, html, linear, percent, picture, plain, room, seconds, svg } from "./draw.js";
 
-const WORDS = { answers: "answers", gone: "gone", asked: "asked", starting: "not ready" };
+const WORDS = { answers: "answers", gone: "gone", asked: "asked", ended: "has ended",
+  starting: "not ready" };
 const PLACE = { width: 120, height: 30, gap: 12, rise: 84 };
 const SHOWN = 6;
 

@@ -13,19 +13,21 @@ const SIGNS = {
 
 const strips = new Map();
 
-export function drawPromises(container, tasks, selected, select) {
+export function drawPromises(container, tasks, selected, select, doing) {
   for (const [key, strip] of strips) {
     if (!tasks.has(key)) {
       strip.article.remove();
       strips.delete(key);
     }
   }
-  if (tasks.size && !strips.size) container.replaceChildren();
-  for (const [key, task] of tasks) {
-    if (!strips.has(key)) {
-      strips.set(key, made(task.view, () => select(key)));
-      container.append(strips.get(key).article);
-    }
+  if (!tasks.size) {
+    const words = doing ? `No server answers yet: ${doing}.` : "Waiting for the first answer.";
+    if (container.textContent !== words) container.replaceChildren(html("p", { class: "note" }, words));
+  } else if (!strips.size) container.replaceChildren();
+  for (const [place, [key, task]] of [...tasks].entries()) {
+    if (!strips.has(key)) strips.set(key, made(task.view, () => select(key)));
+    const { article } = strips.get(key);
+    if (container.children[place] !== article) container.insertBefore(article, container.children[place]);
     fill(strips.get(key), task, key === selected);
   }
   container.classList.toggle("many", tasks.size > 2);
@@ -50,6 +52,7 @@ function made(view, chosen) {
 function fill(strip, { view, series }, pressed) {
   const { state, verdict, reason, target, mean, balance, answers, labels } = view.promise;
   strip.task.setAttribute("aria-pressed", pressed);
+  strip.article.toggleAttribute("data-ended", view.ended);
   if (strip.state !== state) {
     strip.state = state;
     strip.article.dataset.state = state;

@@ -6,7 +6,7 @@ file beside this one says, under one stream of requests for all, beside what the
 """
 
 from inferway.studies.live.burst import compare_schedulers
-from inferway.studies.live.comparison import LiveComparison
+from inferway.studies.live.comparison import LiveComparison, SeenServer, own_command
 from inferway.studies.live.network import compare_placements
 from inferway.studies.live.policies import compare_policies
 from inferway.studies.live.servers import DemoError, launch
@@ -14,8 +14,10 @@ from inferway.studies.live.servers import DemoError, launch
 __all__ = [
     "DemoError",
     "LiveComparison",
+    "SeenServer",
     "compare_placements",
     "compare_policies",
     "compare_schedulers",
     "launch",
+    "own_command",
 ]

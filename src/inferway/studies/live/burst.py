@@ -32,6 +32,7 @@ from inferway.studies.live.comparison import (
     Contest,
     Interval,
     LiveComparison,
+    Onlooker,
     Progress,
     Row,
     Steps,
@@ -204,6 +205,7 @@ def compare_schedulers(
     duration_s: float = DURATION_S,
     within_s: float = WITHIN_S,
     progress: Progress | None = None,
+    look: Onlooker | None = None,
 ) -> LiveComparison:
     """Serve two variants on this machine and compare schedulers under one bursty stream.
 
@@ -227,6 +229,8 @@ def compare_schedulers(
         Shorten the streams, to half of that at most, so that all ends within this time, seconds.
     progress
         Called with what is being done and the part of all that is done, 0..1.
+    look
+        Called with what is being done and the servers there are, whenever either changes.
 
     Raises
     ------
@@ -234,7 +238,7 @@ def compare_schedulers(
         When a server does not start or answers nothing, or the checkpoint is for something else.
     """
     names = [*schedulers, *([LEARNED] if checkpoint is not None else [])]
-    steps = Steps(progress, _CALIBRATION_S + len(names) * (duration_s + _AROUND_S))
+    steps = Steps(progress, _CALIBRATION_S + len(names) * (duration_s + _AROUND_S), look)
     with Contest.of(_FILE, seed, within_s, steps) as contest:
         fleet = fleet_of(contest.deployment, TASK)
         service_s = contest.alone(_CALIBRATION_S)
@@ -255,8 +259,8 @@ def compare_schedulers(
             return measured(name, record, heavy, load, interval, twins.get(name, {}))
 
         steps.begin("starting a server for each scheduler", len(names) * _START_S)
-        with serving(files, ready_s=PATIENT_S) as urls:
-            rows = contest.drive(urls, load.arrivals(seed), duration_s, row_of)
+        with serving(files, ready_s=PATIENT_S) as servers:
+            rows = contest.drive(servers, load.arrivals(seed), duration_s, row_of)
     figure = draw(out / "burst", rows)
     # With a scheduler that has slots: `inferway train` takes their length from the file.
     left = write(scheduled(served, "hand"), out / _FILE)

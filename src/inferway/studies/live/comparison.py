@@ -5,14 +5,16 @@ from __future__ import annotations
 import functools
 import io
 import math
+import shutil
+import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,13 +31,35 @@ from inferway.experiments.runner import Point, in_turn
 from inferway.loadgen import Record, drive
 from inferway.machine import machine
 from inferway.site.fleet import fleet_of
-from inferway.studies.live.servers import calibrate, launch
+from inferway.studies.live.servers import LiveAddress, calibrate, launch
 
 TASK: Final = "digits"  # of all comparisons
 ABOVE_ZERO: Final = math.ulp(0.0)  # for a claim's `at_least`
 PATIENT_S: Final = 120.0  # that a server may take to start, where several start at once
 
 Progress = Callable[[str, float], None]
+
+
+class SeenServer(NamedTuple):
+    """A server of a comparison as onlookers are told of it.
+
+    Attributes
+    ----------
+    url
+        Of its admin listener.
+    name
+        What it is called, if not by its own name.
+    ended
+        Whether it has had its turn.
+    """
+
+    url: str
+    name: str = ""
+    ended: bool = False
+
+
+Onlooker = Callable[[str, Sequence[SeenServer]], None]
+"""Is told what is being done, and the servers that there are, whenever either changes."""
 Row = dict[str, Any]
 # Gives the 95 % interval of a mean over requests, from values and numbers of images.
 Interval = Callable[[NDArray[np.bool_], NDArray[np.integer]], list[float]]
@@ -120,7 +144,7 @@ class Contest:
         file = write(site_of(self.deployment), self.folder / "alone.yaml")
         with launch(file) as launched:
             fleet = fleet_of(inferway.load(file), TASK)
-            url = launched.url(PATIENT_S)
+            url = launched.address(PATIENT_S).url
             return calibrate(url, fleet, each_s=each_s, progress=self.steps).service_s
 
     def fitting(self, duration_s: float, subjects: int, around_s: float) -> float:
@@ -130,7 +154,7 @@ class Contest:
 
     def drive(
         self,
-        urls: Mapping[str, str],
+        servers: Mapping[str, LiveAddress],
         times_s: NDArray[np.float64],
         duration_s: float,
         measure: Callable[[str, Record, Interval], Row],
@@ -148,16 +172,20 @@ class Contest:
             # Variations of one original are no images of their own.
             return list(cluster_bootstrap(values, images.source[used][of], seed=self.seed))
 
-        def send(name: str, url: str) -> Row:
+        def send(name: str) -> Row:
             self.steps.begin(name, duration_s)
-            record = drive(url, *stream, item=item, progress=self.steps)
+            # Whose turn it is comes first.
+            seen.insert(0, SeenServer(servers[name].admin, name))
+            self.steps.show(seen)
+            record = drive(servers[name].url, *stream, item=item, progress=self.steps)
             if record.interrupted:
                 raise KeyboardInterrupt
+            seen[0] = seen[0]._replace(ended=True)
+            self.steps.show(seen)
             return measure(name, record, interval)
 
-        return in_turn(
-            Point({"name": name}, send, {"name": name, "url": url}) for name, url in urls.items()
-        )
+        seen: list[SeenServer] = []
+        return in_turn(Point({"name": name}, send, {"name": name}) for name in servers)
 
     def result(self, **parts: Any) -> LiveComparison:
         """End the comparison with what was found: the other fields of the result."""
@@ -202,6 +230,15 @@ def write(deployment: Deployment | Mapping[str, Any], path: Path) -> Path:
     return path
 
 
+def own_command() -> str:
+    """Name this command as a shell in this folder finds it: by its name, or else by its path."""
+    command, beside = "inferway", Path(sys.executable).with_name("inferway")
+    if not beside.exists() or Path(shutil.which(command) or "") == beside:
+        return command
+    near = beside.is_relative_to(Path.cwd())
+    return str(beside.relative_to(Path.cwd()) if near else beside)
+
+
 def late(row: Mapping[str, Any]) -> str:
     """Say by how much the generator was late."""
     return (
@@ -228,11 +265,14 @@ class Steps:
     """Turns the parts' own progress into one fraction of the whole.
 
     `progress` is told what is being done and the part of all that is done, 0..1; all parts are
-    expected to take `total_s` seconds.
+    expected to take `total_s` seconds. `look` is told of the servers, too.
     """
 
-    def __init__(self, progress: Progress | None, total_s: float) -> None:
-        self._progress, self._total_s = progress, total_s
+    def __init__(
+        self, progress: Progress | None, total_s: float, look: Onlooker | None = None
+    ) -> None:
+        self._progress, self._total_s, self._look = progress, total_s, look
+        self._seen: list[SeenServer] = []
         self._before_s = self._step_s = 0.0
         self._doing = ""
 
@@ -241,6 +281,13 @@ class Steps:
         self._before_s += self._step_s
         self._step_s, self._doing = expected_s, doing
         self.tell(doing, 0.0)
+        self.show(self._seen)
+
+    def show(self, servers: Iterable[SeenServer]) -> None:
+        """Tell whoever looks on which servers there are now."""
+        self._seen = list(servers)
+        if self._look is not None:
+            self._look(self._doing, self._seen)
 
     def expect(self, left_s: float) -> None:
         """Go by another guess of how long what is left takes, from the end of this part on."""

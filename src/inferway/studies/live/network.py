@@ -30,8 +30,10 @@ from inferway.studies.live.comparison import (
     ABOVE_ZERO,
     Contest,
     LiveComparison,
+    Onlooker,
     Progress,
     Row,
+    SeenServer,
     Steps,
     late,
     ours,
@@ -151,6 +153,7 @@ def compare_placements(
     slots: int = SLOTS,
     within_s: float = WITHIN_S,
     progress: Progress | None = None,
+    look: Onlooker | None = None,
 ) -> LiveComparison:
     """Run a delivery network on this machine under one placement policy after another.
 
@@ -172,6 +175,8 @@ def compare_placements(
         Drive for fewer slots, a third of them at least, so that all ends within this time, seconds.
     progress
         Called with what is being done and the part of all that is done, 0..1.
+    look
+        Called with what is being done and the nodes there are, whenever either changes.
 
     Returns
     -------
@@ -186,7 +191,7 @@ def compare_placements(
         After Ctrl-C before anything was known.
     """
     out.mkdir(parents=True, exist_ok=True)
-    steps, interrupted = Steps(progress, 0.0), False
+    steps, interrupted = Steps(progress, 0.0, look), False
     by_policy: dict[str, Row] = {}
     records: dict[str, NetworkRecord] = {}
     with Contest.of(_FILE, seed, within_s, steps) as contest:
@@ -214,7 +219,9 @@ def compare_placements(
                     fit = max(math.floor(left_s / count / slot_s), math.ceil(slots / 3))
                     slots = min(fit, slots)
                     steps.expect(others_s + count * slots * slot_s)
+                seen = [SeenServer(f"http://{at.admin}") for at in nodes.addresses.values()]
                 steps.begin(policy, slots * slot_s + _AROUND_S)
+                steps.show(seen)
                 with NodesWatch(nodes, slot_s) as watch:
                     record = drive_network(
                         deployment,
@@ -224,6 +231,7 @@ def compare_placements(
                         with_slots=True,
                         progress=lambda doing, part: steps.tell(f"{policy}: {doing}", part),
                     )
+                steps.show(one._replace(ended=True) for one in seen)
             whole = slots
             if record.interrupted:
                 whole = math.floor(record.sent_s[-1] / slot_s) if len(record) else 0

@@ -7,8 +7,6 @@ carry the stream, and all variants together can.
 from __future__ import annotations
 
 import json
-import shutil
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -37,10 +35,12 @@ from inferway.studies.live.comparison import (
     Contest,
     Interval,
     LiveComparison,
+    Onlooker,
     Progress,
     Row,
     Steps,
     ours,
+    own_command,
     template,
     warnings_of,
     with_service,
@@ -262,6 +262,7 @@ def compare_policies(
     within_s: float = WITHIN_S,
     policies: Sequence[str] = POLICIES,
     progress: Progress | None = None,
+    look: Onlooker | None = None,
 ) -> LiveComparison:
     """Serve the digits zoo on this machine and compare policies on one bursty stream.
 
@@ -281,13 +282,16 @@ def compare_policies(
         Which to run, in this order.
     progress
         Called with what is being done and the part of all that is done, 0..1.
+    look
+        Called with what is being done and the servers there are, whenever either changes.
 
     Raises
     ------
     DemoError
         When a server does not start or answers nothing.
     """
-    steps = Steps(progress, _CALIBRATION_S + len(policies) * (duration_s + _START_S + _TWIN_S))
+    total_s = _CALIBRATION_S + len(policies) * (duration_s + _START_S + _TWIN_S)
+    steps = Steps(progress, total_s, look)
     with Contest.of(_FILE, seed, within_s, steps) as contest:
         deployment, folder = contest.deployment, contest.folder
         target = deployment.tasks[TASK].accuracy_target
@@ -295,7 +299,7 @@ def compare_policies(
         fleet = fleet_of(deployment, TASK)
         steps.begin("measuring this machine: starting a server", 2 * _START_S)
         with launch(deployment.path) as launched:
-            url = launched.url()
+            url = launched.address().url
             steps.begin("measuring this machine", _CALIBRATION_S - 2 * _START_S)
             calibration = calibrate(url, fleet, progress=steps)
             request = body(signature(url, TASK), testset(TASK).images[0])
@@ -309,11 +313,12 @@ def compare_policies(
         recordings = {policy: folder / f"{policy}-recording" for policy in policies}
         accuracies = dict(zip(fleet.variants, fleet.accuracy.tolist(), strict=True))
         steps.begin("starting a server for each policy", len(policies) * _START_S)
-        with serving(files, recordings) as urls:
+        with serving(files, recordings) as servers:
             # Between two streams: encoding, the last answers.
             duration_s = contest.fitting(duration_s, len(policies), 1.5)
             times_s = load.arrivals(duration_s, seed)
-            rows = contest.drive(urls, times_s, duration_s, partial(_measured, accuracies, target))
+            measure = partial(_measured, accuracies, target)
+            rows = contest.drive(servers, times_s, duration_s, measure)
         # With the servers gone: their recordings are complete, and the cores are free.
         steps.begin("simulating what was recorded", len(policies) * _TWIN_S)
         twins, lost = replayed(TASK, files, recordings)
@@ -427,11 +432,7 @@ def _next_steps(out: Path) -> str:
     if not example.is_file() or example.read_text(encoding="utf-8") != text:
         example = out / _FILE
         example.write_text(text, encoding="utf-8")
-    # By its name if that is this one, else by its path.
-    command, beside = "inferway", Path(sys.executable).with_name("inferway")
-    if beside.exists() and Path(shutil.which(command) or "") != beside:
-        near = beside.is_relative_to(Path.cwd())
-        command = str(beside.relative_to(Path.cwd()) if near else beside)
+    command = own_command()
     # Short enough to stay on one line of a terminal, so that they can be copied.
     return (
         f"\nA request of your own, in two terminals:\n  {command} serve {example}\n"

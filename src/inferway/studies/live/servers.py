@@ -46,6 +46,13 @@ class DemoError(RuntimeError):
     """A comparison cannot go on; the message says why."""
 
 
+class LiveAddress(NamedTuple):
+    """Where a server is reached: for requests, and its admin listener."""
+
+    url: str
+    admin: str
+
+
 @dataclass(frozen=True)
 class Launched:
     """A server's process, which may still be starting."""
@@ -53,8 +60,8 @@ class Launched:
     process: subprocess.Popen[bytes]
     log: IO[bytes]
 
-    def url(self, ready_s: float = READY_S) -> str:
-        """Wait until the server is ready and return its address; ask once.
+    def address(self, ready_s: float = READY_S) -> LiveAddress:
+        """Wait until the server is ready and return where it is; ask once.
 
         Raises
         ------
@@ -73,7 +80,8 @@ class Launched:
             with suppress(ValueError):
                 found = json.loads(said)
                 if found["ready"]:
-                    return f"http://127.0.0.1:{found['http_port']}"
+                    ports = (found[one] for one in ("http_port", "admin_port"))
+                    return LiveAddress(*(f"http://127.0.0.1:{port}" for port in ports))
                 break
         why = f"was not ready within {ready_s:g} s"
         # Its output is closed a moment before it is gone.
@@ -129,7 +137,7 @@ def serving(
     deployments: Mapping[str, Path],
     recordings: Mapping[str, Path] | None = None,
     ready_s: float = READY_S,
-) -> Iterator[dict[str, str]]:
+) -> Iterator[dict[str, LiveAddress]]:
     """Serve each file in a process of its own while the block runs; yield addresses by name.
 
     All start at once, and each waits idle for its turn.
@@ -139,7 +147,7 @@ def serving(
             name: servers.enter_context(launch(path, (recordings or {}).get(name)))
             for name, path in deployments.items()
         }
-        yield {name: one.url(ready_s) for name, one in launched.items()}
+        yield {name: one.address(ready_s) for name, one in launched.items()}
 
 
 def simulate(options: Mapping[str, Sequence[str]]) -> tuple[dict[str, dict[str, Any]], list[str]]:
