@@ -38,6 +38,54 @@ def least_response_time(fleet: Fleet, target: float, rate: float) -> float:
     return best
 
 
+def least_time_asking_twice(fleet: Fleet, target: float, rate: float) -> float:
+    """The LP with escalation by trying every vertex of its polytope; inf where infeasible.
+
+    Variables are what each class is asked first, and of each class and bin what each other one is
+    asked next, gaining or not.
+    """
+    tables = fleet.confidence
+    assert tables is not None
+    classes, bins = tables.mass.shape
+    asked = [(k, None, k) for k in range(classes)]
+    again = [
+        (i, b, j) for i in range(classes) for b in range(bins) for j in range(classes) if i != j
+    ]
+    columns = [*asked, *again]
+    cost = np.array([1 / fleet.rate[j] for *_, j in columns])
+    worth = np.array(
+        [
+            tables.expected[i, b, j] - tables.expected[i, b, i]
+            if b is not None
+            else tables.expected_accuracy()[i]
+            for i, b, j in columns
+        ]
+    )
+    # Rows that are at most their limit.
+    rows = [(-np.eye(len(columns))[at], 0.0) for at in range(len(columns))]
+    rows.append((-worth, -target))
+    for k in range(classes):
+        runs = np.array([float(j == k) for *_, j in columns])
+        rows.append((runs, fleet.capacity[k] / rate))
+        for b in range(bins):
+            row = np.array([float((i, bin_) == (k, b)) for i, bin_, _ in columns])
+            row[k] = -tables.mass[k, b]
+            rows.append((row, 0.0))
+    one = np.array([float(b is None) for _, b, _ in columns])
+    left = np.array([row for row, _ in rows])
+    right = np.array([limit for _, limit in rows])
+    active = list(itertools.combinations(range(len(rows)), len(columns) - 1))
+    chosen = np.array(active, np.int64)
+    matrices = np.concatenate(
+        [np.broadcast_to(one, (len(chosen), 1, len(columns))), left[chosen]], axis=1
+    )
+    limits = np.concatenate([np.ones((len(chosen), 1)), right[chosen]], axis=1)
+    proper = np.abs(np.linalg.det(matrices)) > 1e-12
+    points = np.linalg.solve(matrices[proper], limits[proper][:, :, None])[:, :, 0]
+    inside = (points @ left.T <= right + 1e-9).all(axis=1)
+    return float((points[inside] @ cost).min(initial=math.inf))
+
+
 def tad_op_class(
     fleet: Fleet, target: float, idle: set[int], busy: set[int], balance: float
 ) -> int | None:

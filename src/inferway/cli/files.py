@@ -98,7 +98,18 @@ def _count(entries: list[dict[str, Any]], noun: str) -> str:
     return f"{len(entries) or 'no'} {noun}{'' if len(entries) == 1 else 's'}"
 
 
-def bound(file: options.File, node: options.Node = None, json: terminal.Json = False) -> None:
+def bound(
+    file: options.File,
+    node: options.Node = None,
+    escalate: Annotated[
+        bool,
+        says(
+            "Bound policies, too, that ask a second variant where the first one is not sure.",
+            "--escalate",
+        ),
+    ] = False,
+    json: terminal.Json = False,
+) -> None:
     """Say the best that policies can do that choose before they see an answer.
 
     That is the greatest rate at which the target can be kept, and the least response time.
@@ -108,7 +119,7 @@ def bound(file: options.File, node: options.Node = None, json: terminal.Json = F
 
     deployment = options.opened(file)
     try:
-        bounds = inferway.bound(deployment, node=node).items()
+        bounds = inferway.bound(deployment, node=node, escalate=escalate).items()
     except UnreachableError:
         raise
     except ValueError as error:  # no fleet that could be bounded

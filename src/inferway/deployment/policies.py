@@ -163,6 +163,9 @@ PLACEMENT: Final[Mapping[str, Row]] = {
     "repository-only": Row("placement.static:RepositoryOnly", "PlainPlacement"),
 }
 
+# The dispatch policy that asks a second variant where the first one is not sure.
+ESCALATE: Final = "escalate"
+
 # Placement policies that must be given the requests of all slots.
 HINDSIGHT: Final = frozenset(name for name, row in PLACEMENT.items() if row.hindsight)
 ROWS: Final[Mapping[Kind, Mapping[str, Row]]] = {

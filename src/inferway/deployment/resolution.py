@@ -15,7 +15,7 @@ from inferway.deployment.column import ColumnError, time_pieces
 from inferway.deployment.errors import Place, nearest
 from inferway.deployment.models import ModelError, Python, located, signature_of
 from inferway.deployment.nodes import Network, Node, written
-from inferway.deployment.policies import PolicySpec
+from inferway.deployment.policies import ESCALATE, PolicySpec
 from inferway.deployment.profile import (
     DeploymentProfile,
     ProfileError,
@@ -219,10 +219,20 @@ class Resolution:
             for entry in entries
         }
 
+    def _asks_twice(self, task: Task) -> bool:
+        """Tell whether a second variant may be asked, by a confidence that is known."""
+        above = self._source.data.get("dispatch")
+        named = above.get("policy") if isinstance(above, dict) else None
+        policy = named if task.dispatch is None else task.dispatch.policy
+        sure = any(one.confidence_bins is not None for one in task.variants.values())
+        return policy == ESCALATE and sure
+
     def _check_target(self, place: Place, target: float | None, task: Task) -> None:
         """Refuse a target that no mix of the variants reaches, within the energy budget if any."""
         if target is None or self.lacks_accuracies(place, "a target", task):
             return
+        if self._asks_twice(task):
+            return  # may reach more, within less; the fleet says what
         best = max(task.variants.values(), key=lambda variant: variant.accuracy, default=None)
         if best is None:
             return

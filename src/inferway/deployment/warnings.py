@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import closing
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from inferway.deployment.deployment import Deployment
 from inferway.deployment.nodes import Node
-from inferway.deployment.policies import DISPATCH
+from inferway.deployment.policies import DISPATCH, ESCALATE
 from inferway.deployment.profile import profile_path, read_profile
 from inferway.deployment.resolution import unmeasured
 from inferway.deployment.runtimes import in_turn, runtime_of, signature_said
@@ -143,8 +144,12 @@ def _of_task(deployment: Deployment, task: Task) -> Iterator[Found]:
     running = deployment.running(task)
     if target is not None and running:
         best = max(running, key=lambda variant: variant.accuracy)
+        twice = deployment.policy_of(task).policy == ESCALATE
+        sure = any(variant.confidence_bins is not None for variant in running)
+        # Asking twice may reach more than the best variant; the bound says how much.
+        reach = math.inf if twice and sure else best.accuracy
         least, kind = min(variant.accuracy for variant in running), ""
-        if target > best.accuracy:
+        if target > reach:
             kind, sentence = (
                 "target-out-of-reach",
                 (
@@ -152,7 +157,7 @@ def _of_task(deployment: Deployment, task: Task) -> Iterator[Found]:
                     f"{best.name} with {best.accuracy:g}"
                 ),
             )
-        elif target == best.accuracy and least < target:
+        elif target == reach and least < target:
             kind = "target-at-best"
             sentence = f"only {best.name} reaches {target:g}, so every request must go there"
         elif target <= least and len(running) > 1:

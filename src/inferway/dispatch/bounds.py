@@ -16,10 +16,10 @@ from inferway.site.fleet import Fleet
 from inferway.site.view import Floats
 
 # HiGHS's tightest; its defaults of 1e-7 would be seen in the ninth digit.
-_TOLERANCE = 1e-10
+TOLERANCE = 1e-10
 _OPTIONS: Any = {
-    "primal_feasibility_tolerance": _TOLERANCE,
-    "dual_feasibility_tolerance": _TOLERANCE,
+    "primal_feasibility_tolerance": TOLERANCE,
+    "dual_feasibility_tolerance": TOLERANCE,
 }
 
 
@@ -94,6 +94,46 @@ class Optimum(NamedTuple):
     energy_price_s: float = 0.0  # Dual price of the energy budget: s per J, at least 0
 
 
+class Escalation(NamedTuple):
+    """Requests whose first answer is not sure enough, and who answers them once more."""
+
+    first: str  # Variant that is asked first
+    bin: int  # Of its confidence, 0 where it is least sure
+    then: str  # Variant that is asked next
+    share: float  # Of all requests
+    above: float  # Confidence at which the bin begins; -inf for the first
+    below: float  # Confidence at which it ends; inf for the last
+
+    def to_json(self) -> dict[str, Any]:
+        """As it stands under ``then`` of a bound's ``escalate``."""
+        return {"from": self.first, "bin": self.bin, "to": self.then, "share": self.share}
+
+
+@dataclass(frozen=True)
+class EscalationBound:
+    """The best that policies can do that may ask a second variant after the first one's answer."""
+
+    max_rate_per_s: float  # Greatest arrival rate that keeps the target
+    # Least mean service of a request at the workload's rate; None without a rate, or where it
+    # exceeds the greatest. So are the following.
+    least_response_time_s: float | None
+    first: dict[str, float] | None  # Fraction of requests that each variant is asked first
+    then: tuple[Escalation, ...] | None
+    price_s: float | None  # Dual price of the target, s per unit of accuracy
+    energy_price_s: float | None  # Dual price of the energy budget, s per J
+    best_accuracy: float  # Highest mean accuracy, where nobody waits
+    sure: tuple[str, ...]  # Variants whose confidence is calibrated
+
+    def to_json(self) -> dict[str, Any]:
+        """As `inferway bound FILE --escalate --json` prints it under ``tasks.NAME.escalate``."""
+        return {
+            "max_rate_per_s": self.max_rate_per_s,
+            "least_response_time_s": self.least_response_time_s,
+            "first": self.first,
+            "then": None if self.then is None else [one.to_json() for one in self.then],
+        }
+
+
 @dataclass(frozen=True)
 class Bound:
     """The best that policies can do that choose before they see an answer, at one site."""
@@ -113,6 +153,7 @@ class Bound:
     # Greatest mean energy of a request, J; None for no constraint.
     energy_budget: float | None = None
     energy_price_s: float | None = None  # Dual price of the energy budget, s per J
+    escalate: EscalationBound | None = None  # Of policies that may ask twice; None if not asked for
 
     @property
     def feasible(self) -> bool | None:
@@ -130,7 +171,31 @@ class Bound:
             for one in self.tuples
         ]
         own = vars(self) | {"tuples": tuples, "accuracy_target": self.target}
-        return {name: own[name] for name in _IN_JSON.split()}
+        told = {name: own[name] for name in _IN_JSON.split()}
+        return told if self.escalate is None else told | {"escalate": self.escalate.to_json()}
+
+
+def unreachable_bound(
+    fleet: Fleet,
+    *,
+    target: float | None,
+    rate_per_s: float | None,
+    energy_budget: float | None = None,
+) -> Bound:
+    """The bound of a fleet that keeps its means at no rate: the greatest is 0."""
+    return Bound(
+        variants=fleet.variants,
+        target=target,
+        max_rate_per_s=0.0,
+        max_rate_normalized=0.0,
+        rate_per_s=rate_per_s,
+        least_response_time_s=None,
+        shares=None,
+        price_s=None,
+        tuples=tuple(routing_tuples(fleet, target)),
+        ordered=fleet.ordered,
+        energy_budget=energy_budget,
+    )
 
 
 def bound(
@@ -209,22 +274,23 @@ def _max_rate_by_lp(fleet: Fleet, target: float | None, energy_budget: float) ->
     unit = float(fleet.capacity.max())
     excess, _ = _excesses(fleet, target, energy_budget)
     # Of each class, the part that is used.
-    solution = _solution(-fleet.capacity / unit, excess * fleet.capacity / unit, bounds=(0.0, 1.0))
+    share = fleet.capacity / unit
+    solution = linear_program(-share, excess * share, np.zeros(len(excess)), bounds=(0.0, 1.0))
     greatest = 0.0 if solution.fun is None else -float(solution.fun)
-    if greatest <= _TOLERANCE:
-        raise _out_of_budget(target, energy_budget)
+    if greatest <= TOLERANCE:
+        raise out_of_budget(target, energy_budget)
     return greatest * unit
 
 
-def _solution(cost: Floats, excess: Floats, **rest: Any) -> Any:
-    """Find by HiGHS the least cost where no mean exceeds its limit."""
+def linear_program(cost: Floats, rows: Any, limits: Floats, **rest: Any) -> Any:
+    """Find by HiGHS the least cost at which no row exceeds its limit; the rest as `linprog`."""
     from scipy.optimize import linprog  # half a second, which most uses do not need
 
-    limits = np.zeros(len(excess))
-    return linprog(cost, excess, limits, method="highs-ds", options=_OPTIONS, **rest)
+    return linprog(cost, rows, limits, method="highs-ds", options=_OPTIONS, **rest)
 
 
-def _out_of_budget(target: float | None, energy_budget: float) -> UnreachableError:
+def out_of_budget(target: float | None, energy_budget: float) -> UnreachableError:
+    """The error of a target that no mix keeps within an energy budget, J."""
     return UnreachableError(
         f"no mix of the variants keeps a mean accuracy of {target or 0.0:g} within "
         f"{energy_budget:g} J per request"
@@ -260,7 +326,7 @@ def solve(
             f"a rate of {rate_per_s:g}/s is not between 0 and the greatest feasible {greatest:g}/s"
         )
     # At the very greatest rate rounding may leave no room at all.
-    slack = 1e-12 if energy_budget is None else 10 * _TOLERANCE
+    slack = 1e-12 if energy_budget is None else 10 * TOLERANCE
     rate_per_s = min(rate_per_s, greatest * (1 - slack))
     room = np.minimum(fleet.capacity / rate_per_s, 1.0)
     found = _optimum(fleet, target, energy_budget, room)
@@ -286,9 +352,10 @@ def _optimum(
     service_s = 1.0 / fleet.rate
     unit_s = float(service_s.min())
     excess, units = _excesses(fleet, target, energy_budget)
-    solution = _solution(
+    solution = linear_program(
         service_s / unit_s,
         excess,
+        np.zeros(len(excess)),
         A_eq=np.ones((1, len(room))),
         b_eq=[1.0],
         bounds=[(0.0, float(most)) for most in room],
@@ -325,7 +392,7 @@ def relaxed(fleet: Fleet, target: float | None, energy_budget: float | None = No
     if energy_budget is not None:
         found = _optimum(fleet, target, energy_budget, np.ones(len(fleet.rate)))
         if found is None:
-            raise _out_of_budget(target, energy_budget)
+            raise out_of_budget(target, energy_budget)
         return found
     best = next((found for found in routing_tuples(fleet, target) if found.proper), None)
     if best is None:

@@ -7,15 +7,17 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from inferway.deployment.policies import ESCALATE
 from inferway.deployment.units import ENERGY
 from inferway.deployment.warnings import Caution
 from inferway.deployment.workloads import PhasedArrivals
-from inferway.dispatch.bounds import Bound, UnreachableError, max_rate
+from inferway.dispatch.bounds import Bound, UnreachableError, unreachable_bound
 from inferway.dispatch.bounds import bound as bound_of_fleet
 from inferway.dispatch.contract import takes
 from inferway.dispatch.dispatcher import Dispatcher
+from inferway.dispatch.escalation_bounds import escalation_bound, full_load, greatest_rate
 from inferway.site.fleet import Fleet, fleet_of
 from inferway.workload.arrivals import mean_rate
 
@@ -26,7 +28,9 @@ if TYPE_CHECKING:
 BEST_EFFORT: Final = "deadline"  # The policy of a fleet that cannot keep its target
 
 
-def bound(deployment: Deployment, *, node: str | None = None) -> dict[str, Bound]:
+def bound(
+    deployment: Deployment, *, node: str | None = None, escalate: bool = False
+) -> dict[str, Bound]:
     """The bound of every task of a deployment, by the task's name.
 
     Parameters
@@ -35,22 +39,36 @@ def bound(deployment: Deployment, *, node: str | None = None) -> dict[str, Bound
         From `inferway.load`.
     node
         The node whose fleet is meant; may be left out where the file has one.
+    escalate
+        Bound those, too, that ask a second variant where the first one's confidence says that it
+        pays. Then a target above the best variant's accuracy has a bound whose greatest rate is 0.
 
     Raises
     ------
     ValueError
-        Where a task has no instance on the node.
+        Where a task has no instance on the node, or its target is out of reach.
     """
     fleets = {name: fleet_of(deployment, name, node) for name in deployment.tasks}
     return {
-        name: bound_of_fleet(
-            fleets[name],
-            target=task.accuracy_target,
-            rate_per_s=arrival_rate(deployment, fleets[name], task.accuracy_target),
-            energy_budget=task.energy_budget,
-        )
+        name: _bound_of_task(deployment, task, fleets[name], escalate)
         for name, task in deployment.tasks.items()
     }
+
+
+def _bound_of_task(deployment: Deployment, task: Task, fleet: Fleet, escalate: bool) -> Bound:
+    promised: dict[str, Any] = {
+        "target": task.accuracy_target,
+        "energy_budget": task.energy_budget,
+        "rate_per_s": arrival_rate(deployment, fleet, task.accuracy_target),
+    }
+    if not escalate:
+        return bound_of_fleet(fleet, **promised)
+    asked_twice = escalation_bound(fleet, **promised)
+    try:
+        found = bound_of_fleet(fleet, **promised)
+    except UnreachableError:
+        found = unreachable_bound(fleet, **promised)
+    return replace(found, escalate=asked_twice)
 
 
 def dispatcher_of(
@@ -101,7 +119,7 @@ def dispatcher_on(
     rate_per_s = options.pop("rate", None) or rate_per_s
     if options.pop("window", None) is not None and rate_per_s is None:
         # The world estimates the rate and calls `retune`; until then, half of what is feasible.
-        rate_per_s = 0.5 * max_rate(fleet, target, budget)
+        rate_per_s = 0.5 * greatest_rate(spec.policy, fleet, target, budget)
     folder = deployment.path.parent if deployment.path else None
     promised = {"energy_budget": budget, "deadline_s": task.deadline_s}
     options |= {
@@ -139,7 +157,7 @@ def arrival_rate(deployment: Deployment, fleet: Fleet, target: float | None) -> 
     if workload is None:
         return None
     budget = deployment.tasks[fleet.task].energy_budget
-    return mean_rate(workload.arrivals, max_rate(fleet, target, budget))
+    return mean_rate(workload.arrivals, full_load(fleet, target, budget))
 
 
 def unreachable_rates(deployment: Deployment) -> list[Caution]:
@@ -174,16 +192,16 @@ def _of_workload(deployment: Deployment, task: Task, fleet: Fleet) -> Iterator[C
     field = f"workload.{task.name}.arrivals"
     arrivals = deployment.workload[task.name].arrivals
     target, budget = task.accuracy_target, task.energy_budget
-    greatest = max_rate(fleet, target, budget)
-    parts = [(field, mean_rate(arrivals, greatest), target)]
+    full = full_load(fleet, target, budget)
+    parts = [(field, mean_rate(arrivals, full), target)]
     if isinstance(arrivals, PhasedArrivals):
         parts = []
         for index, phase in enumerate(arrivals.phases):
             goal = target if phase.accuracy_target is None else phase.accuracy_target
-            parts.append((f"{field}.phases[{index}]", phase.mean_rate_per_s(greatest), goal))
+            parts.append((f"{field}.phases[{index}]", phase.mean_rate_per_s(full), goal))
+    policy = deployment.policy_of(task).policy
     for place, rate, goal in parts:
-        most = max_rate(fleet, goal, budget)
-        policy = deployment.policy_of(task).policy
+        most = greatest_rate(policy, fleet, goal, budget)
         tracked = goal is not None and fleet.accuracy.min() < goal
         if tracked and policy in _FALLS_SHORT and most * _busy(fleet) < rate <= most:
             yield Caution(
@@ -202,5 +220,13 @@ def _of_workload(deployment: Deployment, task: Task, fleet: Fleet) -> Iterator[C
                 place,
                 deployment.line_of(place),
                 f"{rate:.6g}/s arrive, but no policy keeps {' and '.join(kept)} above "
-                f"{most:.6g}/s on these instances",
+                f"{most:.6g}/s on these instances{_asking_twice(policy, fleet, goal, budget)}",
             )
+
+
+def _asking_twice(policy: str, fleet: Fleet, target: float | None, budget: float | None) -> str:
+    """Say how far `escalate` goes, where confidences are known and the policy is another."""
+    if policy == ESCALATE or fleet.confidence is None:
+        return ""
+    most = greatest_rate(ESCALATE, fleet, target, budget)
+    return f" that chooses before it sees an answer; `{ESCALATE}` may up to {most:.6g}/s"

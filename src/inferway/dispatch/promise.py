@@ -8,9 +8,12 @@ and `at-risk` of one that is kept, but owes something or serves more than the bo
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from typing import Any, Final, Literal, NamedTuple
 
+from inferway.deployment.policies import ESCALATE
 from inferway.dispatch.bounds import max_rate
+from inferway.dispatch.escalation_bounds import max_escalation_rate
 from inferway.site.fleet import Fleet
 
 State = Literal["kept", "at-risk", "missed", "unknown"]
@@ -80,12 +83,22 @@ def promise_of(
 
 
 def overloads(
-    rate_per_s: float, fleet: Fleet, target: float | None, energy_budget: float | None = None
+    rate_per_s: float,
+    fleet: Fleet,
+    target: float | None,
+    energy_budget: float | None = None,
+    *,
+    policy: str = "",
 ) -> bool:
-    """Tell whether a rate is above the greatest that keeps what is promised; NaN is not."""
+    """Tell whether a rate is above the greatest at which a policy keeps what is promised.
+
+    NaN is not. A policy without a name chooses before it sees an answer.
+    """
     if math.isnan(rate_per_s):
         return False
-    try:
-        return rate_per_s > max_rate(fleet, target, energy_budget)
-    except ValueError:  # no rate keeps it
-        return True
+    # The first is a sum and enough most of the time, the second a linear program.
+    for greatest in (max_rate, max_escalation_rate)[: 1 + (policy == ESCALATE)]:
+        with suppress(ValueError):  # no rate keeps it
+            if rate_per_s <= greatest(fleet, target, energy_budget):
+                return False
+    return True

@@ -221,7 +221,9 @@ def _judged(one: Summary, deployment: Deployment, name: str) -> Summary:
     task, overloaded = deployment.tasks[name], False
     if len(deployment.nodes) == 1 and not any(each.batch for each in task.variants.values()):
         fleet = fleet_of(deployment, name)
-        overloaded = overloads(one.rate_per_s, fleet, task.accuracy_target, task.energy_budget)
+        promised = (task.accuracy_target, task.energy_budget)
+        policy = deployment.policy_of(task).policy
+        overloaded = overloads(one.rate_per_s, fleet, *promised, policy=policy)
     return one.judged(task.accuracy_target, overloaded=overloaded)
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -13,7 +15,8 @@ from inferway.deployment import check as check_file
 from inferway.deployment.runtimes import lacking_providers
 from inferway.deployment.warnings import Caution, check_classes, check_remotes
 from inferway.dispatch import deployed
-from inferway.dispatch.bounds import Bound, UnreachableError, max_rate, solve
+from inferway.dispatch.bounds import Bound, Escalation, EscalationBound, UnreachableError, solve
+from inferway.dispatch.escalation_bounds import full_load, greatest_rate, solve_escalation
 from inferway.experiments.curves import Curve, Drawing, Panel, panels
 from inferway.experiments.text import Frame, Laid, Shown, frame, percent, seconds, table, text
 from inferway.site.fleet import fleet_of
@@ -97,13 +100,16 @@ def _loads(deployment: Deployment) -> dict[str, float]:
     loads = {}
     for name, workload in deployment.workload.items():
         task = deployment.tasks[name]
+        policy, promised = (
+            deployment.policy_of(task).policy,
+            (task.accuracy_target, task.energy_budget),
+        )
         try:
-            greatest = max_rate(
-                fleet_of(deployment, name), task.accuracy_target, task.energy_budget
-            )
+            fleet = fleet_of(deployment, name)
+            greatest, full = greatest_rate(policy, fleet, *promised), full_load(fleet, *promised)
         except ValueError:
             continue
-        loads[name] = mean_rate(workload.arrivals, greatest) / greatest
+        loads[name] = mean_rate(workload.arrivals, full) / greatest
     return loads
 
 
@@ -178,19 +184,24 @@ class BoundResult(dict[str, Bound], Shown):
     ----------
     deployment, node
         Whose.
+    escalate
+        Whether policies are bounded, too, that ask a second variant.
     """
 
-    def __init__(self, deployment: Deployment, node: str | None = None) -> None:
-        super().__init__(deployed.bound(deployment, node=node))
+    def __init__(
+        self, deployment: Deployment, node: str | None = None, *, escalate: bool = False
+    ) -> None:
+        super().__init__(deployed.bound(deployment, node=node, escalate=escalate))
         self._fleets = {name: fleet_of(deployment, name, node) for name in self}
 
     def to_frame(self) -> Frame:
-        """One row per task; a column for each variant's share."""
+        """One row per task; a column for the share of each variant, and of each pair asked."""
         columns = ("max_rate_per_s", "rate_per_s", "least_response_time_s", "price_s")
         return frame(
             {"task": name, "accuracy_target": one.target}
             | {column: getattr(one, column) for column in columns}
             | {f"shares.{variant}": part for variant, part in (one.shares or {}).items()}
+            | ({} if one.escalate is None else _columns(one.escalate))
             for name, one in self.items()
         )
 
@@ -198,19 +209,36 @@ class BoundResult(dict[str, Bound], Shown):
         """Draw the least response time at every rate that keeps the target."""
         shown = []
         for name, one in self.items():
-            rates = one.max_rate_per_s * np.linspace(1e-3, 1.0, 60)
-            # The last is a rounding away from a rate that no mix carries.
-            rates[-1] *= 1 - 1e-9
-            times_s = [
-                solve(self._fleets[name], one.target, rate, one.energy_budget).response_time_s
-                for rate in rates.tolist()
+            blind = "no policy is quicker"
+            twice = None if one.escalate is None else one.escalate.max_rate_per_s
+            if twice is not None:
+                blind = "no policy is quicker that asks once"
+            curves = [
+                self._curve(label, name, most, of, dash)
+                for label, most, of, dash in (
+                    (blind, one.max_rate_per_s, solve, "-"),
+                    ("none that asks twice", twice, solve_escalation, "--"),
+                )
+                if most
             ]
-            curves = [Curve("no policy is quicker", rates.tolist(), times_s)]
             if one.rate_per_s is not None and one.least_response_time_s is not None:
                 at = ([one.rate_per_s], [one.least_response_time_s])
                 curves.append(Curve("the workload", *at, color=0))
             shown.append(Panel(f"task {name}", "arrival rate, 1/s", "response time, s", curves))
         return panels(shown, columns=2)
+
+    def _curve(
+        self, label: str, task: str, greatest: float, of: Callable[..., Any], dash: str
+    ) -> Curve:
+        one = self[task]
+        rates = greatest * np.linspace(1e-3, 1.0, 60)
+        # The last is a rounding away from a rate that no mix carries.
+        rates[-1] *= 1 - 1e-9
+        times_s = [
+            of(self._fleets[task], one.target, rate, one.energy_budget).response_time_s
+            for rate in rates.tolist()
+        ]
+        return Curve(label, rates.tolist(), times_s, dash=dash)
 
     def _repr_html_(self) -> str:
         return str(self.to_frame().T.to_html(header=False))
@@ -219,7 +247,9 @@ class BoundResult(dict[str, Bound], Shown):
         return "\n\n".join(text(*tables(name, one)) for name, one in self.items())
 
 
-def bound(deployment: Deployment, *, node: str | None = None) -> BoundResult:
+def bound(
+    deployment: Deployment, *, node: str | None = None, escalate: bool = False
+) -> BoundResult:
     """Bound the rate and the response time of every task of a deployment.
 
     Parameters
@@ -228,6 +258,9 @@ def bound(deployment: Deployment, *, node: str | None = None) -> BoundResult:
         From `inferway.load`.
     node
         The node whose fleet is meant; may be left out where the file has one.
+    escalate
+        Bound those policies, too, that ask a second variant where the first one's confidence says
+        that it pays: each bound then has `escalate`.
 
     Returns
     -------
@@ -237,9 +270,9 @@ def bound(deployment: Deployment, *, node: str | None = None) -> BoundResult:
     Raises
     ------
     ValueError
-        Where a task has no instance on the node.
+        Where a task has no instance on the node, or its target is out of reach.
     """
-    return BoundResult(deployment, node)
+    return BoundResult(deployment, node, escalate=escalate)
 
 
 def tables(name: str, one: Bound) -> list[Laid]:
@@ -274,4 +307,69 @@ def tables(name: str, one: Bound) -> list[Laid]:
             *("Routing tuples", ["variants", "shares", "mean service time"], tuples),
             caption=negative if shuffles else None,
         ),
+        *([] if one.escalate is None else _asking_twice(one.escalate)),
     ]
+
+
+def _asking_twice(one: EscalationBound) -> list[Laid]:
+    """The numbers of policies that may ask a second variant, and who asks whom."""
+    asked = (one.first or {}).items()
+    numbers = [
+        ["greatest rate", f"{one.max_rate_per_s:.6g}/s"],
+        ["least response time", seconds(one.least_response_time_s)],
+        ["best accuracy, at low load", f"{one.best_accuracy:.6g}"],
+        *([f"asked first: {of}", percent(part, 2)] for of, part in asked),
+    ]
+    unsure = (
+        "No variant has calibrated confidence, so asking twice gains nothing; "
+        "`inferway profile FILE --data TEST --write` measures it."
+    )
+    pairs = [
+        [first, then, percent(sum(one.share for one in of), 2), _confidence(of)]
+        for (first, then), of in _pairs(one).items()
+    ]
+    columns = ["first", "then", "of all requests", "where the first one's confidence is"]
+    return [
+        table(
+            *("Where a second variant may be asked", ["", "bound"], numbers),
+            caption=None if one.sure else unsure,
+        ),
+        *([table("Asked once more", columns, pairs)] if pairs else []),
+    ]
+
+
+def _pairs(one: EscalationBound) -> dict[tuple[str, str], list[Escalation]]:
+    pairs: dict[tuple[str, str], list[Escalation]] = {}
+    for each in one.then or ():
+        pairs.setdefault((each.first, each.then), []).append(each)
+    return pairs
+
+
+def _confidence(of: list[Escalation]) -> str:
+    """Say in which ranges of confidence a pair's escalations are; bins side by side are one."""
+    ranges: list[list[Escalation]] = []
+    for one in of:
+        if ranges and ranges[-1][-1].bin == one.bin - 1:
+            ranges[-1].append(one)
+        else:
+            ranges.append([one])
+    return ", ".join(_range(one[0].above, one[-1].below) for one in ranges)
+
+
+def _range(above: float, below: float) -> str:
+    if math.isinf(above):
+        return "any" if math.isinf(below) else f"below {below:.4g}"
+    return f"{above:.4g} or more" if math.isinf(below) else f"{above:.4g} to {below:.4g}"
+
+
+def _columns(one: EscalationBound) -> dict[str, Any]:
+    """The columns of the bound where a second variant may be asked."""
+    numbers = ("max_rate_per_s", "least_response_time_s", "price_s", "best_accuracy")
+    return (
+        {f"escalate.{name}": getattr(one, name) for name in numbers}
+        | {f"escalate.first.{variant}": part for variant, part in (one.first or {}).items()}
+        | {
+            f"escalate.then.{first}.{then}": sum(each.share for each in of)
+            for (first, then), of in _pairs(one).items()
+        }
+    )

@@ -754,7 +754,8 @@ class Pool:
         ]
         fleet = replace(self.dispatcher.fleet, rate=np.array(rates))
         budget = self.dispatcher.options.get("energy_budget")
-        return overloads(self.arrivals_per_s, fleet, self.options.target, budget)
+        policy = self.dispatcher.policy_name
+        return overloads(self.arrivals_per_s, fleet, self.options.target, budget, policy=policy)
 
     async def _follow_rate(self) -> None:
         """Measure the arrival rate, window by window, and tell the policy that asks for it."""

@@ -290,7 +290,7 @@ def run(
             f"{deployment.path} has no `workload`: say there how requests arrive, for example "
             "workload: {TASK: {arrivals: {process: poisson, rate: 100/s}}}"
         )
-    from inferway.dispatch.bounds import max_rate
+    from inferway.dispatch.escalation_bounds import full_load
     from inferway.site.fleet import fleet_of
     from inferway.workload.arrivals import times
 
@@ -300,7 +300,7 @@ def run(
     for index, (name, workload) in enumerate(deployment.workload.items()):
         task = deployment.tasks[name]
         words = np.random.SeedSequence((chosen, index)).generate_state(3).tolist()
-        capacity_per_s = max_rate(fleet_of(deployment, name), task.accuracy_target)
+        capacity_per_s = full_load(fleet_of(deployment, name), task.accuracy_target)
         times_s = times(
             workload.arrivals, horizon_s=duration_s, capacity_per_s=capacity_per_s, seed=words[0]
         )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import inferway
+from inferway.deployment.profile import ConfidenceBins
 from inferway.dispatch.deployed import dispatcher_of, dispatcher_on, unreachable_rates
 from inferway.site import Fleet
 from inferway.site.fleet import fleet_of
@@ -172,3 +174,85 @@ def test_where_the_papers_policies_may_miss_is_said(
     found = [one.message for one in unreachable_rates(deployment) if one.kind == "may-miss"]
     assert len(found) == bool(expected)
     assert all(expected in one and "`priced` keeps the target" in one for one in found)
+
+
+TWICE = """\
+tasks:
+  t:
+    accuracy_target: 0.76
+    variants:
+      quick: {accuracy: 0.7, service: {rate: 10/s}}
+      slow: {accuracy: 0.88, service: {rate: 1/s}}
+nodes: {here: {instances: {t/quick: 1, t/slow: 4}}}
+dispatch: {policy: POLICY}
+workload: {t: {arrivals: {process: poisson, rate: 12.5/s}}}
+"""
+
+
+def sure(file: Path, policy: str = "priced") -> inferway.Deployment:
+    """A deployment whose quick variant is right at 0.5 and 0.9 of two halves, as it is told."""
+    file.write_text(TWICE.replace("POLICY", policy))
+    deployment = inferway.load(file)
+    task = deployment.tasks["t"]
+    own = ConfidenceBins(
+        "probability", None, False, (0.6,), (0.5, 0.9), (0.5, 0.5), (None, None), 0.0
+    )
+    variants = {**task.variants, "quick": replace(task.variants["quick"], confidence_bins=own)}
+    return replace(deployment, tasks={"t": replace(task, variants=variants)})
+
+
+def test_the_bound_where_a_second_variant_may_be_asked(tmp_path: Path) -> None:
+    deployment = sure(tmp_path / "t.yaml")
+    assert "escalate" not in inferway.bound(deployment)["t"].to_json()
+    found = inferway.bound(deployment, escalate=True)
+    told = found["t"].to_json()
+    assert told["max_rate_per_s"] == pytest.approx(12.0)
+    assert told["least_response_time_s"] is None
+    # Nobody has measured the pair: the slow one is right at 0.88 in both halves, gains 0.38 in the
+    # unsure one and 0.12 asked first. So much of its 4/s pays for the 0.06 that 10/s of the quick
+    # one owe; what goes to it first instead gives up 0.26.
+    assert told["escalate"].keys() == {"max_rate_per_s", "least_response_time_s", "first", "then"}
+    assert told["escalate"]["max_rate_per_s"] == pytest.approx(10 + (0.38 * 4 - 0.6) / 0.26)
+    assert told["escalate"]["first"]["quick"] == pytest.approx(0.8)
+    (again,) = told["escalate"]["then"]
+    assert (again["from"], again["bin"], again["to"]) == ("quick", 0, "slow")
+    row = found.to_frame().iloc[0]
+    assert row["escalate.then.quick.slow"] == pytest.approx(again["share"])
+    assert row["escalate.first.quick"] == pytest.approx(0.8)
+    words = str(found)
+    assert "below 0.6" in words
+    assert "Where a second variant may be asked" in words
+    assert len(found.plot().axes[0].lines) == 2
+
+
+def test_what_nobody_is_sure_of_is_said(tmp_path: Path) -> None:
+    file = tmp_path / "t.yaml"
+    file.write_text(TWICE.replace("POLICY", "priced"))
+    found = inferway.bound(inferway.load(file), escalate=True)
+    assert found["t"].escalate is not None
+    assert found["t"].escalate.max_rate_per_s == pytest.approx(found["t"].max_rate_per_s)
+    assert "No variant has calibrated confidence" in " ".join(str(found).split())
+
+
+def test_a_rate_above_the_bound_may_be_below_that_of_asking_twice(tmp_path: Path) -> None:
+    (said,) = unreachable_rates(sure(tmp_path / "t.yaml"))
+    assert said.message == (
+        "12.5/s arrive, but no policy keeps a mean accuracy of 0.76 above 12/s on these instances "
+        "that chooses before it sees an answer; `escalate` may up to 13.5385/s"
+    )
+
+
+def test_a_target_above_the_best_variant_is_bounded_by_asking_twice(tmp_path: Path) -> None:
+    deployment = sure(tmp_path / "t.yaml")
+    task = replace(deployment.tasks["t"], accuracy_target=0.885)
+    deployment = replace(deployment, tasks={"t": task})
+    with pytest.raises(ValueError, match=r"0\.885 is above the best variant's accuracy 0\.88"):
+        inferway.bound(deployment)
+    found = inferway.bound(deployment, escalate=True)
+    # Half of the quick one's answers are right at 0.9, and the slow one answers the others.
+    assert found["t"].escalate is not None
+    assert found["t"].escalate.best_accuracy == pytest.approx(0.89)
+    assert found["t"].escalate.max_rate_per_s > 0
+    assert found["t"].max_rate_per_s == 0
+    assert "The rate is above the greatest" in str(found)
+    assert found.plot().axes
