@@ -163,12 +163,16 @@ class PageBeside:
         self._process: subprocess.Popen[bytes] | None = None
         self.url = f"http://{joined(*self._listener.getsockname()[:2])}/"
 
-    def start(self, urls: Sequence[str] = (), doing: str = "") -> None:
-        """Begin with these servers, by the URLs of their admin listeners."""
+    def start(self, urls: Sequence[str] = (), doing: str = "", folder: Path | None = None) -> None:
+        """Begin with these servers, by the URLs of their admin listeners.
+
+        The folder is of the deployment that they serve: the page's twin runs its policies' files.
+        """
         order = {
             "socket": self._listener.fileno(),
             "key": self._key,
             "keys": None if self._keys is None else str(self._keys),
+            "folder": None if folder is None else str(folder),
         }
         self._process = subprocess.Popen(
             [sys.executable, "-m", "inferway.dashboard"],

@@ -165,7 +165,8 @@ def serve(
     def say(server: Server) -> None:
         if beside is not None:
             reached = "127.0.0.1" if admin_host in _EVERYWHERE else admin_host
-            beside.start([f"http://{joined(reached, server.admin_port)}"])
+            url = f"http://{joined(reached, server.admin_port)}"
+            beside.start([url], folder=deployment.folder)
             server.dashboard = beside.url
         if json:
             names = ("http_port", "grpc_port", "admin_port")

@@ -98,7 +98,8 @@ def up(
                 )
             try:
                 if beside is not None:
-                    beside.start([f"http://{at.admin}" for at in nodes.addresses.values()])
+                    urls = [f"http://{at.admin}" for at in nodes.addresses.values()]
+                    beside.start(urls, folder=deployment.folder)
                 (_document if json else _say)(nodes, None if beside is None else beside.url)
                 _watch(nodes, board, for_, interrupted)
             except KeyboardInterrupt:

@@ -25,11 +25,15 @@ from inferway.loadgen.access import Access
 
 
 class PageOrder(msgspec.Struct):
-    """Where a page is, who may open it, and the key that reads what it shows."""
+    """Where a page is, who may open it, and the key that reads what it shows.
+
+    The folder is of the deployment that is shown, where whoever orders the page serves it.
+    """
 
     socket: int
     key: str | None = None
     keys: str | None = None
+    folder: str | None = None
 
 
 class PageSource(msgspec.Struct, frozen=True):
@@ -90,7 +94,7 @@ async def _show(order: PageOrder) -> None:
         reader.show(sources_of(content.servers, reader.sources, access), content.doing)
 
     take(sys.stdin.buffer.readline())
-    await show(reader, listener, guard, ended=_follow(take))
+    await show(reader, listener, guard, ended=_follow(take), folder=order.folder)
 
 
 if __name__ == "__main__":

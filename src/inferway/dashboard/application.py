@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager, suppress
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 import uvicorn
@@ -17,15 +17,22 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from inferway.dashboard.changes import Change, ChangeError, applied, written
 from inferway.dashboard.entrance import REFUSED, Entrance
+from inferway.dashboard.question import Question, WhatIfError
 from inferway.dashboard.reader import Reader
+from inferway.dashboard.rehearsals import Rehearsals, choices, fleet_of
 from inferway.dashboard.trial import LONGEST, PageRequest, TrialError, digit, taken, tried
+from inferway.dashboard.twin import SupersededError
+from inferway.dashboard.view import present_rate
 from inferway.dashboard.watched import UnreadError
 from inferway.live.errors import listening
 from inferway.live.security.keys import Guard
 from inferway.loadgen.access import DriveError
 from inferway.protocol.address import joined
 from inferway.unreadable import UNREADABLE, fault
+
+T = TypeVar("T")
 
 HOST: Final = "127.0.0.1"
 PORT: Final = 8004
@@ -50,7 +57,14 @@ def statics() -> dict[str, bytes]:
     }
 
 
-def application(reader: Reader, host: str, guard: Guard | None, *, secure: bool = False) -> Any:
+def application(
+    reader: Reader,
+    host: str,
+    guard: Guard | None,
+    *,
+    secure: bool = False,
+    folder: str | None = None,
+) -> Any:
     """Make the application that shows what a reader reads.
 
     Parameters
@@ -63,8 +77,11 @@ def application(reader: Reader, host: str, guard: Guard | None, *, secure: bool 
         Looks at the keys of who wants to see the page; None lets in whoever reaches it.
     secure
         Whether it is reached over TLS.
+    folder
+        Of the deployment that is shown, whose policies the twin may run; None where it is not this
+        machine's.
     """
-    content = statics()
+    content, rehearsals = statics(), Rehearsals(reader, folder)
 
     def file(name: str) -> Callable[[Request], Awaitable[Response]]:
         async def answer(_: Request) -> Response:
@@ -104,24 +121,63 @@ def application(reader: Reader, host: str, guard: Guard | None, *, secure: bool 
     trials = asyncio.Semaphore(2)
 
     async def trial(request: Request) -> Response:
-        if request.headers.get("content-type") != "application/json":
-            return JSONResponse({"error": "a request is sent as application/json"}, 415)
-        body = b""
-        async for chunk in request.stream():
-            body += chunk
-            if len(body) > LONGEST:
-                return JSONResponse({"error": "the request is larger than 1 MiB"}, 413)
-        try:
-            asked = msgspec.json.decode(body, type=PageRequest)
-        except UNREADABLE as error:
-            return JSONResponse({"error": f"the request cannot be read: {fault(error)}"}, 400)
+        asked = await _posted(request, PageRequest)
+        if isinstance(asked, Response):
+            return asked
         async with trials:
             return await _told(lambda: tried(reader.source(asked.server), asked))
+
+    async def settings(request: Request) -> Response:
+        asked = request.query_params
+        return await _told(
+            lambda: choices(reader.source(asked.get("server", "")), asked.get("task", ""))
+        )
+
+    async def what_if(request: Request) -> Response:
+        question = await _posted(request, Question)
+        if isinstance(question, Response):
+            return question
+        try:
+            # Of one page, a newer question takes the place of an older one.
+            page = request.headers.get("inferway-page", "")[:64]
+            return JSONResponse(await rehearsals.ask(page, question))
+        except SupersededError as error:
+            return JSONResponse({"error": str(error)}, 409)
+        except WhatIfError as error:
+            return JSONResponse({"error": str(error)}, 400)
+        except UnreadError as error:
+            return JSONResponse({"error": str(error)}, 404)
+
+    async def as_file(request: Request) -> Response:
+        question = await _posted(request, Question)
+        if isinstance(question, Response):
+            return question
+
+        def text() -> dict[str, Any]:
+            source = reader.source(question.server)
+            fleet, deployed = fleet_of(source, question.task), source.told("/deployment")
+            rate_per_s = present_rate(source, question.task)
+            return {"text": written(deployed, fleet, question, rate_per_s)}
+
+        return await _told(text)
+
+    changing = asyncio.Semaphore(1)
+
+    async def change(request: Request) -> Response:
+        asked = await _posted(request, Change)
+        if isinstance(asked, Response):
+            return asked
+        scheme, _, key = request.headers.get("authorization", "").partition(" ")
+        given = key.strip() if scheme.lower() == "bearer" else ""
+        async with changing:
+            return await _told(lambda: applied(reader.source(asked.server), asked, given))
 
     @asynccontextmanager
     async def life(_: Starlette) -> AsyncIterator[None]:
         reader.begin()
+        rehearsals.begin()
         yield
+        await rehearsals.end()
         await reader.end()
 
     routes = [
@@ -132,17 +188,39 @@ def application(reader: Reader, host: str, guard: Guard | None, *, secure: bool 
         Route("/trial", possible, methods=["GET"]),
         Route("/trial", trial, methods=["POST"]),
         Route("/trial/digit", image),
+        Route("/what-if", settings, methods=["GET"]),
+        Route("/what-if", what_if, methods=["POST"]),
+        Route("/what-if/file", as_file, methods=["POST"]),
+        Route("/apply", change, methods=["POST"]),
         *(Route(f"/static/{name}", file(name)) for name in content if not name.endswith("html")),
     ]
     return Entrance(Starlette(routes=routes, lifespan=life), host, guard, secure=secure)
+
+
+async def _posted(request: Request, kind: type[T]) -> T | Response:
+    """Read what a page sends; an answer that says what is wrong where it is none."""
+    # Forms of other sites can send other kinds without being asked first.
+    if request.headers.get("content-type") != "application/json":
+        return JSONResponse({"error": "a request is sent as application/json"}, 415)
+    body = b""
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > LONGEST:
+            return JSONResponse({"error": "the request is larger than 1 MiB"}, 413)
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except UNREADABLE as error:
+        return JSONResponse({"error": f"the request cannot be read: {fault(error)}"}, 400)
 
 
 async def _told(ask: Callable[[], dict[str, Any]]) -> Response:
     """Answer with what is found in a thread, or say in a sentence why nothing is."""
     try:
         return JSONResponse(await asyncio.to_thread(ask))
-    except TrialError as error:
+    except (TrialError, WhatIfError) as error:
         return JSONResponse({"error": str(error)}, 400)
+    except ChangeError as error:
+        return JSONResponse({"error": str(error)}, error.status)
     except (UnreadError, DriveError) as error:
         return JSONResponse({"error": str(error)}, 404)
 
@@ -199,6 +277,7 @@ async def show(
     certificate: tuple[Path, Path] | None = None,
     *,
     ended: Awaitable[None] | None = None,
+    folder: str | None = None,
 ) -> None:
     """Show servers and nodes on a page until SIGINT or SIGTERM.
 
@@ -214,12 +293,14 @@ async def show(
         Files of the chain and its key, for TLS.
     ended
         Another reason to end, such as the end of whoever has started this.
+    folder
+        Of the deployment that is shown, where it is this machine's: the twin runs policies of it.
     """
     host = listener.getsockname()[0]
     chain, key = certificate or (None, None)
     server = _PageServer(
         uvicorn.Config(
-            application(reader, host, guard, secure=certificate is not None),
+            application(reader, host, guard, secure=certificate is not None, folder=folder),
             log_config=None,
             access_log=False,
             server_header=False,

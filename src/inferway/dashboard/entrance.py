@@ -106,7 +106,7 @@ class Entrance:
         if path in _OPEN:
             return None
         if roles := self._roles(request):
-            if request.method == "POST" and not roles & Role.INFER:
+            if request.method == "POST" and path == "/trial" and not roles & Role.INFER:
                 return _refusal(403, "to send a request needs a key with the role infer")
             return None
         if path == "/":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final
@@ -36,7 +36,11 @@ class Reader:
         What is shown, in this order.
     doing
         What is being done with them, in a few words; empty where nobody says it.
+    twin
+        Tells how it is with the twin, as `TwinProcess.state` does.
     """
+
+    twin: Callable[[], dict[str, Any]] = staticmethod(lambda: {"state": "off"})
 
     def __init__(self, sources: Sequence[WatchedServer] = ()) -> None:
         self.sources, self.doing = list(sources), ""
@@ -68,6 +72,10 @@ class Reader:
 
     def _forget(self, source: WatchedServer, _: asyncio.Task[None]) -> None:
         del self._following[source]
+
+    def again(self) -> None:
+        """Tell the pages what there is now."""
+        self._changed.set()
 
     async def explanation(self, url: str, task: str, request: str) -> dict[str, Any]:
         """Ask one of the servers why a request was answered as it was; UnreadError if none can."""
@@ -142,6 +150,7 @@ class Reader:
             "now_s": time.time(),
             "whole": not since_s,
             "doing": self.doing,
+            "twin": self.twin(),
             "sources": [source_view(source) for source in self.sources],
             "tasks": tasks,
         }

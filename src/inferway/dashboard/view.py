@@ -46,8 +46,7 @@ VERDICTS: Final = {
 def task_view(source: WatchedServer, task: str, curves: Curves) -> dict[str, Any]:
     """Describe one task at one source as it is now; its bound where `prepare` has computed it."""
     told = source.status.get("tasks", {}).get(task, {})
-    rows = source.last(task, PRESENT_S)
-    rate = sum(row["arrivals"] for row in rows) / len(rows) if rows else 0.0
+    rate = present_rate(source, task)
     bound = bound_view(told, rate, curves)
     return {
         "source": source.name,
@@ -61,6 +60,12 @@ def task_view(source: WatchedServer, task: str, curves: Curves) -> dict[str, Any
         "decisions": source.decisions.get(task, []),
         "response_times": response_times(source, task),
     }
+
+
+def present_rate(source: WatchedServer, task: str) -> float:
+    """Requests that have come a second over the last seconds; 0 where nothing is known."""
+    rows = source.last(task, PRESENT_S)
+    return sum(row["arrivals"] for row in rows) / len(rows) if rows else 0.0
 
 
 def promise_view(

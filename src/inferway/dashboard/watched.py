@@ -166,6 +166,20 @@ class WatchedServer:
         """Ask why a request was answered as it was; UnreadError where nobody can say. Blocks."""
         return self._get(f"/decisions/{quote(task, safe='')}/{quote(request, safe='')}")
 
+    @property
+    def address(self) -> ServerAddress:
+        """Where its admin listener is."""
+        return self._address
+
+    def told(self, path: str) -> dict[str, Any]:
+        """Read a page of its admin listener; UnreadError where it cannot be read. Blocks."""
+        return self._get(path)
+
+    def requests(self, task: str, since_s: float) -> bytes:
+        """Read a task's last requests, as ``/requests`` has them; UnreadError. Blocks."""
+        with self._talking:
+            return self._fetched(f"/requests/{quote(task, safe='')}?since={since_s}")
+
     def inference(self) -> ServerAddress:
         """Ask where it takes requests; UnreadError where it does not say. Blocks."""
         try:
@@ -220,6 +234,13 @@ class WatchedServer:
             return self._got(path)
 
     def _got(self, path: str) -> dict[str, Any]:
+        try:
+            found: dict[str, Any] = msgspec.json.decode(self._fetched(path), type=dict[str, Any])
+        except UNREADABLE as error:
+            raise UnreadError(f"{self.url} answers what is no JSON: {fault(error)}") from None
+        return found
+
+    def _fetched(self, path: str) -> bytes:
         address = self._address
         if self._connection is None:
             self._connection = (
@@ -246,11 +267,7 @@ class WatchedServer:
             raise _MissingError(f"{self.url} is no admin listener: it has no {where}")
         if answer.status != 200:
             raise UnreadError(self._refusal(answer.status, body))
-        try:
-            found: dict[str, Any] = msgspec.json.decode(body, type=dict[str, Any])
-        except UNREADABLE as error:
-            raise UnreadError(f"{self.url} answers what is no JSON: {fault(error)}") from None
-        return found
+        return body
 
     def _refusal(self, status: int, body: bytes) -> str:
         if status == 401:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Annotated, Literal
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field, model_validator
 
+from inferway.deployment.column import time_pieces
 from inferway.deployment.errors import must, refuse, refuse_where
-from inferway.deployment.section import File, Name, Section, check_kind, says
+from inferway.deployment.section import UNWRITTEN, File, Name, Section, check_kind, says
 from inferway.deployment.units import (
     AnyNumber,
     Count,
@@ -218,6 +220,25 @@ class TraceArrivals(Section):
     speed: Annotated[PositiveNumber, says("How many times faster than recorded to replay it.")] = (
         1.0
     )
+    # In place of the file's: (n,) sorted times, s.
+    times_s: Annotated[Any, *UNWRITTEN] = field(default=None, compare=False, repr=False)
+
+    def pieces(self, size: int) -> Iterator[NDArray[np.float64]]:
+        """Read the times as recorded, in sorted pieces of at most so many, s.
+
+        Raises
+        ------
+        ColumnError
+            As `time_pieces`.
+        """
+        if self.times_s is None:
+            return time_pieces(self.file, size)
+        return (self.times_s[at : at + size] for at in range(0, len(self.times_s), size))
+
+
+def recorded(times_s: NDArray[np.float64]) -> TraceArrivals:
+    """Make arrivals at (n,) sorted times that are known, s."""
+    return TraceArrivals(process="trace", file=Path("recorded"), times_s=times_s)
 
 
 _PROCESSES = ("poisson", "constant", "sinusoidal", "map", "phases", "trace")

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import numba
 import numpy as np
 
-from inferway.deployment.column import time_pieces
 from inferway.deployment.workloads import (
     Arrivals,
     MapArrivals,
@@ -118,7 +117,7 @@ def flow_of(arrivals: Arrivals, capacity_per_s: float, count: int) -> Flow:
             after = _cumulative(np.roll(np.eye(len(phases)), 1, axis=1))
         case TraceArrivals(file=file, speed=speed):
             kind = TRACE
-            listed = np.concatenate(list(time_pieces(file, _CHUNK)))[:_LONGEST_TRACE] / speed
+            listed = np.concatenate(list(arrivals.pieces(_CHUNK)))[:_LONGEST_TRACE] / speed
             if len(listed) < 2 or listed[0] == listed[-1]:
                 raise ValueError(f"{file} has no rate: all its times are equal")
             listed = listed - listed[0]

@@ -171,14 +171,27 @@ def _body(
     since_s: float,
 ) -> bytes:
     rows = find(since_s - behind_s)
-    head: dict[str, Any] = {
+    return written(head_of(task, variants, behind_s, len(rows)), rows)
+
+
+def head_of(task: str, variants: list[str], clock_s: float, count: int) -> dict[str, Any]:
+    """Say of so many rows what `recent_page` says before them.
+
+    `variants` are the task's by column, `clock_s` is by how much the site's clock is behind the
+    seconds since 1970.
+    """
+    return {
         "schema": 1,
         "task": task,
-        "clock_s": behind_s,
+        "clock_s": clock_s,
         "variants": variants,
         "row": [[name, ROW[name].str] for name in ROW.names or ()],
-        "rows": len(rows),
+        "rows": count,
     }
+
+
+def written(head: Mapping[str, Any], rows: Rows) -> bytes:
+    """Write a line of JSON and rows behind it."""
     return msgspec.json.encode(head) + b"\n" + rows.tobytes()
 
 

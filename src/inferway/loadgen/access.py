@@ -251,6 +251,23 @@ def ask(
     DriveError
         When there is no answer, or the server asks for another key.
     """
+    answer = ask_whoever(address, path, access, body=body, headers=headers, within_s=within_s)
+    if answer.status == 401:
+        wrong = "asks for a key" if access.key is None else "does not take the key that was given"
+        raise DriveError(f"the server at {address.url} {wrong}: give one {HOW_TO_GIVE}")
+    return answer
+
+
+def ask_whoever(
+    address: ServerAddress,
+    path: str,
+    access: Access,
+    *,
+    body: bytes | None = None,
+    headers: Mapping[str, str] | None = None,
+    within_s: float = ASK_S,
+) -> ServerAnswer:
+    """Ask as `ask` does, and return its answer to a wrong key, too; DriveError without any."""
     connection = (
         http.client.HTTPSConnection(
             address.host, address.port, timeout=within_s, context=access.context
@@ -272,9 +289,6 @@ def ask(
         ) from error
     finally:
         connection.close()
-    if response.status == 401:
-        wrong = "asks for a key" if access.key is None else "does not take the key that was given"
-        raise DriveError(f"the server at {address.url} {wrong}: give one {HOW_TO_GIVE}")
     named = {name.lower().encode(): value.encode() for name, value in response.getheaders()}
     return ServerAnswer(response.status, named, content)
 

@@ -79,6 +79,7 @@ class Scenario:
     # `service` and `batches` then say for how long a server is busy, handing over included; the
     # policy is built on the fleet as it is.
     measured_s: Mapping[str, Mapping[int, tuple[float, float]]] = field(default_factory=dict)
+    balance: float = 0.0  # Accuracy balance at the start
 
     def __post_init__(self) -> None:
         names, classes = self.fleet.variants, len(self.fleet.rate)
@@ -166,6 +167,7 @@ class Scenario:
     def site(self, target: float, places: int) -> Site:
         """The empty site: it predicts by profiles and batches' times, or by what was measured."""
         site = empty_site(self.fleet, target, places)
+        site.balance[0] = self.balance
         foresee(site, self.batches)
         for variant, times_s in self.measured_s.items():
             k = self.fleet.variants.index(variant)

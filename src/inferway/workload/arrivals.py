@@ -17,7 +17,6 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from inferway.deployment.column import time_pieces
 from inferway.deployment.workloads import (
     Arrivals,
     ConstantArrivals,
@@ -259,7 +258,7 @@ def mean_rate(arrivals: Arrivals, capacity_per_s: float | None = None) -> float:
         case TraceArrivals(file=file, speed=speed):
             first = last = None
             gaps = -1
-            for piece in time_pieces(file, CHUNK):
+            for piece in arrivals.pieces(CHUNK):
                 first = piece[0] if first is None else first
                 last, gaps = piece[-1], gaps + len(piece)
             if first is None or last is None or first == last:
@@ -308,8 +307,8 @@ def _chunks(
             return map(_phase_clock(arrivals, capacity_per_s), _unit_poisson(rng))
         case MapArrivals():
             return _markovian(arrivals, rng)
-        case TraceArrivals(file=file, speed=speed):
-            return (_unphased(piece / speed) for piece in time_pieces(file, CHUNK))
+        case TraceArrivals(speed=speed):
+            return (_unphased(piece / speed) for piece in arrivals.pieces(CHUNK))
 
 
 def _unphased(times_s: Times) -> Chunk:

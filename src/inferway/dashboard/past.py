@@ -1,0 +1,218 @@
+"""The last minutes of a task as its server had them: what came, and what became of it over time."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inferway.live.recent import FLOOR, PINNED, URGENT, Rows
+from inferway.live.request import Outcome
+from inferway.twin.trace import RecordedTrace
+
+WINDOW_S: Final = 300.0
+"""How much is replayed, at most."""
+MOST: Final = 100_000
+"""Requests that are replayed, at most."""
+FEWEST: Final = 50
+"""Requests below which nothing is replayed."""
+_STRETCHES, _IN_EACH = 60, 50
+# Ends of requests that no server was asked to answer.
+_NONE_OF_ITS: Final = (Outcome.INVALID,)
+
+Floats = NDArray[np.float64]
+
+
+class PastError(ValueError):
+    """A past that cannot be replayed; the message is one sentence for whoever looks at the page."""
+
+
+class Curve(NamedTuple):
+    """One course over the stretches of a window, of those that were answered; nan where none was.
+
+    Attributes
+    ----------
+    mean_s, p99_s
+        (n,) response times of those that came in each stretch.
+    accuracy
+        (n,) mean accuracy by the profiles of who answered; nan where one is unknown.
+    """
+
+    mean_s: Floats
+    p99_s: Floats
+    accuracy: Floats
+
+
+class Past(NamedTuple):
+    """A task's last minutes.
+
+    Attributes
+    ----------
+    trace
+        The requests, as of a recording.
+    ends_s
+        (n,) ends of the stretches, from the first request on.
+    from_s
+        When that was decided, in seconds since 1970.
+    live
+        What the server did.
+    lead_s
+        Mean time from the receipt of a request to its decision.
+    gained
+        By how much answers have moved the accuracy balance; 0 without a target.
+    """
+
+    trace: RecordedTrace
+    ends_s: Floats
+    from_s: float
+    live: Curve
+    lead_s: float
+    gained: float
+
+
+def past_of(head: Mapping[str, Any], rows: Rows, fleet: Mapping[str, Any]) -> Past:
+    """Read the last minutes from a server's rows and what it says of the task's fleet.
+
+    Raises
+    ------
+    PastError
+        Where there is too little to be replayed.
+    """
+    decided_s = rows["received_s"] + rows["decided_s"]
+    rows = rows[np.argsort(decided_s, kind="stable")]
+    rows = rows[~np.isin(rows["outcome"], _NONE_OF_ITS)][-MOST:]
+    if len(rows):
+        rows = rows[rows["received_s"] > rows["received_s"][-1] - WINDOW_S]
+    if len(rows) < FEWEST:
+        raise PastError(
+            f"{len(rows)} requests came within the last minutes, and {FEWEST} are the fewest that "
+            "are replayed"
+        )
+    decided_s = rows["received_s"] + rows["decided_s"]
+    start_s = float(decided_s[0])
+    if not decided_s[-1] > start_s:
+        raise PastError("all requests came at once, so there is no rate to replay")
+    classes = [one for one in fleet["classes"] if one["instances"]]
+    names = [one["name"] for one in classes]
+    accuracy = np.array([one["accuracy"] for one in classes], np.float64)  # None becomes NaN
+    # Of variants that are here no more, the answers count to none.
+    place = np.array([names.index(one) if one in names else -1 for one in head["variants"]] + [-1])
+    taken_by = place[rows["column"]].astype(np.int64)
+    answered = (rows["outcome"] == Outcome.ANSWERED) & (taken_by >= 0)
+    left_s = np.where(answered, rows["received_s"] + rows["ended_s"], np.nan)
+    occupied_s, together = _occupied(rows, decided_s, left_s)
+    trace = RecordedTrace(
+        task=fleet["task"],
+        policy=fleet["policy"],
+        told_rate_per_s=fleet["told_rate_per_s"],
+        variants=tuple(map(written_name, names)),
+        count=np.array([one["instances"] for one in classes], np.int64),
+        accuracy=accuracy,
+        arrived_s=decided_s - start_s,
+        taken_by=taken_by,
+        left_s=left_s - start_s,
+        occupied_s=occupied_s,
+        model_s=np.where(answered, rows["model_s"].astype(np.float64), np.nan),
+        together=together,
+        rows=rows["rows"].astype(np.int64),
+        deadline_s=rows["deadline_s"] - rows["decided_s"].astype(np.float64),
+        floors=_flagged(rows, FLOOR),
+        pins=_flagged(rows, PINNED),
+        urgent=_flagged(rows, URGENT),
+        marks=0,
+        begun=0,
+    )
+    ends_s = stretches(float(trace.arrived_s[-1]), len(rows))
+    response_s = rows["ended_s"].astype(np.float64)[answered]
+    live = curve(trace.arrived_s[answered], response_s, accuracy[taken_by[answered]], ends_s)
+    counted = answered & (rows["flags"] & PINNED == 0)
+    worth = (accuracy[taken_by[counted]] - (fleet["target"] or 0.0)) * rows["rows"][counted]
+    gained = 0.0 if fleet["target"] is None else float(np.nansum(worth))
+    lead_s = float(rows["decided_s"].mean())
+    return Past(trace, ends_s, start_s + head["clock_s"], live, lead_s, gained)
+
+
+def written_name(name: str) -> str:
+    """Write a class's name as a file can: those of other nodes have characters that no name has."""
+    return re.sub(r"[^\w.-]", ".at.", name)
+
+
+def _flagged(rows: Rows, flag: int) -> int:
+    return int(np.count_nonzero(rows["flags"] & flag))
+
+
+def _occupied(rows: Rows, decided_s: Floats, left_s: Floats) -> tuple[Floats, NDArray[np.int64]]:
+    """For how long each request's server was its own, and who was served along.
+
+    As `RecordedTrace` has both: of a batch the first has the time and the number.
+    """
+    occupied_s, together = np.full(len(rows), np.nan), np.zeros(len(rows), np.int64)
+    answered = np.flatnonzero(np.isfinite(left_s))
+    order = answered[np.lexsort((left_s[answered], rows["server"][answered]))]
+    server, left = rows["server"][order], left_s[order]
+    same = np.append(False, server[1:] == server[:-1])
+    free_s = np.where(same, np.append(-np.inf, left[:-1]), -np.inf)
+    occupied_s[order] = left - np.maximum(decided_s[order], free_s)
+    together[order] = 1
+    at, number = 0, rows["together"]
+    while number.max(initial=0) > 1 and at < len(order):
+        size = max(1, int(number[order[at]]))
+        batch = order[at : at + size]
+        if size > 1 and (server[at : at + size] == server[at]).all():
+            lead = batch[np.argmin(decided_s[batch])]
+            run_s = float(rows["model_s"][lead] + left[at : at + size].max() - left[at])
+            occupied_s[batch], together[batch] = np.nan, 0
+            occupied_s[lead], together[lead] = run_s, len(batch)
+        at += size
+    return occupied_s, together
+
+
+def stretches(length_s: float, requests: int) -> Floats:
+    """(n,) ends of the stretches that a window is parted into, each with requests enough."""
+    count = min(_STRETCHES, max(1, requests // _IN_EACH))
+    return length_s * np.arange(1, count + 1) / count
+
+
+def curve(arrived_s: Floats, response_s: Floats, accuracy: Floats, ends_s: Floats) -> Curve:
+    """Draw the course of (m,) answered requests over stretches with (n,) ends."""
+    count = len(ends_s)
+    place = np.minimum(np.searchsorted(ends_s, arrived_s, side="left"), count - 1)
+    number = np.bincount(place, minlength=count)
+    with np.errstate(invalid="ignore"):
+        mean_s = np.bincount(place, response_s, count) / number
+        mean_accuracy = np.bincount(place, accuracy, count) / number
+    order = np.lexsort((response_s, place))
+    first = np.concatenate([[0], np.cumsum(number)])
+    at = first[:-1] + np.maximum(np.ceil(0.99 * number).astype(np.int64) - 1, 0)
+    p99_s = np.full(count, np.nan)
+    p99_s[number > 0] = response_s[order][at[number > 0]]
+    return Curve(mean_s, p99_s, mean_accuracy)
+
+
+def scaled(times_s: Floats, factor: float, seed: int = 0) -> Floats:
+    """(m,) arrivals that come so many times as often, over the same time, with the same course.
+
+    Fewer leave some out at random; more are copies, each moved by up to half a second.
+    """
+    if factor == 1.0:
+        return times_s
+    random = np.random.default_rng(seed)
+    whole = int(factor)
+    copies = whole + (random.random(len(times_s)) < factor - whole)
+    made = np.repeat(times_s, copies)
+    first = np.append(True, made[1:] != made[:-1]) if len(made) else np.zeros(0, np.bool_)
+    made = made + np.where(first, 0.0, random.uniform(-0.5, 0.5, len(made)))
+    return np.sort(np.clip(made, times_s[0], times_s[-1]))
+
+
+def window(times_s: Floats, most: int) -> int:
+    """Find from which arrival on there are no more than so many, the last ones."""
+    return max(0, len(times_s) - most)
+
+
+def listed(values: Sequence[float] | Floats) -> list[float | None]:
+    """Write numbers for JSON, None for what is none."""
+    return [round(float(one), 7) if np.isfinite(one) else None for one in values]

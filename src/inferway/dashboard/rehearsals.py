@@ -1,0 +1,119 @@
+"""Questions that pages ask, from the server that they are about to the twin and back."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import Any, Final
+from urllib.parse import quote
+
+from inferway.dashboard.question import POLICIES, Question, Told, WhatIfError
+from inferway.dashboard.reader import Reader
+from inferway.dashboard.twin import TwinProcess
+from inferway.dashboard.watched import UnreadError, WatchedServer
+
+_WINDOW_S: Final = 300.0
+_LOOK_S: Final = 1.0
+_AHEAD: Final = 8
+"""Tasks for which the twin is compiled before anybody asks; of others, when somebody does."""
+
+
+class Rehearsals:
+    """The twin of what a reader reads.
+
+    Parameters
+    ----------
+    reader
+        Of the servers.
+    folder
+        That the files of their policies start from; None where no code of theirs is run here.
+    """
+
+    def __init__(self, reader: Reader, folder: str | None = None) -> None:
+        self._reader, self._folder = reader, folder
+        self._twin = TwinProcess(reader.again)
+        self._preparing: asyncio.Task[None] | None = None
+        self._ready: set[tuple[str, str]] = set()
+        reader.twin = lambda: self._twin.state
+
+    def begin(self) -> None:
+        """Compile from now on what the tasks that are shown will need."""
+        self._preparing = asyncio.create_task(self._prepare())
+
+    async def end(self) -> None:
+        """End the twin."""
+        if self._preparing is not None:
+            self._preparing.cancel()
+            await asyncio.gather(self._preparing, return_exceptions=True)
+        await self._twin.end()
+
+    async def _prepare(self) -> None:
+        while True:
+            for source in self._reader.sources:
+                # While somebody measures with them, nothing is compiled beside.
+                answers = source.state == "answers" and not self._reader.doing
+                tasks = [*source.status.get("tasks", {})] if answers else []
+                for task in tasks:
+                    if (source.url, task) not in self._ready and len(self._ready) < _AHEAD:
+                        self._ready.add((source.url, task))
+                        with suppress(UnreadError):
+                            told = await asyncio.to_thread(self._told, source, task)
+                            await self._twin.prepare(told)
+            await asyncio.sleep(_LOOK_S)
+
+    async def ask(self, asker: str, question: Question) -> dict[str, Any]:
+        """Answer a question of a page.
+
+        Raises
+        ------
+        UnreadError
+            When its server cannot be asked.
+        WhatIfError
+            When there is no answer.
+        """
+        source = self._reader.source(question.server)
+        told = await asyncio.to_thread(self._told, source, question.task, requests=True)
+        return await self._twin.ask(asker, question, told)
+
+    def _told(self, source: WatchedServer, task: str, *, requests: bool = False) -> Told:
+        content = source.told("/deployment")["content"]
+        fleet = fleet_of(source, task)
+        rows = b""
+        if requests:
+            since_s = source.times[-1] - _WINDOW_S - 1.0 if source.times else 0.0
+            rows = source.requests(task, since_s)
+        return Told(content or {}, fleet, rows, self._folder)
+
+
+def fleet_of(source: WatchedServer, task: str) -> dict[str, Any]:
+    """Ask which fleet answers a task; UnreadError where that cannot be said. Blocks."""
+    return source.told(f"/deployment/{quote(task, safe='')}")
+
+
+def choices(source: WatchedServer, task: str) -> dict[str, Any]:
+    """Tell what can be asked about a task, and what is in force. Blocks.
+
+    Raises
+    ------
+    UnreadError
+        When the server cannot be asked.
+    """
+    fleet = fleet_of(source, task)
+    classes = fleet["classes"]
+    known = [one["accuracy"] for one in classes if one["accuracy"] is not None]
+    others = [name for one in classes for name in (one["by"], one["node"]) if one["by"]]
+    if not classes:
+        raise WhatIfError(f"nothing answers the task {task!r} now")
+    return {
+        "target": fleet["target"],
+        "least_accuracy": min(known, default=None),
+        "most_accuracy": max(known, default=None),
+        "policy": fleet["policy"],
+        "policies": list(dict.fromkeys((fleet["policy"], *POLICIES))),
+        "classes": [
+            {"name": one["name"], "instances": one["instances"], "here": not one["by"]}
+            for one in classes
+        ],
+        "nodes": list(dict.fromkeys(others)),
+        "node": fleet["node"],
+    }

@@ -1,0 +1,161 @@
+"""Answers of the twin about the last minutes."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from lately import CONTENT, fleet, rows, told
+
+from inferway.dashboard.question import POLICIES, Question, Told, WhatIfError
+from inferway.dashboard.what_if import Canceled, answer, rehearsal
+from inferway.dispatch.contract import policy_class
+
+MINE = """\
+from typing import NamedTuple
+open("{ran}", "w").close()
+class Mine(NamedTuple):
+    @classmethod
+    def build(cls, fleet, *, target, rate_per_s):
+        return cls()
+    def choose(self, site, request, draw):
+        return 1
+"""
+
+
+def asked(of: Told | None = None, **keys: Any) -> dict[str, Any]:
+    question = Question("http://here:8002", "digits", **keys)
+    return answer(question, told() if of is None else of, threading.Event())
+
+
+def test_the_present_is_replayed_and_its_error_is_the_band() -> None:
+    found = asked()
+    numbers = found["numbers"]
+    assert numbers["live"]["mean_s"] == pytest.approx(3.3e-3, rel=0.01)
+    assert numbers["live"]["accuracy"] == pytest.approx(0.8, abs=0.001)
+    # Nothing else was asked for.
+    assert numbers["what_if"] == numbers["present"]
+    assert numbers["present"]["accuracy"] == pytest.approx(0.8, abs=0.005)
+    mean = numbers["present"]["mean_s"] / numbers["live"]["mean_s"] - 1.0
+    assert found["error"]["mean"] == pytest.approx(mean, abs=1e-3)
+    count = len(found["ends_s"])
+    for name in ("mean_s", "p99_s", "accuracy"):
+        low, high = (np.array(one) for one in found["band"][name])
+        live, twin = np.array(found["live"][name]), np.array(found["twin"][name])
+        assert len(live) == len(twin) == len(low) == count
+        assert ((low <= twin + 1e-9) & (twin <= high + 1e-9)).all()
+        # What was lies in it, but for a few stretches.
+        assert ((low <= live + 1e-6) & (live <= high + 1e-6)).mean() >= 0.75
+
+
+def test_other_settings_give_other_courses() -> None:
+    usual = asked()["numbers"]["what_if"]
+    accurate = asked(target=0.88)
+    assert accurate["numbers"]["what_if"]["accuracy"] == pytest.approx(0.88, abs=0.01)
+    assert accurate["target"] == 0.88
+    assert accurate["numbers"]["what_if"]["mean_s"] > usual["mean_s"]
+    fast = asked(policy="fastest-only")["numbers"]["what_if"]
+    assert fast["accuracy"] == pytest.approx(0.7)
+    assert fast["mean_s"] < usual["mean_s"] / 2
+    double = asked(rate=2.0)["numbers"]
+    assert double["what_if"]["rate_per_s"] == pytest.approx(
+        2 * double["live"]["rate_per_s"], rel=0.05
+    )
+    assert double["what_if"]["mean_s"] > usual["mean_s"]
+    more = asked(rate=2.0, instances={"big": 3})["numbers"]["what_if"]
+    assert more["mean_s"] < double["what_if"]["mean_s"]
+    alone = asked(instances={"tiny": 0})["numbers"]["what_if"]
+    assert alone["accuracy"] == pytest.approx(0.9)
+
+
+def test_a_lost_node_takes_what_is_reached_by_way_of_it() -> None:
+    classes = fleet()["classes"]
+    classes[1] |= {"name": "big@cloud", "node": "cloud", "by": "office"}
+    usual = told(classes=classes, target=None, policy="least-cost", node="base")
+    for lost in ("cloud", "office"):
+        found = asked(usual, lost=lost)
+        assert found["numbers"]["what_if"]["accuracy"] == pytest.approx(0.7)
+    with pytest.raises(WhatIfError, match="nothing here is answered by node 'attic'"):
+        asked(usual, lost="attic")
+
+
+@pytest.mark.parametrize(
+    ("keys", "sentence"),
+    [
+        ({"rate": 0.0}, "the rate is multiplied by"),
+        ({"policy": "none"}, "no policy 'none'"),
+        ({"policy": "./mine.py:Mine"}, "no policy './mine.py:Mine'"),
+        ({"instances": {"none": 1}}, "no 1 instances of 'none'"),
+        ({"instances": {"tiny": -1}}, "no -1 instances"),
+        ({"instances": {"tiny": 0, "big": 0}}, "no instance"),
+        ({"target": 0.95}, "above the best variant"),
+        ({"rate": 1e-9}, "nothing to replay"),
+    ],
+)
+def test_what_cannot_be_asked_is_said_in_a_sentence(keys: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        asked(**keys)
+
+
+def test_rows_that_are_none_are_refused() -> None:
+    for body in (b"", b"{}\n", b'{"row": []}\nx', told().requests[:-1]):
+        with pytest.raises(WhatIfError, match="cannot be read"):
+            asked(Told(CONTENT, fleet(), body))
+
+
+def test_a_newer_question_ends_it() -> None:
+    stop = threading.Event()
+    with pytest.raises(Canceled):
+        answer(Question("u", "digits"), told(), stop, lambda words: stop.set())
+
+
+def test_code_of_another_process_is_not_run(tmp_path: Path) -> None:
+    ran = tmp_path / "ran"
+    (tmp_path / "mine.py").write_text(MINE.format(ran=ran))
+    for policy in (f"{tmp_path}/mine.py:Mine", "./mine.py:Mine"):
+        content = CONTENT | {"dispatch": {"policy": policy}}
+        with pytest.raises(WhatIfError, match="only a page that is started with it"):
+            rehearsal(Told(content, fleet()))
+        within = {"digits": CONTENT["tasks"]["digits"] | {"dispatch": {"policy": policy}}}
+        with pytest.raises(WhatIfError, match="only a page that is started with it"):
+            rehearsal(Told(CONTENT | {"tasks": within}, fleet()))
+    assert not ran.exists()
+    # Of a page that is started with the server, its policy is the starter's own.
+    mine = CONTENT | {"dispatch": {"policy": "./mine.py:Mine"}}
+    deployment, _ = rehearsal(Told(mine, fleet(), folder=str(tmp_path)))
+    assert deployment.folder == tmp_path
+    assert policy_class(deployment.policy_of("digits").policy, deployment.folder) is not None
+    assert ran.exists()
+
+
+def test_nothing_of_the_file_but_its_settings_is_needed() -> None:
+    content = CONTENT | {
+        "tasks": {"digits": {"variants": {"far": {"remote": "http://nowhere/v2/models/x"}}}},
+        "nodes": {"here": {"budget": "1 GB"}},
+    }
+    deployment, name = rehearsal(Told(content, fleet()))
+    (task,) = deployment.tasks.values()
+    assert (name, task.accuracy_target) == ("digits", 0.8)
+    assert {one.name: one.accuracy for one in task.variants.values()} == {"tiny": 0.7, "big": 0.9}
+    assert deployment.policy_of(task).policy == "priced"
+
+
+def test_every_policy_that_may_be_asked_for_can_be_made() -> None:
+    deployment, _ = rehearsal(Told(CONTENT, fleet(deadline_s=1.0)))
+    for policy in POLICIES:
+        assert deployment.with_(policy=policy).policy_of("digits").policy == policy
+
+
+def test_batches_go_along() -> None:
+    kept, classes = rows(), fleet()["classes"]
+    classes[1]["batch"] = {
+        "sizes": [1, 4], "service_s": [5e-3, 8e-3], "min": 1, "max": 4, "pad": False, "wait_s": 0.0,
+    }  # fmt: skip
+    deployment, _ = rehearsal(told(kept, classes=classes))
+    batch = deployment.tasks["digits"].variants["big"].batch
+    assert batch is not None
+    assert (batch.sizes, batch.service_s) == ((1, 4), (5e-3, 8e-3))
+    assert asked(told(kept, classes=classes))["numbers"]["present"]["mean_s"] > 0.0
