@@ -30,7 +30,7 @@ class PastError(ValueError):
     """A past that cannot be replayed; the message is one sentence for whoever looks at the page."""
 
 
-class Curve(NamedTuple):
+class Course(NamedTuple):
     """One course over the stretches of a window, of those that were answered; nan where none was.
 
     Attributes
@@ -68,7 +68,7 @@ class Past(NamedTuple):
     trace: RecordedTrace
     ends_s: Floats
     from_s: float
-    live: Curve
+    live: Course
     lead_s: float
     gained: float
 
@@ -127,7 +127,7 @@ def past_of(head: Mapping[str, Any], rows: Rows, fleet: Mapping[str, Any]) -> Pa
     )
     ends_s = stretches(float(trace.arrived_s[-1]), len(rows))
     response_s = rows["ended_s"].astype(np.float64)[answered]
-    live = curve(trace.arrived_s[answered], response_s, accuracy[taken_by[answered]], ends_s)
+    live = course(trace.arrived_s[answered], response_s, accuracy[taken_by[answered]], ends_s)
     counted = answered & (rows["flags"] & PINNED == 0)
     worth = (accuracy[taken_by[counted]] - (fleet["target"] or 0.0)) * rows["rows"][counted]
     gained = 0.0 if fleet["target"] is None else float(np.nansum(worth))
@@ -176,7 +176,7 @@ def stretches(length_s: float, requests: int) -> Floats:
     return length_s * np.arange(1, count + 1) / count
 
 
-def curve(arrived_s: Floats, response_s: Floats, accuracy: Floats, ends_s: Floats) -> Curve:
+def course(arrived_s: Floats, response_s: Floats, accuracy: Floats, ends_s: Floats) -> Course:
     """Draw the course of (m,) answered requests over stretches with (n,) ends."""
     count = len(ends_s)
     place = np.minimum(np.searchsorted(ends_s, arrived_s, side="left"), count - 1)
@@ -189,7 +189,7 @@ def curve(arrived_s: Floats, response_s: Floats, accuracy: Floats, ends_s: Float
     at = first[:-1] + np.maximum(np.ceil(0.99 * number).astype(np.int64) - 1, 0)
     p99_s = np.full(count, np.nan)
     p99_s[number > 0] = response_s[order][at[number > 0]]
-    return Curve(mean_s, p99_s, mean_accuracy)
+    return Course(mean_s, p99_s, mean_accuracy)
 
 
 def scaled(times_s: Floats, factor: float, seed: int = 0) -> Floats:

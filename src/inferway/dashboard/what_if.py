@@ -18,11 +18,11 @@ import numpy as np
 
 from inferway.dashboard.past import (
     MOST,
-    Curve,
+    Course,
     Floats,
     Past,
     PastError,
-    curve,
+    course,
     listed,
     past_of,
     scaled,
@@ -54,7 +54,7 @@ class Replayed(NamedTuple):
     """One setting's replay."""
 
     result: TaskResult
-    curve: Curve
+    course: Course
 
 
 class Canceled(Exception):  # noqa: N818 - it is no error
@@ -276,7 +276,7 @@ def _replayed(scenario: Scenario, past: Past, stop: Event) -> Replayed:
     fleet = scenario.fleet
     accuracy = np.where(fleet.graded, fleet.accuracy, np.nan).repeat(fleet.count)
     answered = np.isin(outcome, (ANSWERED, LATE))
-    drawn = curve(
+    drawn = course(
         arrived_s[answered],
         (left_s - arrived_s)[answered] + past.lead_s,
         accuracy[server[answered]],
@@ -298,8 +298,8 @@ def _document(
     changed: Deployment,
     notes: list[str],
 ) -> dict[str, Any]:
-    names = Curve._fields
-    bands = {name: _band(name, past.live, present.curve, what_if.curve) for name in names}
+    names = Course._fields
+    bands = {name: _band(name, past.live, present.course, what_if.course) for name in names}
     live = _numbers_of(past)
     was, would = (_numbers(one.result, past.lead_s) for one in (present, what_if))
     error = {
@@ -314,7 +314,7 @@ def _document(
         "requests": len(past.trace.arrived_s),
         "target": task.accuracy_target,
         "live": {name: listed(getattr(past.live, name)) for name in names},
-        "twin": {name: listed(getattr(what_if.curve, name)) for name in names},
+        "twin": {name: listed(getattr(what_if.course, name)) for name in names},
         "band": {name: [listed(low), listed(high)] for name, (low, high) in bands.items()},
         "numbers": {"live": _told(live), "present": _told(was), "what_if": _told(would)},
         "error": _told(error),
@@ -322,7 +322,7 @@ def _document(
     }  # fmt: skip
 
 
-def _band(name: str, live: Curve, present: Curve, what_if: Curve) -> tuple[Floats, Floats]:
+def _band(name: str, live: Course, present: Course, what_if: Course) -> tuple[Floats, Floats]:
     """Draw the band in which the twin was right in nine of ten stretches of what was.
 
     Times differ by factors, accuracies by differences.

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from lately import fleet, rows
 
-from inferway.dashboard.past import FEWEST, MOST, Past, PastError, curve, past_of, scaled
+from inferway.dashboard.past import FEWEST, MOST, Past, PastError, course, past_of, scaled
 from inferway.live.recent import PINNED
 from inferway.live.request import Outcome
 
@@ -79,9 +79,9 @@ def test_five_minutes_are_the_most_and_fifty_requests_the_fewest() -> None:
     assert len(past(rows(MOST + 10, 1e4)).trace.arrived_s) <= MOST
 
 
-def test_a_curve_is_of_those_that_came_in_each_stretch() -> None:
+def test_a_course_is_of_those_that_came_in_each_stretch() -> None:
     arrived_s = np.array([0.1, 0.2, 0.3, 2.5])
-    found = curve(
+    found = course(
         arrived_s,
         np.array([1.0, 3.0, 2.0, 7.0]),
         np.array([0.5, 0.7, 0.6, np.nan]),
