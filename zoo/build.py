@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib.util
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
@@ -15,16 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferway.catalog import zoo
+from inferway.deployment.profile import file_digest
 from inferway.extras import installing
-from inferway.profiling.timing import ROUNDS, Progress
-from inferway.profiling.zoo import (
-    Right,
-    answers,
-    gain_of,
-    measured_on,
-    profiled,
-    right_answers,
-)
+from inferway.machine import machine
+from inferway.profiling.measuring import ProfilingOptions
+from inferway.profiling.testset import labeled
+from inferway.profiling.timing import Progress
+from inferway.profiling.zoo import gain_of, profiled
+from inferway.runtime import OnnxRuntime
 from zoo.images import Originals, Split, draw, originals, split
 from zoo.ladder import NETWORKS, VARIANTS, Network, Weights, model
 
@@ -32,6 +32,7 @@ TEST_TIMES: Final = 14  # Test images drawn from each original of the test part
 
 SEED: Final = 1  # The seed that the shipped zoo was built with
 
+_ROWS: Final = 32  # per call when all votes are asked for
 _TRAIN, _TEST = 1, 2  # words of entropy that keep the images of the parts apart
 
 
@@ -42,6 +43,7 @@ def build(
     workers: int = 2,
     networks: Mapping[str, Network] = NETWORKS,
     test_times: int = TEST_TIMES,
+    sizes: Sequence[int] | None = None,
     round_s: float = 0.1,
     progress: Progress | None = None,
 ) -> zoo.Zoo:
@@ -53,8 +55,9 @@ def build(
 
     So many workers train networks at the same time, one thread each; results do not depend on it.
     Other descriptions of networks by name train for a shorter time. So many test images are drawn
-    from each original of the test part; a round of measuring a service time takes `round_s` seconds
-    at least. `progress` is told the share that is done, 0..1, and what is under way.
+    from each original of the test part. `sizes` are as of `inferway.profiling.zoo.measure`; a round
+    of measuring a service time takes `round_s` seconds at least. `progress` is told the share that
+    is done, 0..1, and what is under way.
 
     CatalogError when PyTorch or scikit-learn is missing.
     """
@@ -89,58 +92,43 @@ def build(
         progress=lambda share, what: tell(0.02 + 0.70 * share, what),
     )
     paths = write_models(out, networks, weights)
-    tell(0.72, "accuracy")
-    whole = VARIANTS[-1].name
-    right = right_answers(
-        {name: path for name, path in paths.items() if name != whole},
-        testset,
-        workers=workers,
-        progress=lambda share, what: tell(0.72 + 0.04 * share, what),
-    )
-    # The ensemble takes most of the time, so it answers once, with all its votes.
     votes = _votes(
         out,
         networks,
         weights,
         testset,
         workers=workers,
-        progress=lambda share, what: tell(0.76 + 0.18 * share, what),
+        progress=lambda share, what: tell(0.72 + 0.12 * share, what),
     )
-    right[whole], taken_apart = ablation(votes, testset, seed=seed)
     cost = {
         "wall_s": round(time.perf_counter() - start_s, 1),
         "cpu_s": round(time.process_time() - start_cpu_s, 1),
     }
-    profiles, steps = profiled(
+    parameters = {
+        variant.name: sum(
+            part.size for name in variant.networks for layer in weights[name] for part in layer
+        )
+        for variant in VARIANTS
+    }
+    measured = profiled(
         paths,
-        right,
-        testset,
-        parameters={
-            variant.name: sum(
-                part.size for name in variant.networks for layer in weights[name] for part in layer
-            )
-            for variant in VARIANTS
-        },
-        rounds=ROUNDS,
-        round_s=round_s,
-        seed=seed,
-        progress=lambda share, what: tell(0.94 + 0.06 * share, what),
+        parameters,
+        labeled(testset, file_digest(out / zoo.TESTSET)),
+        ProfilingOptions(seed=seed, round_s=round_s),
+        sizes=sizes,
+        progress=lambda what, share: tell(0.84 + 0.16 * share, what),
     )
-    hardware = measured_on()
     versions = {name: version(name) for name in ("torch", "scikit-learn", "onnx")}
-    built = zoo.Zoo(
-        name="digits",
+    built = replace(
+        measured,
         origin="built",
-        profiles=profiles,
-        steps=steps,
-        ablation=taken_apart,
+        ablation=ablation(votes, testset, seed=seed),
         made={
             "seed": seed,
             "training": cost,
             "sources": {name: len(part) for name, part in parts._asdict().items()},
             "test_images": len(testset),
-            "built_on": hardware | versions,
-            "measured_on": hardware,
+            "built_on": machine(("onnxruntime", "numpy")) | versions,
         },
         folders=(out,),
     )
@@ -221,44 +209,48 @@ def _votes(
     workers: int,
     progress: Progress,
 ) -> NDArray[np.float32]:
+    """Ask what each member of the slowest variant says of each view, with so many threads."""
     whole, done = VARIANTS[-1], 0
     members = [(networks[name].layers, weights[name]) for name in whole.networks]
     path = out / "votes.onnx.part"
     path.write_bytes(model(members, whole.views, votes=True).SerializeToString())
 
-    def answered(count: int) -> None:
+    def answer(start: int) -> NDArray[np.float32]:
         nonlocal done
-        done += count
+        some = testset.images[start : start + _ROWS]
+        (rows,) = runtime.run({zoo.INPUT: some}).values()
+        done += len(some)
         progress(done / len(testset), f"accuracy of {whole.name} and its parts")
+        return rows.astype(np.float32, copy=False)
 
     try:
-        return answers(path, testset.images, workers=workers, progress=answered)
+        with closing(OnnxRuntime(path)) as runtime, ThreadPoolExecutor(workers) as pool:
+            return np.concatenate(list(pool.map(answer, range(0, len(testset), _ROWS))))
     finally:
         path.unlink()
 
 
 def ablation(
     votes: NDArray[np.float32], testset: zoo.TestSet, *, seed: int
-) -> tuple[Right, tuple[dict[str, Any], ...]]:
+) -> tuple[dict[str, Any], ...]:
     """Estimate what the slowest variant loses when members or views are taken from it.
 
     The votes are what each member says of each view, shape [N, members * views, 10], members first;
-    the seed is of the resampling. Gives which of the N images the whole answers right, and one
-    entry per reduced ensemble: how many members and views are left, its accuracy, and what the
-    whole gains over it.
+    the seed is of the resampling. Gives one entry per reduced ensemble: how many members and views
+    are left, its accuracy on the whole test set, and what the whole ensemble gains over it.
     """
     whole = VARIANTS[-1]
     members, views = len(whole.networks), len(whole.views)
     said = votes.reshape(len(votes), members, views, -1)
 
-    def right(some_members: int, some_views: int) -> Right:
+    def right(some_members: int, some_views: int) -> NDArray[np.bool_]:
         mean = said[:, :some_members, :some_views].mean(axis=(1, 2))
         return np.asarray(mean.argmax(axis=1) == testset.labels)
 
     all_right = right(members, views)
     parts = [(members - 1, views), (members, views // 2), (members, 1), (1, views), (1, 1)]
     reduced = {part: right(*part) for part in parts}
-    return all_right, tuple(
+    return tuple(
         {
             "variant": whole.name,
             "members": some_members,

@@ -3,7 +3,6 @@
 from inferway.catalog.zoo import (
     CatalogError,
     Profile,
-    ServiceProfile,
     TestSet,
     Zoo,
     load,
@@ -15,6 +14,6 @@ from inferway.catalog.zoo import (
 )
 
 __all__ = [
-    "CatalogError", "Profile", "ServiceProfile", "TestSet", "Zoo", "load", "model_path", "names",
+    "CatalogError", "Profile", "TestSet", "Zoo", "load", "model_path", "names",
     "profiles", "resolve", "testset",
 ]  # fmt: skip

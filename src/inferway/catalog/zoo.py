@@ -18,33 +18,21 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from inferway.catalog.profile import (
+    MachineTimes,
+    PairBins,
+    ProfiledAccuracy,
+    ProfiledData,
+    TaskProfile,
+    VariantProfile,
+)
 from inferway.files import home_folder, write_whole
+from inferway.machine import machine_hash
 from inferway.unreadable import UNREADABLE, fault
 
 
-class ServiceProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Duration of one call on one core, at one batch size.
-
-    Attributes
-    ----------
-    batch
-        Rows in the call.
-    mean_s, p50_s, p99_s
-        Mean and percentiles of the wall time of a call, in seconds.
-    cpu_s
-        Mean processor time of the calling thread, in seconds: what the call takes when nothing
-        else wants the core. Far below `mean_s` means that the machine was busy.
-    """
-
-    batch: int
-    mean_s: float
-    p50_s: float
-    p99_s: float
-    cpu_s: float
-
-
 class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One variant as measured.
+    """One variant of a zoo.
 
     Attributes
     ----------
@@ -52,46 +40,69 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         The variant.
     file
         Its model file's name, beside the profiles.
-    digest
-        The file's hash, as ``sha256:`` and 64 hexadecimal digits.
-    accuracy
-        Share of right answers on the test set, 0..1.
-    accuracy_interval
-        Its 95 % interval, lower and upper end.
-    size_bytes
-        The file's size.
-    memory_bytes
-        Resident memory that one loaded instance adds to a process.
     parameters
         Number of trained weights.
-    service
-        Service times, by ascending batch; the first is batch 1.
+    measured
+        What `inferway profile` measures, on the zoo's test set.
     peaks
-        Memory that a run takes beyond that of the loaded instance: pairs of rows and bytes. Empty
-        in profiles that were measured before there were any.
+        Memory that a run takes beyond that of the loaded instance: pairs of rows and bytes.
     """
 
     name: str
     file: str
-    digest: str
-    accuracy: float
-    accuracy_interval: tuple[float, float]
-    size_bytes: int
-    memory_bytes: int
     parameters: int
-    service: tuple[ServiceProfile, ...]
+    measured: VariantProfile
     peaks: tuple[tuple[int, int], ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.measured.accuracy is None or self.measured.size_bytes is None:
+            raise ValueError(f"{self.name} has no accuracy or no size")
+        if not self.measured.machines:
+            raise ValueError(f"{self.name} has no service times")
+
+    @property
+    def digest(self) -> str:
+        """Hash of the file, as ``sha256:`` and 64 hexadecimal digits."""
+        return self.measured.model
+
+    @property
+    def accuracy(self) -> float:
+        """Share of right answers, 0..1, on the half of the test set that is for accuracies."""
+        return self._accuracy.value
+
+    @property
+    def accuracy_interval(self) -> tuple[float, float]:
+        """Lower and upper end of the accuracy's 95 % interval."""
+        return self._accuracy.interval
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the file."""
+        assert self.measured.size_bytes is not None  # as `__post_init__` sees
+        return self.measured.size_bytes
+
+    @property
+    def times(self) -> MachineTimes:
+        """What it takes of this machine, else of the one that it was first measured on."""
+        machines = self.measured.machines
+        return machines.get(machine_hash()) or next(iter(machines.values()))
 
     @property
     def mean_s(self) -> float:
-        """Mean service time at batch 1, in seconds."""
-        return self.service[0].mean_s
+        """Steady service time at batch 1, in seconds."""
+        return self.times.alone[0].steady_s
+
+    @property
+    def _accuracy(self) -> ProfiledAccuracy:
+        assert self.measured.accuracy is not None  # as `__post_init__` sees
+        return self.measured.accuracy
 
 
-SCHEMA: Final = 1
+SCHEMA: Final = 2
 SCHEME: Final = "zoo://"
 PROFILES: Final = "profiles.json"
 TESTSET: Final = "testset.npz"
+INPUT: Final = "image"  # of all models
 
 _SHIPPED: Final = {"digits": Path(__file__).parent / "digits" / "data"}
 
@@ -112,9 +123,15 @@ class Zoo:
         ``shipped`` with the package, ``measured`` or ``built`` on this machine.
     profiles
         By variant, fastest first.
+    data
+        The test set as it was split and scored.
+    pairs
+        Accuracies of two variants by the confidence of the first one.
+    machines
+        Processor, cores and system, by their hash.
     steps
         For each variant but the fastest, what it gains over the one before: ``{"from", "to",
-        "gain", "interval", "p"}``; `p` is one-sided.
+        "gain", "interval", "p"}``, on the whole test set; `p` is one-sided.
     ablation
         What the slowest variant loses when parts are taken from it, entries as in `steps`.
     made
@@ -126,10 +143,19 @@ class Zoo:
     name: str
     origin: str
     profiles: Mapping[str, Profile]
+    data: ProfiledData
+    pairs: tuple[PairBins, ...] = ()
+    machines: Mapping[str, dict[str, Any]] = field(default_factory=dict)
     steps: tuple[Mapping[str, Any], ...] = ()
     ablation: tuple[Mapping[str, Any], ...] = ()
     made: Mapping[str, Any] = field(default_factory=dict)
     folders: tuple[Path, ...] = ()
+
+    @property
+    def measured(self) -> TaskProfile:
+        """The variants as those of a task."""
+        variants = {name: one.measured for name, one in self.profiles.items()}
+        return TaskProfile(self.data, variants, self.pairs)
 
     def file(self, name: str) -> Path:
         """Find one of the zoo's files.
@@ -149,7 +175,10 @@ class Zoo:
         return {
             "schema": SCHEMA,
             "zoo": self.name,
+            "data": msgspec.to_builtins(self.data),
             "profiles": msgspec.to_builtins(list(self.profiles.values())),
+            "pairs": msgspec.to_builtins(self.pairs),
+            "machines": dict(self.machines),
             "steps": list(self.steps),
             "ablation": list(self.ablation),
             "made": dict(self.made),
@@ -207,11 +236,11 @@ def load(zoo: str = "digits") -> Zoo:
     built = read(zoo, (own, shipped), "built")
     if all((own / profile.file).is_file() for profile in built.profiles.values()):
         return built
-    # Measured here: holds only for the models that it was measured on. After an update of the
-    # package with other models, the shipped profiles are right and the measured ones are stale.
+    # Measured here: holds only for the models and images that it was measured on. After an update
+    # of the package with others, the shipped profiles are right and the measured ones are stale.
     original = read(zoo, (shipped,), "shipped")
     digests, shipped_digests = (
-        {name: profile.digest for name, profile in one.profiles.items()}
+        {name: profile.digest for name, profile in one.profiles.items()} | {"": one.data.digest}
         for one in (built, original)
     )
     return replace(built, origin="measured") if digests == shipped_digests else original
@@ -301,12 +330,18 @@ def _read(zoo: str, folders: tuple[Path, ...], origin: str, changed_ns: int, siz
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
         if data["schema"] != SCHEMA:
-            raise CatalogError(f"{path}: schema {data['schema']} is not {SCHEMA}; measure again")
+            raise CatalogError(
+                f"{path}: schema {data['schema']} is not {SCHEMA}; remove the file, and measure "
+                "again if it was measured here"
+            )
         measured = msgspec.convert(data["profiles"], list[Profile])
         return Zoo(
             name=zoo,
             origin=origin,
             profiles={p.name: p for p in sorted(measured, key=lambda p: p.mean_s)},
+            data=msgspec.convert(data["data"], ProfiledData),
+            pairs=msgspec.convert(data["pairs"], tuple[PairBins, ...]),
+            machines=data["machines"],
             steps=tuple(data["steps"]),
             ablation=tuple(data["ablation"]),
             made=data["made"],
@@ -317,5 +352,5 @@ def _read(zoo: str, folders: tuple[Path, ...], origin: str, changed_ns: int, siz
     except (*UNREADABLE, KeyError, TypeError) as error:
         raise CatalogError(
             f"{path}: the profiles are malformed ({type(error).__name__}: {fault(error)}); "
-            "remove the file or measure again"
+            "remove the file, and measure again if it was measured here"
         ) from error

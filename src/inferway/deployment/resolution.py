@@ -11,17 +11,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
+from inferway.catalog.profile import VariantProfile
 from inferway.deployment.column import ColumnError, time_pieces
+from inferway.deployment.confidence import bins_of, pairs_of
 from inferway.deployment.errors import Place, nearest
 from inferway.deployment.models import ModelError, Python, located, signature_of
 from inferway.deployment.nodes import Network, Node, written
 from inferway.deployment.policies import ESCALATE, PolicySpec
-from inferway.deployment.profile import (
-    DeploymentProfile,
-    ProfileError,
-    VariantProfile,
-    read_profile,
-)
+from inferway.deployment.profile import DeploymentProfile, ProfileError, read_profile
 from inferway.deployment.source import Source
 from inferway.deployment.tasks import (
     ANY_HARDWARE,
@@ -97,7 +94,8 @@ class Resolution:
             variants, whole = self._published((*place, "catalog"), task.catalog), True
         stated = "idempotent" in self._source.data["tasks"][name]
         twice = task.idempotent if stated else all(one.remote is None for one in variants.values())
-        resolved = replace(task, name=name, variants=variants, idempotent=twice)
+        pairs = pairs_of(variants, self._profile.tasks.get(name))
+        resolved = replace(task, name=name, variants=variants, idempotent=twice, pairs=pairs)
         if whole and self._energies_fit(place, resolved):
             self._check_target((*place, "accuracy_target"), task.accuracy_target, resolved)
         return resolved
@@ -125,7 +123,8 @@ class Resolution:
             self._note((*place, "providers"), sentence)
         accuracy, size, service = stated.accuracy, stated.size_bytes, stated.service
         elsewhere = model is not None and model.path is None
-        own = self._profiled(str(place[1]), replace(stated, name=name, model=model))
+        this = replace(stated, name=name, model=model)
+        own = self._profiled(str(place[1]), this)
         times_s = {} if own is None else own.times_here
         if own is not None and own.accuracy is not None and math.isnan(accuracy):
             accuracy = own.accuracy.value
@@ -155,18 +154,15 @@ class Resolution:
             why = host if elsewhere else "no zoo's profile gives"
             self._note(place, f"needs {needs}, as {why} {them}")
             return None
+        zoos = profile.measured if profile and profile.digest == this.identity else None
         return replace(
-            stated,
-            name=name,
-            model=model,
+            this,
             accuracy=accuracy,
             size_bytes=size,
             service=service,
             batch=batch,
             python=None if stated.python is None else self._described(stated.python, own),
-            confidence_bins=(
-                None if own is None else own.confidence_as(stated.confidence, self._source.folder)
-            ),
+            confidence_bins=bins_of((own, zoos), stated.confidence, self._source.folder),
             timed_by=timed_by,
         )
 

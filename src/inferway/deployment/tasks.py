@@ -14,6 +14,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, Discriminator, Field, Tag, field_validator, model_validator
 
+from inferway.catalog.profile import ConfidenceBins, PairBins
 from inferway.deployment.column import ColumnError, read_column
 from inferway.deployment.errors import must, refuse, refuse_where
 from inferway.deployment.models import (
@@ -23,7 +24,7 @@ from inferway.deployment.models import (
     UrlOrRemote,
 )
 from inferway.deployment.policies import DispatchPolicy
-from inferway.deployment.profile import ConfidenceBins, file_digest
+from inferway.deployment.profile import file_digest
 from inferway.deployment.section import UNWRITTEN, File, Folder, Name, ReadAs, Section, Switch, says
 from inferway.deployment.units import (
     Bytes,
@@ -428,6 +429,7 @@ class Task(Section):
         Switch,
         says("Whether a request may be run twice; yes unless said where no variant is a `remote`."),
     ] = field(default_factory=lambda: True)
+    pairs: Annotated[tuple[PairBins, ...], *UNWRITTEN] = ()
 
     _has_variants = model_validator(mode="after")(
         must(

@@ -120,7 +120,7 @@ def _of_profile(deployment: Deployment) -> Iterator[Found]:
                 sentence = f"{file} was measured on another model of it, so it is not used"
                 yield "profile-stale", field, f"{sentence}; measure anew with `inferway profile`"
                 continue
-            if own.confidence is not None and variant.confidence_bins is None:
+            if own.confidence not in (None, variant.confidence_bins):
                 sentence = f"its confidence is another one than {file} was measured with"
                 yield "profile-stale", field, f"{sentence}; measure anew with `inferway profile`"
             if own.machines and not own.times_here and variant.timed_by != "file":

@@ -11,15 +11,13 @@ from typing import Any, Final
 
 import msgspec
 
+from inferway.catalog.profile import BatchTime, TaskProfile, VariantProfile
 from inferway.deployment import Deployment
 from inferway.deployment.deployment import load_unprofiled
 from inferway.deployment.errors import nearest
 from inferway.deployment.profile import (
-    BatchTime,
     DeploymentProfile,
     ProfileError,
-    TaskProfile,
-    VariantProfile,
     profile_path,
     read_profile,
     write_profile,
@@ -255,10 +253,10 @@ def profile(
 
     options = ProfilingOptions(score, output, group, seed, rounds, again=again)
     done = measured_task(
-        deployment,
-        name,
+        deployment.tasks[name],
         Path(data),
         options,
+        folder=deployment.folder,
         known=known,
         keep=keep if write else None,
         progress=progress,

@@ -197,16 +197,18 @@ def count_of(images: NDArray[Any] | Mapping[str, NDArray[Any]]) -> int:
 
 
 def inputs_of(task: Task, signature: Signature, seed: int) -> Inputs:
-    """Return the test set of the zoo that all of a task's models come from, else random tensors.
+    """Return images of the zoo that all of a task's models come from, else random tensors.
 
-    DriveError where random ones would mean nothing.
+    Those of the zoo are the half of its test set that its accuracies are from. DriveError where
+    random ones would mean nothing.
     """
-    from inferway.catalog.zoo import SCHEME, testset
+    from inferway.catalog.zoo import SCHEME
+    from inferway.profiling.testset import accuracy_images
 
     uris = [one.model.uri for one in task.variants.values() if one.model is not None]
     zoos = {uri.removeprefix(SCHEME).partition("/")[0] for uri in uris if uri.startswith(SCHEME)}
     if len(zoos) == 1 and all(uri.startswith(SCHEME) for uri in uris):
-        tests = testset(zoos.pop())
+        tests = accuracy_images(zoos.pop())
         return Inputs(tests.images, tests.labels, tests.source)
     return Inputs(random_images(signature.inputs[0], _RANDOM, seed), None)
 

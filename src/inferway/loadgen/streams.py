@@ -251,9 +251,9 @@ def run(
 ) -> dict[str, Record]:
     """Send the workload of a deployment's file to a running server.
 
-    Tasks without data get images of the test set where they are of a zoo, with labels; others get
-    random tensors of their signature, as the server tells it. A request of the data is made of
-    each task first, to see that its answers can be scored.
+    Tasks without data get images where they are of a zoo, with labels, of the half of its test set
+    that its accuracies are from; others get random tensors of their signature, as the server tells
+    it. A request of the data is made of each task first, to see that its answers can be scored.
 
     Parameters
     ----------

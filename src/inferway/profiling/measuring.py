@@ -22,10 +22,8 @@ import numpy as np
 import psutil
 from numpy.typing import NDArray
 
-from inferway.deployment import Deployment, Task, Variant
-from inferway.deployment.profile import (
+from inferway.catalog.profile import (
     ConfidenceBins,
-    DeploymentProfile,
     MachineTimes,
     PairBins,
     ProfiledAccuracy,
@@ -34,6 +32,8 @@ from inferway.deployment.profile import (
     TaskProfile,
     VariantProfile,
 )
+from inferway.deployment import Task, Variant
+from inferway.deployment.profile import DeploymentProfile
 from inferway.deployment.runtimes import blocking_runtime_of
 from inferway.machine import cores, machine, machine_hash
 from inferway.profiling import data as labeled
@@ -103,8 +103,24 @@ class ProfilingOptions:
 
 
 @dataclass(frozen=True)
-class _Answered:
-    """What the answers of a variant to all rows come to."""
+class RowAnswers:
+    """What a variant's answers to N rows come to.
+
+    Attributes
+    ----------
+    score
+        How right each one is, 0..1, shape [N].
+    classes
+        Of F1 alone: the classes answered, shape [N].
+    confidence
+        How sure each one is, shape [N]; None where the variant has no confidence.
+    kind
+        Which confidence it is, as the variant's key says it.
+    softmax
+        Whether the softmax of the outputs came first.
+    signature
+        Of the variant.
+    """
 
     score: NDArray[np.float64]
     classes: NDArray[Any] | None
@@ -115,32 +131,35 @@ class _Answered:
 
 
 def measured_task(
-    deployment: Deployment,
-    name: str,
-    path: Path,
+    task: Task,
+    data: Path | LabeledData,
     options: ProfilingOptions,
     *,
+    folder: Path,
     known: DeploymentProfile | None = None,
     keep: Callable[[DeploymentProfile], None] | None = None,
+    answered: Callable[[str, RowAnswers], None] | None = None,
     progress: Progress | None = None,
 ) -> DeploymentProfile:
     """Measure the variants of a task that have a model.
 
     Parameters
     ----------
-    deployment
-        Whose folder relative file names start from.
-    name
-        Of the task.
-    path
-        Labeled data; see `inferway.profiling.read`.
+    task
+        Its name is that in the profile.
+    data
+        Labeled data, or the file that holds them; see `inferway.profiling.read`.
     options
         How.
+    folder
+        Where relative file names start.
     known
         A profile of the same file: what it holds stays, and is not measured anew where model, data
         and settings are the same.
     keep
         Called with the profile each time that a variant is done.
+    answered
+        Called with a variant's name and its answers, where they are not known already.
     progress
         Told how far it is.
 
@@ -156,27 +175,43 @@ def measured_task(
     DataError
         When the data cannot be used.
     """
-    task = deployment.tasks[name]
-    variants = {key: one for key, one in task.variants.items() if one.runnable}
-    if not variants:
-        raise ProfilingError(f"task {name} has no variant with a model that could be measured")
-    work = _Measuring(deployment, task, variants, path, options, progress)
-    try:
-        score = score_of(options.score, output=options.output)
-    except ScoreError as error:
-        raise ProfilingError(str(error)) from None
+    work = _Measuring(task, folder, data, options, progress)
+    score = _score(options)
     whole = known or DeploymentProfile()
     facts = {key: machine(())[key] for key in ("processor", "cores", "system")}
     whole = msgspec.structs.replace(whole, machines={**whole.machines, machine_hash(): facts})
 
     def kept(done: TaskProfile) -> DeploymentProfile:
-        new = msgspec.structs.replace(whole, tasks={**whole.tasks, name: done})
+        new = msgspec.structs.replace(whole, tasks={**whole.tasks, task.name: done})
         if keep is not None:
             keep(new)
         return new
 
-    done = work.answered(score, whole.tasks.get(name), kept)
+    done = work.answered(score, whole.tasks.get(task.name), kept, answered)
     return kept(work.timed(done, kept))
+
+
+def answers_of(
+    task: Task,
+    data: Path | LabeledData,
+    options: ProfilingOptions,
+    *,
+    folder: Path,
+    progress: Progress | None = None,
+) -> dict[str, RowAnswers]:
+    """Ask the variants of a task that have a model about all rows.
+
+    Parameters, and errors, as of `measured_task`.
+    """
+    work, score = _Measuring(task, folder, data, options, progress), _score(options)
+    return {name: work.answers(name, score, place) for place, name in enumerate(work.variants)}
+
+
+def _score(options: ProfilingOptions) -> Score:
+    try:
+        return score_of(options.score, output=options.output)
+    except ScoreError as error:
+        raise ProfilingError(str(error)) from None
 
 
 class _Measuring:
@@ -184,32 +219,40 @@ class _Measuring:
 
     def __init__(
         self,
-        deployment: Deployment,
         task: Task,
-        variants: Mapping[str, Variant],
-        path: Path,
+        folder: Path,
+        data: Path | LabeledData,
         options: ProfilingOptions,
         progress: Progress | None,
     ) -> None:
-        self.folder, self.task, self.options = deployment.folder, task, options
-        self.variants = variants
+        self.folder, self.task, self.options = folder, task, options
+        self.variants = {name: one for name, one in task.variants.items() if one.runnable}
+        if not self.variants:
+            raise ProfilingError(
+                f"task {task.name} has no variant with a model that could be measured"
+            )
         self._progress = progress or (lambda what, share: None)
-        self.identities = {name: one.identity for name, one in variants.items()}
+        self.identities = {name: one.identity for name, one in self.variants.items()}
         self.signature = self._signature()
         self._progress("reading the data", 0.0)
-        self.data = labeled.read(path, self.signature, group=options.group)
+        if isinstance(data, LabeledData):
+            self.data = data
+        else:
+            self.data = labeled.read(data, self.signature, group=options.group)
         if self.signature is None:
             self.signature = self._found_signature()
         try:
             self.halves: Halves = labeled.halves(self.data, options.seed)
         except DataError as error:
-            raise DataError(f"{path}: {error}") from None
+            whose = "" if isinstance(data, LabeledData) else f"{data}: "
+            raise DataError(f"{whose}{error}") from None
 
     def answered(
         self,
         score: Score,
         before: TaskProfile | None,
         kept: Callable[[TaskProfile], object],
+        told: Callable[[str, RowAnswers], None] | None,
     ) -> TaskProfile:
         """Measure accuracies and confidences, and pairs of them; nothing where all is known."""
         described = self._described(score)
@@ -223,9 +266,11 @@ class _Measuring:
             if paired and set(whole) == self.variants.keys() == before.variants.keys():
                 return before
         done = TaskProfile(described)
-        answers: dict[str, _Answered] = {}
+        answers: dict[str, RowAnswers] = {}
         for place, name in enumerate(self.variants):
-            answers[name] = self._answers(name, score, place)
+            answers[name] = self.answers(name, score, place)
+            if told is not None:
+                told(name, answers[name])
             profiled = VariantProfile(
                 self.identities[name],
                 self.variants[name].size_bytes,
@@ -348,7 +393,8 @@ class _Measuring:
             return bins is None or bins.kind == PROBABILITY
         return bins is not None and (bins.kind, bins.digest) == (kind, self._kind_digest(name))
 
-    def _answers(self, name: str, score: Score, place: int) -> _Answered:
+    def answers(self, name: str, score: Score, place: int) -> RowAnswers:
+        """Ask the variant at this place of all about all rows."""
         variant, share = self.variants[name], _ANSWERS / len(self.variants)
         rows = variant.batch.max if variant.batch else _ROWS
         done = 0
@@ -374,7 +420,7 @@ class _Measuring:
             sure = None
             if kind is not None:
                 sure = confidence_of(kind, outputs, output=self.options.output, folder=self.folder)
-            return _Answered(
+            return RowAnswers(
                 rows_right,
                 classes,
                 None if sure is None else sure.values,
@@ -384,7 +430,7 @@ class _Measuring:
             )
         raise AssertionError("`_saying` raises what it hides")
 
-    def _accuracy(self, answered: _Answered, score: Score) -> ProfiledAccuracy:
+    def _accuracy(self, answered: RowAnswers, score: Score) -> ProfiledAccuracy:
         rows, seed = self.halves.accuracy, self.options.seed
         groups = None if self.data.groups is None else self.data.groups[rows]
         if answered.classes is not None:
@@ -393,7 +439,7 @@ class _Measuring:
             found = mean_score(answered.score[rows], groups, seed=seed)
         return ProfiledAccuracy(found.value, found.interval, len(rows), score.name)
 
-    def _confidence(self, name: str, answered: _Answered) -> ConfidenceBins | None:
+    def _confidence(self, name: str, answered: RowAnswers) -> ConfidenceBins | None:
         if answered.confidence is None:
             return None
         own, other = self.halves.bins, self.halves.accuracy
@@ -411,7 +457,7 @@ class _Measuring:
             error=check.error,
         )
 
-    def _pairs(self, done: TaskProfile, answers: Mapping[str, _Answered]) -> Iterator[PairBins]:
+    def _pairs(self, done: TaskProfile, answers: Mapping[str, RowAnswers]) -> Iterator[PairBins]:
         own = self.halves.bins
         for first, answered in answers.items():
             bins = done.variants[first].confidence

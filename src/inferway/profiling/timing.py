@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from inferway.deployment.profile import BatchTime
+from inferway.catalog.profile import BatchTime
 
 Arrays = dict[str, NDArray[Any]]
 Run = Callable[[Arrays], Arrays]

@@ -1,14 +1,20 @@
 """The models in the package are what their profiles say, and every step of the ladder is a gain."""
 
 import itertools
+from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
 from inferway.catalog import TestSet, zoo
+from inferway.deployment import Model, Task, Variant
+from inferway.profiling.calibration import calibrated
 from inferway.profiling.intervals import estimate
-from inferway.profiling.zoo import ladder_steps, measure, right_answers
+from inferway.profiling.measuring import ProfilingOptions, answers_of
+from inferway.profiling.testset import ImageAnswers, accuracy_images, image_answers, labeled
+from inferway.profiling.zoo import ladder_steps, measure
 from inferway.protocol import Signature, Tensor
 from inferway.runtime import OnnxRuntime, inspect
 from zoo.ladder import VARIANTS
@@ -26,23 +32,27 @@ def testset() -> TestSet:
 
 
 @pytest.fixture(scope="module")
-def paths() -> dict[str, Path]:
-    return {name: zoo.model_path("digits", name) for name in NAMES}
+def nothing_kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A cache folder in which no answers are kept yet."""
+    with pytest.MonkeyPatch.context() as patch:
+        folder = tmp_path_factory.mktemp("cache")
+        patch.setenv("XDG_CACHE_HOME", str(folder))
+        yield folder
 
 
 @pytest.fixture(scope="module")
-def quick_right(paths: dict[str, Path], testset: TestSet) -> dict[str, np.ndarray]:
-    return right_answers({name: paths[name] for name in QUICK}, testset)
+def quick(nothing_kept: Path) -> ImageAnswers:
+    return image_answers("digits", QUICK)
 
 
 @pytest.fixture(scope="module")
-def one_each(testset: TestSet) -> TestSet:
+def one_each() -> TestSet:
     """One image of each third source, so that the slow variants answer in seconds."""
-    random = np.random.default_rng(1)
-    order = random.permutation(len(testset))
-    _, first = np.unique(testset.source[order], return_index=True)
+    tests, random = accuracy_images(), np.random.default_rng(1)
+    order = random.permutation(len(tests))
+    _, first = np.unique(tests.source[order], return_index=True)
     chosen = order[first[1::3]]
-    return TestSet(testset.images[chosen], testset.labels[chosen], testset.source[chosen])
+    return TestSet(tests.images[chosen], tests.labels[chosen], tests.source[chosen])
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -50,27 +60,77 @@ def test_file_is_what_the_profile_says(name: str) -> None:
     path, profile = zoo.resolve(f"zoo://digits/{name}")
     assert inspect(path, digest=profile.digest) == SIGNATURE
     assert path.stat().st_size == profile.size_bytes
-    assert [each.batch for each in profile.service] == [1, 8]
-    assert profile.memory_bytes > 2 * profile.size_bytes * 0.9  # half precision, widened on loading
+    assert [each.batch for each in profile.times.alone] == [1, 2, 4, 8, 16, 32, 64]
+    assert profile.times.memory_bytes is not None
+    # Half precision, widened on loading.
+    assert profile.times.memory_bytes > 2 * profile.size_bytes * 0.9
+
+
+def test_the_halves_are_of_300_originals(quick: ImageAnswers, testset: TestSet) -> None:
+    np.testing.assert_array_equal(quick.source, testset.source)
+    seen, unseen = set(quick.source[quick.bins]), set(quick.source[~quick.bins])
+    assert (len(seen), len(unseen), seen & unseen) == (300, 300, set())
+    assert set(accuracy_images().source) == unseen
+    data = zoo.load().data
+    assert (data.rows, data.groups, data.bins_rows, data.accuracy_rows) == (8400, 600, 4200, 4200)
 
 
 @pytest.mark.parametrize("name", QUICK)
-def test_accuracy_is_what_the_profile_says(
-    name: str, quick_right: dict[str, np.ndarray], testset: TestSet
-) -> None:
+def test_accuracy_is_what_the_profile_says(name: str, quick: ImageAnswers) -> None:
     profile = zoo.profiles()[name]
+    right = quick.right[~quick.bins, QUICK.index(name)]
     # Processors round differently; a handful of close calls may go the other way.
-    assert quick_right[name].mean() == pytest.approx(profile.accuracy, abs=1e-3)
-    interval = estimate(quick_right[name], testset.source, seed=1).interval
+    assert right.mean() == pytest.approx(profile.accuracy, abs=1e-3)
+    interval = estimate(right, quick.source[~quick.bins], seed=1).interval
     assert interval == pytest.approx(profile.accuracy_interval, abs=2e-3)
 
 
-def test_accuracy_of_the_slow_ones_lies_in_their_intervals(
-    paths: dict[str, Path], one_each: TestSet
+def test_bins_and_pairs_are_fitted_on_the_other_half(quick: ImageAnswers) -> None:
+    known = zoo.load()
+    pairs = {(pair.first, pair.second): pair for pair in known.pairs}
+    assert pairs.keys() == set(itertools.permutations(NAMES, 2))
+    for i, first in enumerate(QUICK):
+        confidence = quick.confidence[quick.bins, i]
+        for j, second in enumerate(QUICK):
+            found = calibrated(confidence, quick.right[quick.bins, j].astype(float))
+            if first == second:
+                told = known.profiles[first].measured.confidence
+                assert told is not None
+                assert (told.kind, len(told.accuracy)) == ("probability", 20)
+                assert told.accuracy == pytest.approx(found.accuracy, abs=5e-3)
+                assert told.edges == pytest.approx(found.edges, abs=1e-3)
+            else:
+                assert pairs[first, second].second_accuracy == pytest.approx(
+                    found.accuracy, abs=5e-3
+                )
+
+
+def test_answers_are_kept(
+    quick: ImageAnswers, nothing_kept: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    right = right_answers({name: paths[name] for name in NAMES[-2:]}, one_each)
-    for name, each in right.items():
-        interval = estimate(each, one_each.source, seed=1).interval
+    files = list(nothing_kept.glob("inferway/answers/*.npz"))
+    assert len(files) == len(QUICK)
+    files[0].write_bytes(b"damaged")
+    asked: list[str] = []
+    again = image_answers("digits", QUICK, progress=lambda what, share: asked.append(what))
+    for before, after in zip(quick, again, strict=True):
+        np.testing.assert_array_equal(before, after)
+    assert len({what for what in asked if what.startswith("accuracy of")}) == 1
+    asked.clear()
+    image_answers("digits", QUICK[:2], progress=lambda what, share: asked.append(what))
+    assert not asked
+
+
+def test_accuracy_of_the_slow_ones_lies_in_their_intervals(one_each: TestSet) -> None:
+    variants = {
+        name: Variant(name, model=Model(path, str(path)))
+        for name in NAMES[-2:]
+        if (path := zoo.model_path("digits", name))
+    }
+    data = labeled(one_each, "")
+    found = answers_of(Task("digits", variants), data, ProfilingOptions(), folder=Path())
+    for name, each in found.items():
+        interval = estimate(each.score, one_each.source, seed=1).interval
         assert interval[0] <= zoo.profiles()[name].accuracy <= interval[1]
 
 
@@ -84,8 +144,9 @@ def test_the_ladder_is_strictly_ordered() -> None:
     assert profiles[-1].mean_s > 200 * profiles[0].mean_s
 
 
-def test_quick_steps_are_significant(quick_right: dict[str, np.ndarray], testset: TestSet) -> None:
-    steps = ladder_steps(quick_right, testset.source, seed=2)
+def test_quick_steps_are_significant(quick: ImageAnswers) -> None:
+    right = dict(zip(QUICK, quick.right.T, strict=True))
+    steps = ladder_steps(right, quick.source, seed=2)
     assert len(steps) == len(QUICK) - 1
     for found, told in zip(steps, zoo.load().steps, strict=False):
         assert found["p"] < 0.05
@@ -106,11 +167,12 @@ def test_told_steps_and_ablation_are_significant() -> None:
 
 
 @pytest.mark.slow
-def test_all_steps_are_significant(paths: dict[str, Path], testset: TestSet) -> None:
-    right = right_answers(paths, testset, workers=2)
+def test_all_steps_are_significant(nothing_kept: Path) -> None:
+    found = image_answers()
+    right = dict(zip(NAMES, found.right.T, strict=True))
     for name, each in right.items():
-        assert each.mean() == pytest.approx(zoo.profiles()[name].accuracy, abs=1e-3)
-    for step in ladder_steps(right, testset.source, seed=2):
+        assert each[~found.bins].mean() == pytest.approx(zoo.profiles()[name].accuracy, abs=1e-3)
+    for step in ladder_steps(right, found.source, seed=2):
         assert step["p"] < 0.05
         assert step["gain"] > 0
 
@@ -120,25 +182,28 @@ def test_measuring_writes_profiles_that_go_first(data_home: Path) -> None:
     shipped = zoo.load()
     found = measure(
         folder=zoo.user_folder(),
-        images=40,
+        sizes=(1,),
         rounds=1,
         round_s=0.005,
-        progress=lambda share, what: told.append(share),
+        progress=lambda what, share: told.append(share),
     )
     assert zoo.load() == found
     assert found.origin == "measured"
-    assert found.made["test_images"] == 40
-    assert set(found.profiles) == set(NAMES)
+    assert (found.data, found.pairs, found.steps) == (shipped.data, shipped.pairs, shipped.steps)
+    assert tuple(found.profiles) == NAMES
     for name, profile in found.profiles.items():
-        assert profile.digest == shipped.profiles[name].digest
+        measured, before = profile.measured, shipped.profiles[name].measured
+        # The answers are known; the times are this machine's, and no other's.
+        assert measured == msgspec.structs.replace(before, machines=measured.machines)
+        assert [each.batch for each in profile.times.alone] == [1]
         assert 0 < profile.mean_s < 1
+        assert list(measured.machines) == list(found.machines)
     assert told == sorted(told)
-    assert told[-1] == 1
 
 
-def test_batches_answer_as_single_images_do(paths: dict[str, Path], testset: TestSet) -> None:
-    for path in paths.values():
-        runtime = OnnxRuntime(path)
+def test_batches_answer_as_single_images_do(testset: TestSet) -> None:
+    for name in NAMES:
+        runtime = OnnxRuntime(zoo.model_path("digits", name))
         together = runtime.run({"image": testset.images[:4]})["probabilities"]
         alone = [
             runtime.run({"image": testset.images[i : i + 1]})["probabilities"][0] for i in range(4)

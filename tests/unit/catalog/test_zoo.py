@@ -16,6 +16,11 @@ from inferway.catalog import CatalogError, zoo
 SHIPPED = Path(zoo.__file__).parent / "digits" / "data"
 
 
+def changed(profile: zoo.Profile, **fields: object) -> zoo.Profile:
+    measured = msgspec.structs.replace(profile.measured, **fields)
+    return msgspec.structs.replace(profile, measured=measured)
+
+
 def test_names_and_order() -> None:
     assert zoo.names() == ("digits",)
     times = [profile.mean_s for profile in zoo.profiles().values()]
@@ -60,22 +65,27 @@ def test_test_set() -> None:
 
 def test_measured_here_goes_first(data_home: Path) -> None:
     known = zoo.load()
-    slow = msgspec.structs.replace(known.profiles["tiny"], accuracy=0.123)
+    slow = changed(known.profiles["tiny"], size_bytes=123)
     folder = zoo.user_folder()
     assert folder == data_home / "inferway" / "zoo" / "digits"
     zoo.save(replace(known, profiles={**known.profiles, "tiny": slow}), folder)
     found = zoo.load()
     assert found.origin == "measured"
-    assert found.profiles["tiny"].accuracy == 0.123
+    assert found.profiles["tiny"].size_bytes == 123
     assert zoo.model_path("digits", "tiny") == SHIPPED / "tiny.onnx"
     assert not list(folder.glob("*.part"))
 
 
 def test_stale_measurements_are_ignored(data_home: Path) -> None:
     known = zoo.load()
-    other = msgspec.structs.replace(known.profiles["tiny"], digest="sha256:" + "0" * 64)
-    zoo.save(replace(known, profiles={**known.profiles, "tiny": other}), zoo.user_folder())
-    assert zoo.load() == known
+    other = changed(known.profiles["tiny"], model="sha256:" + "0" * 64)
+    images = msgspec.structs.replace(known.data, digest="sha256:" + "0" * 64)
+    for stale in (
+        replace(known, profiles={**known.profiles, "tiny": other}),
+        replace(known, data=images),
+    ):
+        zoo.save(stale, zoo.user_folder())
+        assert zoo.load() == known
 
 
 def test_built_here_goes_first(data_home: Path) -> None:
@@ -89,8 +99,8 @@ def test_built_here_goes_first(data_home: Path) -> None:
     [
         ("{", "the profiles are malformed"),
         ("[]", "the profiles are malformed"),
-        (json.dumps({"schema": 0}), "schema 0 is not 1"),
-        (json.dumps({"schema": 1, "profiles": [{}]}), "the profiles are malformed"),
+        (json.dumps({"schema": 1}), "schema 1 is not 2; remove the file, and"),
+        (json.dumps({"schema": 2, "profiles": [{}]}), "the profiles are malformed"),
     ],
 )
 def test_refuses_malformed_profiles(data_home: Path, content: str, reason: str) -> None:

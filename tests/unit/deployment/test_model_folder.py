@@ -8,18 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from inferway.deployment import Deployment, DeploymentError, check, load
-from inferway.deployment.model_folder import written
-from inferway.deployment.models import signature_of
-from inferway.deployment.profile import (
-    DeploymentProfile,
+from inferway.catalog.profile import (
     ProfiledAccuracy,
     ProfiledData,
     ProfiledSignature,
     TaskProfile,
     VariantProfile,
-    write_profile,
 )
+from inferway.deployment import Deployment, DeploymentError, check, load
+from inferway.deployment.model_folder import written
+from inferway.deployment.models import signature_of
+from inferway.deployment.profile import DeploymentProfile, write_profile
 
 Put = Callable[..., Path]
 

@@ -5,9 +5,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from profiles import DATA, of_zoo
+from profiles import measured as measured_as
 
 from inferway.catalog import zoo
-from inferway.catalog.zoo import Profile, ServiceProfile
+from inferway.catalog.zoo import Profile
 from inferway.deployment import DeploymentError, load, measured
 
 Write = Callable[..., Path]
@@ -76,18 +78,9 @@ def test_variants_with_different_signatures_are_refused(write: Write, model: Mak
 def one_zoo(model: MakeModel, monkeypatch: pytest.MonkeyPatch) -> Profile:
     """Put a zoo of one variant, zoo://small/tiny, in place of the shipped ones."""
     path = model("tiny.onnx")
-    profile = Profile(
-        name="tiny",
-        file=path.name,
-        digest="sha256:" + hashlib.sha256(path.read_bytes()).hexdigest(),
-        accuracy=0.7,
-        accuracy_interval=(0.68, 0.72),
-        size_bytes=1234,
-        memory_bytes=5678,
-        parameters=12,
-        service=(ServiceProfile(batch=1, mean_s=0.002, p50_s=0.002, p99_s=0.003, cpu_s=0.002),),
-    )
-    known = zoo.Zoo("small", "shipped", {"tiny": profile}, folders=(path.parent,))
+    digest = "sha256:" + hashlib.sha256(path.read_bytes()).hexdigest()
+    profile = of_zoo("tiny", measured_as(digest, accuracy=0.7, mean_s=0.002, size_bytes=1234))
+    known = zoo.Zoo("small", "shipped", {"tiny": profile}, DATA, folders=(path.parent,))
     monkeypatch.setattr(zoo, "load", lambda name="small": {"small": known}[name])
     return profile
 

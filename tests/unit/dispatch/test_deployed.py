@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import inferway
-from inferway.deployment.profile import ConfidenceBins
+from inferway.catalog.profile import ConfidenceBins
 from inferway.dispatch.deployed import dispatcher_of, dispatcher_on, unreachable_rates
 from inferway.site import Fleet
 from inferway.site.fleet import fleet_of

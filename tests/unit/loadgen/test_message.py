@@ -6,8 +6,12 @@ import httptools
 import numpy as np
 import pytest
 
+from inferway.catalog import zoo
+from inferway.deployment import Model, Task, Variant
 from inferway.loadgen.access import DriveError, server_at
-from inferway.loadgen.message import body, encode, head, random_images
+from inferway.loadgen.message import body, encode, head, inputs_of, random_images
+from inferway.profiling.data import halves
+from inferway.profiling.testset import labeled_testset
 from inferway.protocol import Signature, Tensor
 from inferway.protocol.address import ServerAddress
 
@@ -99,3 +103,18 @@ def test_random_inputs_fit_and_are_seeded():
     assert set(random_images(Tensor("i", "INT64", (-1, 50)), 2, 0).ravel()) == {0, 1}
     with pytest.raises(DriveError, match="BYTES"):
         random_images(Tensor("s", "BYTES", (-1,)), 1, 0)
+
+
+def test_tasks_of_a_zoo_get_images_that_no_bins_were_fitted_on():
+    variants = {
+        name: Variant(name, model=Model(None, f"zoo://digits/{name}")) for name in ("tiny", "huge")
+    }
+    found, tests = inputs_of(Task("t", variants), _SIGNATURE, 1), zoo.testset()
+    seen = halves(labeled_testset(), zoo.load().data.seed).bins
+    assert len(set(found.groups)) == 300
+    assert not set(found.groups) & set(tests.source[seen])
+    rows = np.flatnonzero(np.isin(tests.source, found.groups))
+    np.testing.assert_array_equal(found.images, tests.images[rows])
+    np.testing.assert_array_equal(found.labels, tests.labels[rows])
+    mixed = {**variants, "own": Variant("own", model=Model(None, "own.onnx"))}
+    assert inputs_of(Task("t", mixed), _SIGNATURE, 1).labels is None

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import inferway
+from inferway.catalog.profile import ConfidenceBins, PairBins
 from inferway.deployment import Deployment, Task
-from inferway.deployment.profile import ConfidenceBins, PairBins
 from inferway.site import ConfidenceTables, Fleet, fleet_of
 from inferway.site.confidence import confidence_tables
 

@@ -23,13 +23,13 @@ from rich.table import Table
 from rich.text import Text
 
 import inferway
-from inferway.catalog.zoo import testset
 from inferway.deployment import Deployment
 from inferway.experiments.claim import Claim, as_text
 from inferway.experiments.results import cluster_bootstrap
 from inferway.experiments.runner import Point, in_turn
 from inferway.loadgen import Record, drive
 from inferway.machine import machine
+from inferway.profiling.testset import accuracy_images
 from inferway.site.fleet import fleet_of
 from inferway.studies.live.servers import LiveAddress, calibrate, launch
 
@@ -161,9 +161,10 @@ class Contest:
     ) -> list[Row]:
         """Send the same images at the same times to one server after the other.
 
-        `measure` makes a row of what each answered. KeyboardInterrupt where requests were stopped.
+        They are of the half of the test set that accuracies by profiles are from. `measure` makes a
+        row of what each answered. KeyboardInterrupt where requests were stopped.
         """
-        images = testset(TASK)
+        images = accuracy_images(TASK)
         item = np.random.default_rng(self.seed).integers(0, len(images), len(times_s))
         used, item = np.unique(item, return_inverse=True)
         stream = (TASK, times_s, images.images[used], images.labels[used])
