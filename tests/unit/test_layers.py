@@ -6,7 +6,7 @@ from sources import PACKAGE, Import, all_imports, imports
 
 # Each layer may import those before it. Layers in one row know nothing of each other.
 LAYERS = (
-    ("version", "extras", "files", "machine", "spelling", "unreadable"),
+    ("version", "extras", "files", "look", "machine", "spelling", "unreadable"),
     ("protocol",),
     ("runtime",),
     ("catalog",),

@@ -11,6 +11,7 @@ import typer
 import inferway
 from inferway.cli import options, terminal
 from inferway.cli.terminal import FAILED, INTERRUPTED, CommandError, failing, reason, says
+from inferway.files import write_whole
 
 if TYPE_CHECKING:
     from inferway.dispatch.replay import Replay
@@ -62,11 +63,14 @@ def simulate(
     out: Annotated[
         Path | None,
         says(
-            "Folder for a sweep's Parquet file and figure, or a network's figures.",
+            "Folder for a sweep's Parquet file and figure, a network's figures, and a report.",
             metavar="DIR",
-            show_default="out/sweep-FILE for a sweep",
+            show_default="out/sweep-FILE for a sweep; out/simulate-FILE for a report",
         ),
     ] = None,
+    report: Annotated[
+        bool, says("Write a report, an HTML page, and open it in the browser.", "--open")
+    ] = False,
     records: Annotated[
         Path | None, says("Folder for a Parquet file per task, a row per request.")
     ] = None,
@@ -115,20 +119,21 @@ def simulate(
     settings = {"queries": queries or _QUERIES, "seed": seed, "warmup": warmup, "node": node}
     settings |= {"replications": replications, "workers": workers}
     if sweep:
-        _sweep(options.existing(file), sweep, out, settings, json)
+        _sweep(options.existing(file), sweep, out, settings, json, report=report)
         return
     deployment = options.loaded(file)
     if deployment.network is None:
         for option in filter(given.get, _OF_NETWORK):
             raise CommandError(f"{file} has no `network`, so it does not take {option}")
-        if out is not None:
-            raise CommandError("--out is a sweep's folder; give --sweep, too")
+        if out is not None and not report:
+            raise CommandError("--out is a sweep's or a report's folder; give --sweep or --open")
         if node is not None and node not in deployment.nodes:
             names = ", ".join(deployment.nodes) or "none"
             raise CommandError(f"unknown node {node!r}; the file has {names}")
         if policy is not None:
             deployment = options.redirected(deployment, policy)
-        _site(deployment, json, records=records, trace=trace, **settings)
+        folder = _folder(deployment, out) if report else None
+        _site(deployment, folder, json, records=records, trace=trace, **settings)
         return
     if events and regret:
         raise CommandError("--regret is of whole slots; it cannot be given with --events")
@@ -140,11 +145,31 @@ def simulate(
         )
     number = slots or (_SLOTS_OF_EVENTS if events else _SLOTS)
     asked = {"slots": number, "regret": regret, "events": events, "fetch_rate": fetch_rate}
-    _network(deployment, out, json, policy=policy, seed=seed, **asked)
+    folder = _folder(deployment, out) if report else None
+    _network(deployment, out, folder, json, policy=policy, seed=seed, **asked)
+
+
+def _folder(deployment: inferway.Deployment, out: Path | None) -> Path:
+    """Choose where the report goes."""
+    return out or Path("out", f"simulate-{deployment.path.stem}")
+
+
+def _report(folder: Path, content: str, json: bool) -> None:
+    """Write a report and show it in the browser, or say where it is."""
+    file = folder / "report.html"
+    write_whole(file, content.encode())
+    opened = terminal.browsed(file)
+    said = f"Report: {file}{', open in the browser' if opened else ''}"
+    (terminal.complain if json else print)(said)
 
 
 def _site(
-    deployment: inferway.Deployment, json: bool, *, trace: Path | None, **settings: Any
+    deployment: inferway.Deployment,
+    folder: Path | None,
+    json: bool,
+    *,
+    trace: Path | None,
+    **settings: Any,
 ) -> None:
     from inferway.deployment import measured
     from inferway.dispatch.replay import header, recordings
@@ -156,6 +181,7 @@ def _site(
             for one in recordings(trace):
                 header(one)
     options.writable(settings["records"], "--records")
+    options.writable(folder)
     total = settings["queries"] * (settings["replications"] or 1) * len(deployment.workload)
     deployment = measured(deployment)
     counted = terminal.counted("queries", None if trace else total, 1e6)
@@ -170,6 +196,10 @@ def _site(
             for line in [*([""] if place else []), *simulation.task(name, task)]
         ),
     )
+    if folder is not None:
+        from inferway.experiments.rehearsal import of_site
+
+        _report(folder, of_site(deployment, result, settings["node"]), json)
     if any(CUT_SHORT in one.notes for one in result.tasks.values()):
         raise typer.Exit(INTERRUPTED)
 
@@ -177,6 +207,7 @@ def _site(
 def _network(
     deployment: inferway.Deployment,
     out: Path | None,
+    folder: Path | None,
     json: bool,
     *,
     policy: str | None,
@@ -189,7 +220,8 @@ def _network(
     from inferway.twin.simulation import INTERRUPTED as CUT_SHORT
 
     deployment = measured(deployment)
-    options.writable(out)
+    for one in (out, folder):
+        options.writable(one)
     unit, total = "slots", asked["slots"]
     if asked["events"]:  # of which there are so many in these slots, on average
         mean = float(demand_of(deployment).expected(0).sum())
@@ -209,6 +241,10 @@ def _network(
         lambda: {**result.to_json(), **({"figures": paths} if paths else {})},
         lambda: [*tables(found), *paths],
     )
+    if folder is not None:
+        from inferway.experiments.rehearsal import of_network
+
+        _report(folder, of_network(deployment, found), json)
     if failed is not None:
         raise failed
     if CUT_SHORT in found.notes:
@@ -216,7 +252,13 @@ def _network(
 
 
 def _sweep(
-    file: Path, written: list[str], out: Path | None, settings: dict[str, Any], json: bool
+    file: Path,
+    written: list[str],
+    out: Path | None,
+    settings: dict[str, Any],
+    json: bool,
+    *,
+    report: bool,
 ) -> None:
     from inferway.deployment.setting import SettingError
     from inferway.experiments import sweep
@@ -241,6 +283,10 @@ def _sweep(
 
     drawn, failed = options.saved(folder, draw)
     _say(found, str(drawn[0]) if drawn else None, json)
+    if report:
+        from inferway.experiments.rehearsal import of_sweep
+
+        _report(folder, of_sweep(deployment, found), json)
     if found.failure is not None:
         raise CommandError(f"{found.file} could not be written: {reason(found.failure)}", FAILED)
     if failed is not None:

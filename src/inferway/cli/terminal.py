@@ -14,6 +14,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -63,6 +64,19 @@ def present(
         document(content())
     else:
         show(*words())
+
+
+def browsed(file: Path) -> bool:
+    """Show a file in the browser; False where there is none that has a window."""
+    names = ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY")
+    if sys.platform.startswith("linux") and not any(map(os.environ.get, names)):
+        return False  # one for terminals would take this one
+    import webbrowser
+
+    try:
+        return webbrowser.open(file.resolve().as_uri())
+    except webbrowser.Error:
+        return False
 
 
 @contextmanager

@@ -29,6 +29,7 @@ from inferway.dashboard.watched import UnreadError
 from inferway.live.errors import listening
 from inferway.live.security.keys import Guard
 from inferway.loadgen.access import DriveError
+from inferway.look import style
 from inferway.protocol.address import joined
 from inferway.unreadable import UNREADABLE, fault
 
@@ -48,13 +49,14 @@ _GRACE_S: Final = 1
 
 
 def statics() -> dict[str, bytes]:
-    """Read the files of the page, by name."""
+    """Read the files of the page, by name; its style comes after that of all pages."""
     folder = files("inferway.dashboard") / "static"
-    return {
+    found = {
         one.name: one.read_bytes()
         for one in folder.iterdir()
         if one.name.rpartition(".")[2] in _KINDS
     }
+    return found | {"page.css": style().encode() + found["page.css"]}
 
 
 def application(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
@@ -10,8 +11,8 @@ from typing import Any, Final
 import numpy as np
 
 from inferway.dashboard.watched import MINUTE_S, WatchedServer, finite
+from inferway.dispatch import promise as promises
 from inferway.dispatch.bounds import UnreachableError, max_rate, solve
-from inferway.dispatch.promise import FEWEST
 from inferway.site.fleet import Fleet
 
 PRESENT_S: Final = 10
@@ -32,14 +33,7 @@ Curves = dict[tuple[_Classes, float | None], _Curve]
 """Bounds by the classes of servers and the target."""
 _SPARE: Final = 64
 """Bounds kept besides those that are drawn: of instances that come and go."""
-VERDICTS: Final = {
-    "kept": "kept",
-    "at-risk": "at risk",
-    "missed": "missed",
-    "unknown": "too early to say",
-    "none": "nothing promised",
-    "gone": "not answering",
-}
+VERDICTS: Final = {**promises.VERDICTS, "gone": "not answering"}
 """The words for each state of a promise."""
 
 
@@ -81,25 +75,10 @@ def promise_view(
         ended = " It has ended." if source.state == "ended" else ""
         return shown | {"reason": f"The task has no accuracy target.{ended}"}
     target, mean, balance = promise["target"], promise["mean"], promise["balance"]
-    answers = f"{promise['answers']:,}"
-    reason = {
-        "kept": f"The mean of {answers} answers is at its target or above it.",
-        "at-risk": f"The mean is at its target yet, but a balance of {balance:+.3g} is owed.",
-        "missed": f"The mean of {answers} answers is below its target.",
-        "unknown": f"{answers} of the {FEWEST:,} answers that a verdict needs have been given.",
-    }.get(state, "")
-    if state == "unknown" and mean is not None:
-        side = "below its target" if mean < target else "at its target or above it"
-        reason = f"{reason} Their mean is {side}."
-    if state in ("at-risk", "missed") and bound is not None:
-        greatest = bound["max_rate_per_s"]
-        if greatest is None:
-            reason = "No mix of the healthy variants reaches the target."
-        elif rate > greatest:
-            reason = (
-                f"{_shown(rate)} requests come a second, more than the {_shown(greatest)} at which "
-                "any policy can keep the target."
-            )
+    made = promises.Promise(
+        target, finite(mean), "profile", promise["state"], balance, promise["answers"]
+    )
+    reason = made.reason(rate, math.inf if bound is None else bound["max_rate_per_s"])
     labels = promise.get("labels")
     if source.state == "ended":
         reason = f"{reason} It has ended."
@@ -111,10 +90,6 @@ def promise_view(
         "answers": promise["answers"],
         "labels": labels,
     }
-
-
-def _shown(rate: float) -> str:
-    return f"{rate:,.0f}" if rate >= 100.0 else f"{rate:.3g}"
 
 
 def latency_view(source: WatchedServer, task: str) -> dict[str, Any]:

@@ -24,6 +24,16 @@ FEWEST: Final = 2_000
 """Answers before which nothing is said."""
 
 
+VERDICTS: Final = {
+    "kept": "kept",
+    "at-risk": "at risk",
+    "missed": "missed",
+    "unknown": "too early to say",
+    "none": "nothing promised",
+}
+"""The words for each state, and for a task without a target."""
+
+
 class Promise(NamedTuple):
     """The promise of one task, and what became of it."""
 
@@ -35,6 +45,39 @@ class Promise(NamedTuple):
     balance: float
     answers: int
     labels: dict[str, Any] | None = None  # `mean` and `interval` by labels, where there are any
+
+    def reason(self, rate_per_s: float = 0.0, max_rate_per_s: float | None = math.inf) -> str:
+        """Say why it is in its state, in a sentence or two.
+
+        Parameters
+        ----------
+        rate_per_s
+            At which requests come.
+        max_rate_per_s
+            The greatest at which any policy keeps it; None where none does at any rate.
+        """
+        if self.state in ("at-risk", "missed"):
+            if max_rate_per_s is None:
+                return "No mix of the healthy variants reaches the target."
+            if rate_per_s > max_rate_per_s:
+                return (
+                    f"{_rate(rate_per_s)} requests come a second, more than the "
+                    f"{_rate(max_rate_per_s)} at which any policy can keep the target."
+                )
+        answers = f"{self.answers:,}"
+        match self.state:
+            case "kept":
+                return f"The mean of {answers} answers is at its target or above it."
+            case "at-risk":
+                owed = f"a balance of {self.balance:+.3g} is owed"
+                return f"The mean is at its target yet, but {owed}."
+            case "missed":
+                return f"The mean of {answers} answers is below its target."
+        given = f"{answers} of the {FEWEST:,} answers that a verdict needs have been given."
+        if self.mean is None:
+            return given
+        side = "below its target" if self.mean < self.target else "at its target or above it"
+        return f"{given} Their mean is {side}."
 
     @property
     def margin(self) -> float | None:
@@ -80,6 +123,10 @@ def promise_of(
     else:
         state = "at-risk" if balance < 0.0 or overloaded else "kept"
     return Promise(target, mean, "profile", state, balance, answers)
+
+
+def _rate(per_s: float) -> str:
+    return f"{per_s:,.0f}" if per_s >= 100.0 else f"{per_s:.3g}"
 
 
 def overloads(

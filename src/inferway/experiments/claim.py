@@ -237,7 +237,7 @@ def as_frame(claims: Iterable[Claim]) -> Frame:
 
 
 def as_html(claims: Iterable[Claim]) -> str:
-    """Write claims as an HTML table; the class of a verdict's cell is its color."""
+    """Write claims as rows of an HTML table; the class of a verdict's cell is its color."""
     rows = ""
     for one in claims:
         verdict = {"not settled": "open", "-": ""}.get(one.verdict, one.verdict)
@@ -248,11 +248,7 @@ def as_html(claims: Iterable[Claim]) -> str:
             for kind, cell in ((kinds.get(name), cell) for name, cell in one.cells().items())
         )
         rows += f"<tr>{''.join(cells)}</tr>\n"
-    head = "".join(f"<th>{heading}</th>" for heading in HEADINGS)
-    return (
-        f'<div class="wide"><table><thead><tr>{head}</tr></thead>\n'
-        f"<tbody>{rows}</tbody></table></div>\n"
-    )
+    return rows
 
 
 def as_markdown(claims: Iterable[Claim]) -> str:

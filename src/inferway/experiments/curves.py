@@ -11,14 +11,15 @@ import numpy as np
 
 from inferway.experiments.results import Results
 from inferway.experiments.text import Drawing as Drawing  # for all that draw
+from inferway.look import colors
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.lines import Line2D
 
 Axis = Literal["linear", "log"]
-_QUIET: Final = "#555555"
-_THEORY: Final = "#000000"
+_SOFT: Final = colors()["--soft"]
+_THEORY: Final = colors()["--ink"]
 
 
 class Look(NamedTuple):
@@ -190,13 +191,13 @@ def _draw(axes: Axes, panel: Panel, keys: dict[str, Line2D]) -> None:
 
     axes.set(xscale=panel.scale_across, yscale=panel.scale_up, xlabel=panel.across, ylabel=panel.up)
     axes.set_title(panel.title, loc="left", fontsize=10)
-    axes.grid(axis="y", which="major", color="#DDDDDD", linewidth=0.8)
+    axes.grid(axis="y", which="major", color=colors()["--line"], linewidth=0.8)
     axes.set_axisbelow(True)
     top = math.inf if panel.limits_up is None else panel.limits_up[1]
     for curve in panel.curves:
         _curve(axes, curve, top, keys)
     for name, level in panel.levels:
-        axes.axhline(level, color=_QUIET, linewidth=1.0, linestyle=(0, (4, 3)), zorder=1)
+        axes.axhline(level, color=_SOFT, linewidth=1.0, linestyle=(0, (4, 3)), zorder=1)
         axes.annotate(
             name,
             (1.0, level),
@@ -204,7 +205,7 @@ def _draw(axes: Axes, panel: Panel, keys: dict[str, Line2D]) -> None:
             xytext=(0, 3),
             textcoords="offset points",
             ha="right",
-            color=_QUIET,
+            color=_SOFT,
             fontsize=9,
         )
     limits = {"ylim": panel.limits_up, "xlim": panel.limits_across}
@@ -262,6 +263,6 @@ def _curve(axes: Axes, curve: Curve, top: float, keys: dict[str, Line2D]) -> Non
         )
         keys.setdefault(
             "unstable (hollow)",
-            Line2D([], [], linestyle="none", marker="o", mfc="white", mec=_QUIET, label="unstable"),
+            Line2D([], [], linestyle="none", marker="o", mfc="white", mec=_SOFT, label="unstable"),
         )
     keys.setdefault(curve.label, Line2D([], [], label=curve.label, **look))

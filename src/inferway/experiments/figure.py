@@ -14,22 +14,27 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-# Told apart by color-blind readers, too (M. Okabe and K. Ito, Color Universal Design, 2008).
-COLORS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+from inferway.look import colors
+
+# The look's, so that a page can show them in its own light.
+INK: Final = colors()["--ink"]
+SOFT: Final = colors()["--soft"]
+GRID: Final = colors()["--line"]
+COLORS: Final = tuple(colors()[f"--mark-{place}"] for place in range(7))
 MARKERS: Final = ("o", "s", "^", "D", "v", "P", "X")
 # What all figures have in common, for `matplotlib.rc_context`.
 STYLE: Final[Any] = {
     "font.size": 11,
     "axes.spines.top": False,
     "axes.spines.right": False,
-    "axes.edgecolor": "#555555",
-    "axes.labelcolor": "#222222",
-    "xtick.color": "#555555",
-    "ytick.color": "#555555",
+    "axes.edgecolor": SOFT,
+    "axes.labelcolor": INK,
+    "text.color": INK,
+    "xtick.color": SOFT,
+    "ytick.color": SOFT,
     "svg.fonttype": "none",
     "svg.hashsalt": "inferway",
 }
-_QUIET: Final = "#555555"
 
 
 @contextmanager
@@ -85,7 +90,7 @@ def trade_off(
     with canvas(7.2, 4.6, font=STYLE["font.size"]) as figure:
         axes = figure.add_subplot()
         axes.set(yscale="log", xlabel="measured accuracy (95 % interval)", ylabel=latency_label)
-        axes.grid(axis="y", which="major", color="#DDDDDD", linewidth=0.8)
+        axes.grid(axis="y", which="major", color=GRID, linewidth=0.8)
         axes.set_axisbelow(True)
         for index, one in enumerate(drawn):
             low, high = one.interval
@@ -103,7 +108,7 @@ def trade_off(
                 zorder=3,
             )
         if bound:
-            axes.plot(*zip(*bound, strict=True), color="#000000", linewidth=1.5, zorder=2)
+            axes.plot(*zip(*bound, strict=True), color=INK, linewidth=1.5, zorder=2)
             axes.annotate(
                 "lower bound (LP)",
                 bound[len(bound) // 3],
@@ -118,7 +123,7 @@ def trade_off(
         if up:
             axes.set_ylim(min(up) / 1.6, max(up) * 1.8)
         if target is not None:
-            axes.axvline(target, color=_QUIET, linewidth=1.0, linestyle=(0, (4, 3)), zorder=1)
+            axes.axvline(target, color=SOFT, linewidth=1.0, linestyle=(0, (4, 3)), zorder=1)
             axes.annotate(
                 f"target {target:g}",
                 (target, 0.0),
@@ -127,7 +132,7 @@ def trade_off(
                 textcoords="offset points",
                 ha="right",
                 va="bottom",
-                color=_QUIET,
+                color=SOFT,
             )
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axes.yaxis.set_major_formatter(FuncFormatter(_time))
@@ -154,7 +159,7 @@ def _label(figure: Figure, axes: Axes, points: Sequence[Mark]) -> None:
             textcoords="offset points",
             ha="right",
             va="center",
-            color=COLORS[i % len(COLORS)],
+            color=INK,
             fontweight="bold",
             # A patch and no outline: outlined letters would be shapes in the SVG, not text.
             bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 1.0},
@@ -201,7 +206,7 @@ def bars(shown: Sequence[Bars], *, columns: int = 2, width: float = 3.6) -> Figu
     columns = min(columns, len(shown))
     rows = -(-len(shown) // columns)
     mark: Any = {"linestyle": "none", "marker": "D", "markersize": 6}
-    mark |= {"markerfacecolor": "white", "markeredgecolor": "black"}
+    mark |= {"markerfacecolor": "white", "markeredgecolor": INK}
     with canvas(width * columns + 0.4, 2.9 * rows) as figure:
         for place, one in enumerate(shown, 1):
             axes = figure.add_subplot(rows, columns, place)

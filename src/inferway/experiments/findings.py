@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +17,7 @@ from inferway.deployment.warnings import Caution, check_classes, check_remotes
 from inferway.dispatch import deployed
 from inferway.dispatch.bounds import Bound, Escalation, EscalationBound, UnreachableError, solve
 from inferway.dispatch.escalation_bounds import full_load, greatest_rate, solve_escalation
-from inferway.experiments.curves import Curve, Drawing, Panel, panels
+from inferway.experiments.curves import Axis, Curve, Drawing, Panel, panels
 from inferway.experiments.text import Frame, Laid, Shown, frame, percent, seconds, table, text
 from inferway.site.fleet import fleet_of
 from inferway.workload.arrivals import mean_rate
@@ -205,8 +205,14 @@ class BoundResult(dict[str, Bound], Shown):
             for name, one in self.items()
         )
 
-    def plot(self) -> Drawing:
-        """Draw the least response time at every rate that keeps the target."""
+    def plot(self, measured: Mapping[str, tuple[float, Mapping[str, float]]] = {}) -> Drawing:
+        """Draw the least response time at every rate that keeps the target.
+
+        Parameters
+        ----------
+        measured
+            By task what stands beside the bound: a rate, and response times by name, s.
+        """
         shown = []
         for name, one in self.items():
             blind = "no policy is quicker"
@@ -224,7 +230,15 @@ class BoundResult(dict[str, Bound], Shown):
             if one.rate_per_s is not None and one.least_response_time_s is not None:
                 at = ([one.rate_per_s], [one.least_response_time_s])
                 curves.append(Curve("the workload", *at, color=0))
-            shown.append(Panel(f"task {name}", "arrival rate, 1/s", "response time, s", curves))
+            rate_per_s, beside = measured.get(name, (0.0, {}))
+            curves += [
+                Curve(label, [rate_per_s], [time_s], color=color)
+                for color, (label, time_s) in enumerate(beside.items(), 1)
+                if time_s > 0.0
+            ]
+            scale: Axis = "log" if beside else "linear"
+            words = f"task {name}", "arrival rate, 1/s", "response time, s"
+            shown.append(Panel(*words, curves, scale_up=scale))
         return panels(shown, columns=2)
 
     def _curve(

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from rich.text import Text
 
 from inferway.experiments.curves import Curve, Panel, panels
-from inferway.experiments.figure import canvas, save
+from inferway.experiments.figure import INK, canvas, save
 from inferway.experiments.text import (
     Frame,
     Laid,
@@ -251,11 +251,16 @@ def figures(
 
     Returns the PNG files; a network of too many nodes has no map.
     """
-    drawn = {"gain": over_time(result, title=title)}
-    drawn |= _maps(result.network, result.presence, result.served, topology, title)
+    return _saved(drawn(result, topology, title=title), folder)
+
+
+def drawn(result: NetworkResult, topology: Topology, *, title: str = "") -> dict[str, Figure]:
+    """Draw the same, by name."""
+    found = {"gain": over_time(result, title=title)}
+    found |= _maps(result.network, result.presence, result.served, topology, title)
     if isinstance(result, EventResult):
-        drawn["latency"] = latencies(result, title=title)
-    return _saved(drawn, folder)
+        found["latency"] = latencies(result, title=title)
+    return found
 
 
 def _saved(drawn: Mapping[str, Figure], folder: Path) -> list[Path]:
@@ -325,7 +330,7 @@ def network_map(topology: Topology, share: Float, *, title: str = "") -> Figure:
                 rotation=45 if below else 0,
                 rotation_mode="anchor",
                 fontsize=7.5,
-                color="#333333",
+                color=INK,
                 bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 0.6},
                 zorder=1.5,
             )

@@ -1,11 +1,7 @@
-"""All studies that have been run, on one HTML page that needs nothing else: figures inside it,
-tables, light or dark as the reader.
-"""
+"""All studies that have been run: on one HTML page that needs nothing else, and as Markdown."""
 
 from __future__ import annotations
 
-import base64
-import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +10,8 @@ from html import escape
 from pathlib import Path
 from typing import Any, Final
 
-from inferway.experiments.claim import MARKDOWN, Claim, as_html, as_markdown, counted
+from inferway.experiments.claim import HEADINGS, MARKDOWN, Claim, as_html, as_markdown, counted
+from inferway.experiments.document import document, drawn, section, table_of
 from inferway.experiments.results import EXPLAINED, Results
 from inferway.experiments.study import OUT, Study, claims_of, options
 from inferway.machine import made_on
@@ -43,35 +40,30 @@ def report(
         f'<li><a href="#{escape(study.name)}">{escape(f"{study.name}: {study.source}")}</a></li>'
         for study, *_ in shown
     )
-    paragraphs = "".join(f'<p class="quiet">{escape(one)}</p>' for one in lead)
     command = f"inferway study run --all {options(scale, seed)}"
-    style = Path(__file__).with_suffix(".css").read_text(encoding="utf-8")
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>Inferway: studies</title>\n<style>\n{style}</style>\n</head>\n<body>\n"
-        f"<h1>Inferway: studies</h1>\n{paragraphs}\n<pre>{escape(command)}</pre>\n"
-        f"<ul>{links}</ul>\n{''.join(_section(scale, *one) for one in shown)}</body>\n</html>\n"
-    )
+    head = f"<pre>{escape(command)}</pre>\n<ul>{links}</ul>"
+    nav = f'<nav class="panel" aria-label="Studies">{head}</nav>\n'
+    return document("Studies", lead, [nav, *(_section(scale, *one) for one in shown)])
 
 
 def _section(
     scale: str, study: Study[Any], results: Results, missing: int, claims: Sequence[Claim]
 ) -> str:
     settings, read = _watched(study.scales[scale])
-    drawn = io.BytesIO()
     study.points(settings)
-    study.figure(settings, results).savefig(drawn, format="png", dpi=110)
+    figure = study.figure(settings, results)
     said = [f"{name} = {value!r}" for name, value in vars(settings).items() if name in read]
     notes = [*study.departures, f"Settings: {'; '.join(said)}."]
     if missing:
         notes.insert(0, f"Not finished: {missing} of {missing + len(results)} points are missing.")
-    title = escape(f"{study.name}: {study.source}")
-    data = base64.b64encode(drawn.getvalue()).decode()
-    return (
-        f'<h2 id="{escape(study.name)}">{title}</h2>\n<p>{escape(study.shows)}</p>\n'
-        f'<img alt="{title}" src="data:image/png;base64,{data}">\n{as_html(claims)}'
-        f'<ul class="quiet">{"".join(f"<li>{escape(one)}</li>" for one in notes)}</ul>\n'
+    title = f"{study.name}: {study.source}"
+    return section(
+        title,
+        f"<p>{escape(study.shows)}</p>\n",
+        drawn(figure, title, study.name),
+        table_of(HEADINGS, as_html(claims), f"Claims of {study.name}", "claims"),
+        f'<ul class="note">{"".join(f"<li>{escape(one)}</li>" for one in notes)}</ul>\n',
+        anchor=study.name,
     )
 
 

@@ -75,7 +75,7 @@ class Dots:
 
 def dots(rows: Sequence[str], columns: Sequence[Dots], *, title: str) -> Drawing:
     """Draw values by row, from the top, in panels side by side: measured filled, printed hollow."""
-    from inferway.experiments.figure import COLORS, canvas
+    from inferway.experiments.figure import COLORS, GRID, canvas
 
     places = np.arange(len(rows))[::-1]
     measured = {"fmt": "o", "markersize": 4.5, "elinewidth": 1.0, "capsize": 2}
@@ -83,7 +83,7 @@ def dots(rows: Sequence[str], columns: Sequence[Dots], *, title: str) -> Drawing
     with canvas(3.2 * len(columns) + 1, 0.24 * len(rows) + 1.2, title, 9) as figure:
         for number, column in enumerate(columns):
             axes = figure.add_subplot(1, len(columns), number + 1)
-            axes.grid(axis="both", color="#DDDDDD", linewidth=0.6)
+            axes.grid(axis="both", color=GRID, linewidth=0.6)
             axes.set_axisbelow(True)
             error = np.nan_to_num(np.asarray(column.error, float))
             look = {"xerr": error, "color": COLORS[0], "label": "measured", **measured}
