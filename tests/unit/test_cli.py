@@ -238,6 +238,29 @@ def test_bound_of_the_paper_fleet(capsys: pytest.CaptureFixture[str], examples: 
         assert len(one["variants"]) == len(one["routing"])
 
 
+def test_bound_of_asking_twice(
+    capsys: pytest.CaptureFixture[str], examples: Path, tmp_path: Path
+) -> None:
+    text = (examples / "paper-fleet.yaml").read_text()
+    line = "    accuracy_target: 0.76\n"
+    assert line in text
+    file = tmp_path / "sure.yaml"
+    file.write_text(text.replace(line, f"{line}    difficulty: {{quality: 0.9}}\n"))
+    (task,) = document(capsys, "bound", file, "--escalate")["tasks"].values()
+    twice = task["escalate"]
+    assert set(twice) == {"max_rate_per_s", "least_response_time_s", "first", "then"}
+    assert twice["max_rate_per_s"] > task["max_rate_per_s"]
+    assert twice["least_response_time_s"] < task["least_response_time_s"]
+    assert sum(twice["first"].values()) == pytest.approx(1)
+    for one in twice["then"]:
+        assert set(one) == {"from", "bin", "to", "share"}
+        assert one["share"] <= twice["first"][one["from"]] / 20 + 1e-9
+    assert main(["bound", str(file), "--escalate"]) == 0
+    assert "Where a second variant may be asked" in capsys.readouterr().out
+    (plain,) = document(capsys, "bound", file)["tasks"].values()
+    assert "escalate" not in plain
+
+
 def test_bound_without_a_rate(capsys: pytest.CaptureFixture[str], file: Path) -> None:
     task = document(capsys, "bound", file)["tasks"]["words"]
     # One instance each: the large one runs full, 0.25/s, and pays for as much on the small one.

@@ -96,6 +96,16 @@ class Resolution:
         twice = task.idempotent if stated else all(one.remote is None for one in variants.values())
         pairs = pairs_of(variants, self._profile.tasks.get(name))
         resolved = replace(task, name=name, variants=variants, idempotent=twice, pairs=pairs)
+        if task.difficulty is not None:
+            self._note_all(
+                (
+                    (*place, "difficulty"),
+                    f"it stands for what is not measured, but {key} has a model, of which "
+                    "`inferway profile` measures how sure it is",
+                )
+                for key, one in variants.items()
+                if one.runnable
+            )
         if whole and self._energies_fit(place, resolved):
             self._check_target((*place, "accuracy_target"), task.accuracy_target, resolved)
         return resolved
@@ -220,8 +230,7 @@ class Resolution:
         above = self._source.data.get("dispatch")
         named = above.get("policy") if isinstance(above, dict) else None
         policy = named if task.dispatch is None else task.dispatch.policy
-        sure = any(one.confidence_bins is not None for one in task.variants.values())
-        return policy == ESCALATE and sure
+        return policy == ESCALATE and task.sure
 
     def _check_target(self, place: Place, target: float | None, task: Task) -> None:
         """Refuse a target that no mix of the variants reaches, within the energy budget if any."""

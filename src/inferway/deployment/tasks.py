@@ -397,6 +397,26 @@ class PublishedCatalog(Section):
 
 
 @dataclass(frozen=True)
+class Difficulty(Section):
+    """How sure variants are of their answers of which only numbers are known, by a normal model."""
+
+    quality: Annotated[
+        Ratio,
+        says(
+            "Correlation of a variant's confidence with how hard the request is for it: at 1 it "
+            "knows when it is right, at 0 its confidence says nothing."
+        ),
+    ]
+    common: Annotated[
+        Ratio,
+        says(
+            "Correlation of how hard requests are for two variants: at 1 no variant is right where "
+            "a more accurate one is wrong."
+        ),
+    ] = 0.8
+
+
+@dataclass(frozen=True)
 class Task(Section):
     """What a client asks for."""
 
@@ -425,6 +445,13 @@ class Task(Section):
         DispatchPolicy | None,
         says("Dispatch policy of this task, instead of the one at the top level."),
     ] = None
+    difficulty: Annotated[
+        Difficulty | None,
+        says(
+            "How sure variants without a model are of their answers, for `escalate`; a profile "
+            "measures it of those with one."
+        ),
+    ] = None
     idempotent: Annotated[
         Switch,
         says("Whether a request may be run twice; yes unless said where no variant is a `remote`."),
@@ -437,6 +464,12 @@ class Task(Section):
             "a task needs either `variants` or `catalog`",
         )
     )
+
+    @property
+    def sure(self) -> bool:
+        """Tell whether it is known of some variant how right it is where it is so sure."""
+        measured = any(one.confidence_bins is not None for one in self.variants.values())
+        return measured or self.difficulty is not None
 
     @property
     def names(self) -> list[str]:

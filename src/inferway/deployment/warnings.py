@@ -144,10 +144,9 @@ def _of_task(deployment: Deployment, task: Task) -> Iterator[Found]:
     running = deployment.running(task)
     if target is not None and running:
         best = max(running, key=lambda variant: variant.accuracy)
-        twice = deployment.policy_of(task).policy == ESCALATE
-        sure = any(variant.confidence_bins is not None for variant in running)
+        twice = deployment.policy_of(task).policy == ESCALATE and task.sure
         # Asking twice may reach more than the best variant; the bound says how much.
-        reach = math.inf if twice and sure else best.accuracy
+        reach = math.inf if twice else best.accuracy
         least, kind = min(variant.accuracy for variant in running), ""
         if target > reach:
             kind, sentence = (

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from inferway.site.difficulty import BINS, accuracy_by_difficulty
+
 if TYPE_CHECKING:
     from inferway.deployment import Task
 
@@ -96,10 +98,38 @@ class ConfidenceTables(NamedTuple):
         return ConfidenceTables(mass, expected, edges)
 
 
+def difficulty_tables(
+    accuracy: Floats, quality: float, common: float, *, bins: int = BINS
+) -> ConfidenceTables:
+    """Tables of classes of which only their accuracies are known, by a normal difficulty.
+
+    Parameters
+    ----------
+    accuracy
+        (K,) accuracies, 0..1; NaN where one is unknown: it counts as 0, and has no confidence.
+    quality, common, bins
+        As in `inferway.site.difficulty.accuracy_by_difficulty`. Bins are of the same mass, and a
+        confidence is the share of answers that are less sure.
+
+    Raises
+    ------
+    ValueError
+        Where a number is out of its range.
+    """
+    known = ~np.isnan(accuracy)
+    plain = np.where(known, accuracy, 0.0)
+    expected = accuracy_by_difficulty(plain, quality, common, bins)
+    return ConfidenceTables(
+        np.where(known[:, None], np.full((len(plain), bins), 1.0 / bins), 0.0),
+        np.where(known[:, None, None], expected, plain),
+        np.where(known[:, None], np.arange(1, bins) / bins, np.inf),
+    )
+
+
 def confidence_tables(
     task: Task, names: Sequence[str], accuracy: Floats
 ) -> ConfidenceTables | None:
-    """Tables of a task's variants, from what a profile has measured of their confidences.
+    """Tables of a task's variants: by its `difficulty`, or as a profile has measured them.
 
     A profile has bins from one half of its data and accuracies from the other, so the mean over
     bins is not the variant's accuracy. The bins are moved to it: all log-odds of a variant's
@@ -122,8 +152,13 @@ def confidence_tables(
     Returns
     -------
     ConfidenceTables
-        Of the K classes; None where no variant has bins.
+        Of the K classes; None where no variant has bins, and the task no difficulty.
     """
+    if task.difficulty is not None:
+        variants = list(dict.fromkeys(names))
+        accuracies = accuracy[[names.index(name) for name in variants]]
+        tables = difficulty_tables(accuracies, task.difficulty.quality, task.difficulty.common)
+        return tables.ordered(np.array([variants.index(name) for name in names]))
     known = ~np.isnan(accuracy)
     plain = np.where(known, accuracy, 0.0)
     bins = [
@@ -133,7 +168,7 @@ def confidence_tables(
     most = max((len(own.mass) for own in bins if own is not None), default=0)
     if most == 0:
         return None
-    pairs = {(pair.first, pair.second): pair for pair in getattr(task, "pairs", ())}
+    pairs = {(pair.first, pair.second): pair.second_accuracy for pair in task.pairs}
     classes = len(names)
     tables = ConfidenceTables(
         np.zeros((classes, most)),
@@ -147,9 +182,8 @@ def confidence_tables(
         tables.mass[i, :count] = np.array(own.mass) / np.sum(own.mass)
         tables.edges[i, : count - 1] = own.edges
         for j, name in enumerate(names):
-            pair = pairs.get((names[i], name))
-            curve = own.accuracy if name == names[i] else pair and pair.second_accuracy
-            if curve is not None and len(curve) == count:
+            curve = own.accuracy if name == names[i] else pairs.get((names[i], name), ())
+            if len(curve) == count:
                 tables.expected[i, :count, j] = curve
         tables.expected[i] = _moved(tables.expected[i], tables.mass[i], plain)
     return tables

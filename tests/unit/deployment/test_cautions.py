@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from inferway.deployment import Caution, check, load
+from inferway.deployment import Caution, DeploymentError, check, load
 from inferway.machine import cores
 
 Write = Callable[..., Path]
@@ -206,3 +206,23 @@ def test_a_link_that_ends_at_a_misspelled_node(write: Write, end: str, hint: str
     nodes = "nodes: {cloud: {repository: true}, edge-1: {}, edge-2: {}}\n"
     (caution,) = check(load(write(ladder(task="count: 1", more=links + nodes))))
     assert caution.message == f"{end} is not described under `nodes`{hint}"
+
+
+@pytest.mark.parametrize("target", ["0.9", "0.95"])
+def test_a_target_above_the_best_variant_may_be_reached_by_asking_twice(
+    write: Write, monkeypatch: pytest.MonkeyPatch, target: str
+) -> None:
+    named = "dispatch: {policy: priced}\n"
+    sure = f"accuracy_target: {target}\n    difficulty: {{quality: 0.9}}"
+    blind = f"accuracy_target: {target}"
+    for module in ("resolution", "warnings"):
+        monkeypatch.setattr(f"inferway.deployment.{module}.ESCALATE", "priced")
+    assert check(load(write(ladder(task=sure, more=named)))) == []
+    if target == "0.95":
+        with pytest.raises(DeploymentError, match=r"0\.95 is above the best variant"):
+            load(write(ladder(task=blind, more=named)))
+        with pytest.raises(DeploymentError, match=r"0\.95 is above the best variant"):
+            load(write(ladder(task=sure, more="dispatch: {policy: tad}\n")))
+    else:
+        (one,) = check(load(write(ladder(task=blind, more=named))))
+        assert one.kind == "target-at-best"

@@ -51,7 +51,7 @@ def tree(body: str) -> str:
 TOP = "tasks, nodes, network, dispatch, scheduling, placement, cost, seed, workload"
 TASK = (
     "variants, catalog, accuracy_target, energy_budget, deadline, count, max_instances, dispatch, "
-    "idempotent"
+    "difficulty, idempotent"
 )
 
 MISTAKES: list[tuple[str, str]] = [
@@ -106,6 +106,19 @@ MISTAKES: list[tuple[str, str]] = [
     (
         task("{accuracy_target: high, variants: {a: {" + V + "}}}"),
         "3: tasks.t.accuracy_target: expected a number in 0..1 such as 0.95, got 'high'",
+    ),
+    (
+        task("{difficulty: {common: 0.5}, variants: {a: {" + V + "}}}"),
+        "3: tasks.t.difficulty.quality: is needed and not given",
+    ),
+    (
+        task("{difficulty: {quality: 2}, variants: {a: {" + V + "}}}"),
+        "3: tasks.t.difficulty.quality: 2 is not in 0..1 (write 0.02, not 2)",
+    ),
+    (
+        task("{difficulty: {quality: 0.5}, variants: {a: {model: 'zoo://digits/tiny'}}}"),
+        "3: tasks.t.difficulty: it stands for what is not measured, but a has a model, of which "
+        "`inferway profile` measures how sure it is",
     ),
     (
         task("accuracy_target: 0.95\n    variants: {a: {" + V + "}}"),

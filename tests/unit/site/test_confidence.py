@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 import inferway
 from inferway.catalog.profile import ConfidenceBins, PairBins
-from inferway.deployment import Deployment, Task
+from inferway.deployment import Deployment, Difficulty, Task
 from inferway.site import ConfidenceTables, Fleet, fleet_of
 from inferway.site.confidence import confidence_tables
 
@@ -27,13 +26,6 @@ nodes:
 """
 
 
-class ProfiledTask:
-    """A task as resolution fills it from a profile."""
-
-    def __init__(self, task: Task, pairs: tuple[PairBins, ...]) -> None:
-        self.variants, self.pairs = task.variants, pairs
-
-
 def bins(accuracy: tuple[float, ...], mass: tuple[float, ...]) -> ConfidenceBins:
     edges = tuple(np.linspace(0.0, 1.0, len(mass) + 1)[1:-1].tolist())
     observed = (None,) * len(mass)
@@ -47,14 +39,14 @@ def deployment(tmp_path: Path) -> Deployment:
     return inferway.load(file)
 
 
-def profiled(deployment: Deployment, *pairs: PairBins) -> Any:
+def profiled(deployment: Deployment, *pairs: PairBins) -> Task:
     task = deployment.tasks["read"]
     variants = dict(task.variants)
     variants["small"] = replace(
         variants["small"], confidence_bins=bins((0.2, 0.5, 0.8), (0.25, 0.25, 0.5))
     )
     variants["large"] = replace(variants["large"], confidence_bins=bins((0.7, 0.95), (0.5, 0.5)))
-    return ProfiledTask(replace(task, variants=variants), pairs)
+    return replace(task, variants=variants, pairs=pairs)
 
 
 PAIR = PairBins("small", "large", (0.2, 0.5, 0.8), (0.6, 0.9, 0.95))
@@ -111,13 +103,26 @@ def test_without_bins_or_accuracy_there_are_no_tables(deployment: Deployment) ->
 
 
 def test_the_fleet_of_a_deployment_has_them_in_its_order(deployment: Deployment) -> None:
-    variants = profiled(deployment).variants
-    read = replace(deployment.tasks["read"], variants=variants)
-    fleet = fleet_of(replace(deployment, tasks={"read": read}), "read")
+    fleet = fleet_of(replace(deployment, tasks={"read": profiled(deployment)}), "read")
     assert fleet.variants == ("small", "blind", "large")
     assert fleet.confidence is not None
     assert fleet.confidence.sure.tolist() == [True, False, True]
     assert fleet.confidence.expected_accuracy() == pytest.approx(fleet.accuracy)
+
+
+def test_a_difficulty_stands_for_what_is_not_measured(deployment: Deployment) -> None:
+    task = replace(deployment.tasks["read"], difficulty=Difficulty(0.9, 0.5))
+    fleet = fleet_of(replace(deployment, tasks={"read": task}), "read")
+    assert fleet.confidence is not None
+    assert fleet.confidence.mass == pytest.approx(np.full((3, 20), 0.05))
+    assert fleet.confidence.expected_accuracy() == pytest.approx([0.6, 0.7, 0.9])
+    small, blind, large = (fleet.confidence.expected[0, 0, j] for j in range(3))
+    assert small < 0.1 < blind < large
+    # A copy elsewhere errs where the one here does.
+    twice = confidence_tables(task, ("small", "small"), np.array([0.6, 0.6]))
+    assert twice is not None
+    assert twice.expected[0, :, 1].tolist() == twice.expected[0, :, 0].tolist()
+    assert twice.edges[1, [0, -1]] == pytest.approx([0.05, 0.95])
 
 
 def tables_of(accuracy: list[float]) -> ConfidenceTables:
