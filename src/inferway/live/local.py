@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import math
 import queue
 import threading
 import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -16,8 +19,8 @@ from inferway.live.errors import WarmUpError
 from inferway.live.headroom import ANSWER_COPIES, Headroom, MemoryNeed, is_closed, too_many
 from inferway.live.instance import FAILURES, RETRY_S, Events
 from inferway.live.request import EXPIRED, Job, Outcome
-from inferway.live.threads import run_detached
-from inferway.protocol import RefusalError
+from inferway.live.threads import TURN_S, run_detached
+from inferway.protocol import RefusalError, Signature
 from inferway.runtime import Arrays, Fault, RemoteError, Runtime, Served, zeros
 from inferway.site.view import RUN_ROWS
 
@@ -25,6 +28,11 @@ from inferway.site.view import RUN_ROWS
 WARM_UP_RUNS: Final = 3
 # Runs below this are the loop's: to wake a thread and be woken by it takes as long.
 BRIEF_S: Final = 50e-6
+# To copy so many bytes takes the loop as long as to hand them to a thread, or less.
+LIGHT_BYTES: Final = 64 * 1024
+_LIGHT_TEXTS: Final = 64
+# Requests that a process is asked at once.
+_MOST_ASKED: Final = 8
 # A run that was interrupted by other processes counts as no more than this.
 _OUTLIER_S: Final = 4 * BRIEF_S
 _WEIGHT: Final = 1 / 16
@@ -199,9 +207,12 @@ class ModelInstance(ABC):
             await self._fail(job, error)
         else:
             job.service_s = self._now() - started_s - self._waited_s
-            job.outcome, self._strikes = Outcome.ANSWERED, 0
-            if self.cold:
-                self._shapes = {name: array.shape for name, array in job.inputs.items()}
+            self._succeed(job)
+
+    def _succeed(self, job: Job) -> None:
+        job.outcome, self._strikes = Outcome.ANSWERED, 0
+        if self.cold:
+            self._shapes = {name: array.shape for name, array in job.inputs.items()}
 
     async def _fail(self, job: Job, error: Exception) -> None:
         if isinstance(error, CutShortError):
@@ -284,6 +295,8 @@ class LocalInstance(ModelInstance):
     """Answers requests in the order in which they were put in, in a thread of its own.
 
     Where its runs are so brief that waking the thread would take longer, the event loop does them.
+    Of a model in processes of its own the loop has light requests answered, as `ask` of the runtime
+    does; all that is not an answer at once is the thread's.
     The queue is as long as the dispatcher lets it become: only the site puts requests in, and the
     dispatcher admits none beyond the buffer.
 
@@ -317,6 +330,14 @@ class LocalInstance(ModelInstance):
         # loop is given none while the thread has some, nor the other way round: the order stays.
         self._here: deque[int] = deque()
         self._given = self._gone = self._serial = 0
+        # Of a model that the loop may ask: whether it is about to or does, what it has asked, what
+        # of that was not begun, and who waits for the end.
+        self._ask: Any = getattr(runtime, "ask", None)
+        self._weight = Weight(runtime.signature)
+        self._asking = False
+        self._asked: deque[Job] = deque()
+        self._untaken: list[Job] = []
+        self._told: asyncio.Event | None = None
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
 
     async def start(self, events: Events) -> None:
@@ -335,9 +356,14 @@ class LocalInstance(ModelInstance):
         job.serial = serial
         self._waiting[serial] = job
         self._here.append(serial)
+        if self._asking:
+            return
         idle = self._given == self._gone
         if idle and not self.resting and self._run_time.is_brief(job.rows):
             self._events.soon(self.run_next)
+        elif idle and self._ask is not None:
+            self._asking = True
+            self._events.soon(self._ask_waiting)
         else:
             self._give_all()
 
@@ -353,6 +379,86 @@ class LocalInstance(ModelInstance):
                 return job
         self._here.clear()
         return None
+
+    def _ask_waiting(self) -> None:
+        """Have a process asked for what waits here, in one message; the thread has all it cannot.
+
+        So many, that the last of them is soon answered.
+        """
+        jobs: list[Job] = []
+        most, now_s = self._run_time.fitting, self._now()
+        while self._here and len(jobs) < most and not self.resting and self._told is None:
+            job = self._waiting.get(self._here[0])
+            if job is not None and not self._may_ask(job, now_s):
+                break
+            self._here.popleft()
+            if job is not None:
+                jobs.append(job)
+        begun = False
+        if jobs:
+            try:
+                begun = self._ask([job.inputs for job in jobs], self._hear)
+            except Exception:  # the thread meets the same, and tells it
+                begun = False
+        if not begun:
+            self._here.extendleft(job.serial for job in reversed(jobs))
+            self._ask_no_more()
+            return
+        for job in jobs:
+            del self._waiting[job.serial]
+            job.started_s = now_s
+        self._asked.extend(jobs)
+
+    def _may_ask(self, job: Job, now_s: float) -> bool:
+        if job.rows > self._most_rows or (self._drop_late and job.deadline_s < now_s):
+            return False
+        try:
+            return self._weight.is_light(job)
+        except RefusalError:  # of data that nobody had decoded before
+            return False
+
+    def _hear(self, outputs: Arrays | None, error: Exception | None, took_s: float) -> None:
+        """Take what has come of the first request that a process has been asked."""
+        job, now_s = self._asked.popleft(), self._now()
+        if self._asked:
+            self._asked[0].started_s = now_s
+        # Behind one that the thread has, all are told by the thread: the order stays.
+        threaded = error is not None or self._given != self._gone
+        if outputs is None and error is None:  # it has not begun
+            job.started_s = 0.0
+            self._untaken.append(job)
+        else:
+            job.outputs = outputs
+            job.service_s = took_s if outputs is not None else now_s - job.started_s
+            if threaded:
+                self._given += 1
+                self._inbox.put((job, error))
+            else:
+                self._weight.observe(job)
+                self._run_time.observe_asked(took_s)
+                self._succeed(job)
+        if not self._asked:
+            self._end_asking()
+        if job.outcome is Outcome.ANSWERED and not threaded:
+            self._events.done(job)
+
+    def _end_asking(self) -> None:
+        for job in reversed(self._untaken):
+            self._waiting[job.serial] = job
+            self._here.appendleft(job.serial)
+        self._untaken.clear()
+        if self._given == self._gone:
+            self._ask_waiting()
+        else:
+            self._ask_no_more()
+
+    def _ask_no_more(self) -> None:
+        self._asking = False
+        self._give_all()
+        if self._told is not None:
+            self._told.set()
+        if self._over:  # nobody waits for the end any more
+            self._inbox.put(None)
 
     def _give_all(self) -> None:
         while self._here:
@@ -378,6 +484,14 @@ class LocalInstance(ModelInstance):
 
         Where the limit passes first, no further run begins of a request that takes several.
         """
+        if self._asking:
+            self._told, ends_s = asyncio.Event(), self._now() + limit_s
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._told.wait(), limit_s)
+            if self._asking:
+                self._over = True
+                return False
+            limit_s = max(0.0, ends_s - self._now())
         self._give_all()
         self._inbox.put(None)
         if self._thread.ident is None:
@@ -405,6 +519,16 @@ class LocalInstance(ModelInstance):
                 return
             if callable(serial):  # who wants to know whether it works
                 _at_once(self._try(serial))
+                continue
+            if isinstance(serial, tuple):  # what a process was asked
+                job, error = serial
+                if error is None:
+                    self._succeed(job)
+                else:
+                    _at_once(self._fail(job, error))
+                posted(job)
+                del job, serial
+                self._gone += 1
                 continue
             # What is queued at an instance that rests stays there: the site gives it to others.
             job = None if self.resting else waiting.pop(serial, None)
@@ -437,6 +561,48 @@ class LocalInstance(ModelInstance):
         wait(*sizes)
 
 
+class Weight:
+    """Bytes of a request and its answer, and whether the event loop may copy so many.
+
+    They are known beforehand where the signature leaves no axis open but the first; else those of
+    the answer are what they were before.
+    """
+
+    def __init__(self, signature: Signature) -> None:
+        tensors = (*signature.inputs, *signature.outputs)
+        texts = any(tensor.datatype == "BYTES" for tensor in tensors)
+        self._row_bytes = 0
+        if not texts and not any(-1 in tensor.shape[1:] for tensor in tensors):
+            self._row_bytes = sum(
+                math.prod(tensor.shape[1:]) * tensor.dtype.itemsize for tensor in tensors
+            )
+        self._heavy_answers = False
+
+    def is_light(self, job: Job) -> bool:
+        """Tell whether a request is the loop's."""
+        if self._row_bytes:
+            return self._row_bytes * job.rows <= LIGHT_BYTES
+        return not self._heavy_answers and _is_light(job.inputs)
+
+    def observe(self, job: Job) -> None:
+        """Take an answer into account."""
+        if not self._row_bytes and job.outputs is not None:
+            self._heavy_answers |= not _is_light(job.outputs)
+
+
+def _is_light(arrays: Arrays) -> bool:
+    """Tell whether arrays are few bytes, and few texts."""
+    size = 0
+    for array in arrays.values():
+        if not array.dtype.hasobject:
+            size += array.nbytes
+        elif array.size > _LIGHT_TEXTS:
+            return False
+        else:
+            size += sum(map(len, array.ravel().tolist()))
+    return size <= LIGHT_BYTES
+
+
 class RunTime:
     """Duration of one row at a runtime, and whether that is brief.
 
@@ -456,6 +622,17 @@ class RunTime:
     def is_brief(self, rows: int) -> bool:
         """Tell whether a request of so many rows is the loop's."""
         return rows == 1 and self.run_s <= BRIEF_S and self.steady
+
+    @property
+    def fitting(self) -> int:
+        """Runs that take as long as the loop may leave its connections, so many at most."""
+        return max(1, min(_MOST_ASKED, int(TURN_S / max(self.run_s, 1e-6))))
+
+    def observe_asked(self, took_s: float) -> None:
+        """Take a run in a process of its own into account."""
+        if self.run_s == math.inf:
+            self.run_s = took_s
+        self.run_s += (min(took_s, 4 * TURN_S) - self.run_s) * _WEIGHT
 
     def begin(self, took_s: float) -> None:
         """Take a run on zeros into account: the least of them counts."""

@@ -12,7 +12,7 @@ import queue
 import sys
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -22,6 +22,7 @@ from inferway.protocol import Signature
 from inferway.runtime.artifact import ArtifactError
 from inferway.runtime.runtime import Arrays
 from inferway.runtime.server import Fault
+from inferway.runtime.worker_calls import Ended, WorkerCalls
 from inferway.runtime.worker_process import CLOSE_S, PythonCode, WorkerError, WorkerProcess
 
 # Longest wait of a call for a worker that is being started.
@@ -104,9 +105,18 @@ class PythonRuntime:
         # Why no worker is there soon; empty where one is, or is being started.
         self._down = ""
         self._threads: list[threading.Thread] = []
-        first = self._started(signature)
-        self.signature = first.signature
-        self._add(first)
+        try:
+            self._calls = WorkerCalls(code.timeout_s, self._give_back)
+        except OSError as error:
+            raise _unstarted(code, error) from error
+        try:
+            first = self._started(signature)
+            self.signature = first.signature
+            self._names = [tensor.name for tensor in self.signature.inputs]
+            self._add(first)
+        except BaseException:
+            self._calls.close()
+            raise
         _OPEN.add(self)
 
     @property
@@ -163,7 +173,7 @@ class PythonRuntime:
         WorkerError
             When a worker failed at it, took too long, or there is none.
         """
-        arrays = [inputs[tensor.name] for tensor in self.signature.inputs]
+        arrays = [inputs[name] for name in self._names]
         until_s = 0.0
         while True:
             worker, until_s = self._taken(until_s)
@@ -172,8 +182,44 @@ class PythonRuntime:
             finally:
                 self._give_back(worker)
             if outputs is not None:
-                self._crashes = 0
                 return outputs
+
+    def ask(self, batches: Sequence[Arrays], ended: Ended) -> bool:
+        """Have a worker answer batches, one after the other, without a thread that waits for them.
+
+        An event loop calls this, for one runtime always the same.
+
+        Parameters
+        ----------
+        batches
+            Each as the inputs of `run`, 255 at most.
+        ended
+            Called on the loop for each batch in its order, after this has returned, with the
+            outputs or what went wrong, and the time that the worker took, s. With neither where the
+            worker ended before it took the batch, which may be run again then.
+
+        Returns
+        -------
+        bool
+            False where no worker is free now: `run` waits for one.
+        """
+        try:
+            worker = self._free.get_nowait()
+        except queue.Empty:
+            return False
+        if worker is None:  # it is to wake a thread
+            self._free.put(None)
+            return False
+        if worker.over:
+            return False
+        begun, names = False, self._names
+        try:
+            calls = [[inputs[name] for name in names] for inputs in batches]
+            begun = self._calls.begin(worker, calls, ended)
+        finally:
+            if not begun:
+                self._give_back(worker)
+        return begun
 
     def close(self) -> None:
         """End the workers, each after the call that it has; returns at once."""
@@ -183,6 +229,7 @@ class PythonRuntime:
         for worker in list(self._workers):
             worker.finish()
         self._free.put(None)
+        self._calls.close()
 
     def wait(self) -> None:
         """Wait until the workers of a closed runtime have gone: some seconds at most."""
@@ -278,7 +325,7 @@ class PythonRuntime:
     def _started(self, expected: Signature | None) -> WorkerProcess:
         """Start a worker; ArtifactError when that fails."""
         try:
-            worker = WorkerProcess(self.code, self._log)
+            worker = WorkerProcess(self.code, self._log, self._calls.bell)
             self._workers.append(worker)
             try:
                 if self._closed.is_set():
@@ -290,8 +337,7 @@ class PythonRuntime:
         except ArtifactError:
             raise
         except (OSError, RuntimeError, ValueError) as error:
-            said = f"{self.code}: its worker cannot be started: {error}"
-            raise ArtifactError(said) from error
+            raise _unstarted(self.code, error) from error
         return worker
 
     def _end(self, worker: WorkerProcess) -> None:
@@ -318,8 +364,7 @@ class PythonRuntime:
             keeper.start()
         except RuntimeError as error:
             self._end(worker)
-            said = f"{self.code}: its worker cannot be started: {error}"
-            raise ArtifactError(said) from error
+            raise _unstarted(self.code, error) from error
         self._watched_by(keeper)
         self._free.put(worker)
 
@@ -331,6 +376,8 @@ class PythonRuntime:
             if self._closed.is_set() or worker.surplus or worker.retired:
                 return
             self._log.warning("a worker ended", pid=worker.pid, reason=worker.ending)
+            if worker.proven:
+                self._crashes = 0
             successor = self._successor(worker.ending, self._delay_s())
             if successor is None:
                 return
@@ -364,6 +411,10 @@ class PythonRuntime:
         if self._crashes == 1:
             return 0.0
         return float(min(_LONGEST_DELAY_S, _FIRST_DELAY_S * 2 ** (min(self._crashes, 20) - 2)))
+
+
+def _unstarted(code: PythonCode, error: Exception) -> ArtifactError:
+    return ArtifactError(f"{code}: its worker cannot be started: {error}")
 
 
 # At the end of this process, the workers of those that are open are waited for.

@@ -19,6 +19,7 @@ import struct
 import sys
 import tempfile
 import threading
+import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -28,15 +29,24 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-# First byte of what a worker says to a call: outputs follow in shared memory, or a message here.
-ANSWERED: Final = b"\0"
-FAILED: Final = b"\1"
+# Calls are sent as one byte on the stream: how many, each of whose ends is told by the bell, or
+# this, which is one whose end is told on the stream.
+BY_STREAM: Final = b"\0"
+# Messages of the bell: twice the number of a worker, and one more where it has answered.
+RING: Final = struct.Struct("<I")
+# First byte of an answer in shared memory: outputs, or why there are none.
+ANSWERED: Final = 0
+FAILED: Final = 1
 # Memory of tensors from here on goes back to the system after a call.
 LARGE_BYTES: Final = 4 * 1024**2
 _LEAST_BYTES: Final = 64 * 1024
 # Tensors begin where wide instructions of the processor read fastest. Before the first of them
-# stands a byte that says whether they have been read.
+# stand a byte, of inputs whether they have been read, of an answer what it is; of an answer the
+# time that it took, s; and shapes.
 _ALIGNMENT: Final = 64
+_HEAD: Final = 8
+_TOOK: Final = struct.Struct("<f")
+_TOOK_AT: Final = 4
 _LENGTH: Final = struct.Struct("<I")
 _LONGEST_REASON: Final = 300
 _LONGEST_TRACE: Final = 20_000
@@ -84,10 +94,48 @@ class SharedMemory:
                 self._mapped.close()
         os.close(self.file)
 
-    @property
-    def taken(self) -> bool:
-        """Whether what was written last has been looked at by whoever reads it."""
-        return self._mapped is not None and self._mapped[0] != 0
+    def take(self, at: int) -> None:
+        """Say that what was written there has been looked at."""
+        self.seen(at + 1)[at] = 1
+
+    def is_taken(self, at: int) -> bool:
+        """Tell whether what was written there has been looked at by whoever reads it."""
+        return self._mapped is not None and self._mapped[at] != 0
+
+    def set_took(self, at: int, seconds: float) -> None:
+        """Say how long the answer there took."""
+        _TOOK.pack_into(self.seen(at + _HEAD), at + _TOOK_AT, seconds)
+
+    def took_s(self, at: int) -> float:
+        """Tell how long the answer there took."""
+        took: float = _TOOK.unpack_from(self.seen(at + _HEAD), at + _TOOK_AT)[0]
+        return took
+
+    def write_failure(self, failure: Mapping[str, str], at: int) -> int:
+        """Say, in the place of outputs, why there are none; where what comes next begins."""
+        text = json.dumps(failure).encode()
+        begin = at + _HEAD + _LENGTH.size
+        end = begin + len(text)
+        room = self.grown(end)
+        _LENGTH.pack_into(room, at + _HEAD, len(text))
+        room[begin:end] = text
+        room[at] = FAILED
+        return end + -end % _ALIGNMENT
+
+    def failure(self, at: int) -> tuple[dict[str, Any] | None, int]:
+        """Tell why there are no outputs, None where they are there, and where the next begins.
+
+        Raises
+        ------
+        ValueError, LookupError, struct.error
+            When nothing of that kind lies there.
+        """
+        begin = at + _HEAD + _LENGTH.size
+        room = self.seen(begin)
+        if room[at] != FAILED:
+            return None, at
+        end = begin + _LENGTH.unpack_from(room, at + _HEAD)[0]
+        return json.loads(self.seen(end)[begin:end]), end + -end % _ALIGNMENT
 
 
 def anonymous_file() -> int:
@@ -102,7 +150,7 @@ def anonymous_file() -> int:
 
 
 class TensorLayout:
-    """How the inputs, or the outputs, of a call lie one behind the other.
+    """How the inputs, or the outputs, of a call lie one behind the other, from a place on.
 
     Parameters
     ----------
@@ -114,48 +162,50 @@ class TensorLayout:
         self.tensors = [(name, np.dtype(dtype), axes) for name, dtype, axes in tensors]
         # Of each tensor, its shape and its bytes.
         self._form = struct.Struct("<" + "".join("q" * (axes + 1) for _, _, axes in self.tensors))
-        self.size = self._form.size
+        head = _HEAD + self._form.size
+        self._first = head + -head % _ALIGNMENT
 
-    def write(self, arrays: Sequence[NDArray[Any]], memory: SharedMemory) -> tuple[bytes, int]:
-        """Copy arrays into shared memory; what the other side needs to find them, and the bytes."""
+    def write(self, arrays: Sequence[NDArray[Any]], memory: SharedMemory, at: int) -> int:
+        """Copy arrays into shared memory, with what it takes to find them; where they end."""
         words: list[int] = []
-        parts: list[Any] = []
-        total = _ALIGNMENT
+        parts: list[tuple[Any, int, int]] = []
+        head, at = at, at + self._first
         for array, (name, dtype, _) in zip(arrays, self.tensors, strict=True):
-            part: Any = pack_elements(name, array) if dtype.hasobject else array
-            size = len(part) if dtype.hasobject else array.nbytes
             words += array.shape
+            # Only what is contiguous can be copied as bytes.
+            part: Any = array
+            if dtype.hasobject:
+                part = pack_elements(name, array)
+            elif array.dtype is not dtype or not array.flags.c_contiguous:
+                part = np.ascontiguousarray(array, dtype)
+            size = len(part) if dtype.hasobject else part.nbytes
             words.append(size)
-            parts.append(part)
-            total += size + -size % _ALIGNMENT
-        room, at = memory.grown(total), _ALIGNMENT
-        room[0] = 0
-        for part, (_, dtype, _) in zip(parts, self.tensors, strict=True):
-            if not dtype.hasobject:
-                np.ndarray(part.shape, dtype, room, at)[...] = part
-                size = part.nbytes
-            else:
-                size = len(part)
-                room[at : at + size] = part
+            parts.append((part, at, at + size))
             at += size + -size % _ALIGNMENT
-        return self._form.pack(*words), total
+        room = memory.grown(at)
+        room[head] = 0
+        self._form.pack_into(room, head + _HEAD, *words)
+        for part, begin, end in parts:
+            room[begin:end] = part
+        return at
 
-    def read(self, message: bytes, memory: SharedMemory, *, copy: bool) -> tuple[Arrays, int]:
-        """Find arrays in shared memory, or copies of them, by name; and the bytes of all.
+    def read(self, memory: SharedMemory, at: int, *, copy: bool) -> tuple[Arrays, int]:
+        """Find arrays in shared memory, or copies of them, by name; and where they end.
 
         Raises
         ------
         ValueError, TypeError, struct.error
-            When the message does not describe what lies there.
+            When what stands before them does not describe what lies there.
         """
-        words = self._form.unpack(message)
+        head, at, word = at, at + self._first, 0
+        seen = memory.seen(at)
+        words = self._form.unpack_from(seen, head + _HEAD)
         arrays: Arrays = {}
-        at, word = _ALIGNMENT, 0
-        memory.seen(at)[0] = 1
         for name, dtype, axes in self.tensors:
             shape, size = words[word : word + axes], words[word + axes]
             word += axes + 1
-            seen = memory.seen(at + size)
+            if at + size > len(seen):
+                seen = memory.seen(at + size)
             if dtype.hasobject:
                 arrays[name] = unpack_elements(seen[at : at + size], shape)
             else:
@@ -206,13 +256,13 @@ def unpack_elements(packed: bytes, shape: Sequence[int]) -> NDArray[np.object_]:
     return flat.reshape(shape)
 
 
-def send_message(stream: socket.socket, message: Mapping[str, Any], head: bytes = b"") -> None:
+def send_message(stream: socket.socket, message: Mapping[str, Any]) -> None:
     """Send what is no array, as JSON after its length."""
     text = json.dumps(message).encode()
-    stream.sendall(head + _LENGTH.pack(len(text)) + text)
+    stream.sendall(_LENGTH.pack(len(text)) + text)
 
 
-def receive_message(stream: socket.socket, begun: bytes = b"") -> dict[str, Any] | None:
+def receive_message(stream: socket.socket) -> dict[str, Any] | None:
     """Receive it; None when the other side has gone.
 
     Raises
@@ -220,6 +270,7 @@ def receive_message(stream: socket.socket, begun: bytes = b"") -> dict[str, Any]
     BlockingIOError
         When the time that the stream allows has passed.
     """
+    begun = b""
     while len(begun) < 4 or len(begun) < 4 + _LENGTH.unpack_from(begun)[0]:
         more = stream.recv(_PIECE)
         if not more:
@@ -238,8 +289,8 @@ class _RefusedError(Exception):
 
 def main(arguments: Sequence[str]) -> None:
     """Answer calls until the server has gone or wants no more."""
-    control, lifeline, given, answered = map(int, arguments)
-    for file in (control, lifeline, given, answered):
+    control, lifeline, given, answered, bell = map(int, arguments)
+    for file in (control, lifeline, given, answered, bell):
         os.set_inheritable(file, False)
     _end_with(lifeline)
     _speak_by_lines()
@@ -266,13 +317,14 @@ def main(arguments: Sequence[str]) -> None:
         send_message(stream, error.message())
         return
     send_message(stream, {})
-    _answer_all(stream, predict, agreed, SharedMemory(given), SharedMemory(answered))
+    _answer_all(stream, bell, predict, agreed, SharedMemory(given), SharedMemory(answered))
     with suppress(_RefusedError):
         _guarded("close", getattr(model, "close", None))
 
 
 def _answer_all(
     stream: socket.socket,
+    bell: int,
     predict: Callable[[Arrays], Any],
     agreed: Mapping[str, Any],
     given: SharedMemory,
@@ -280,38 +332,40 @@ def _answer_all(
 ) -> None:
     inputs = TensorLayout([(name, dtype, len(shape)) for name, dtype, shape in agreed["inputs"]])
     outputs = TensorLayout([(name, dtype, len(shape)) for name, dtype, shape in agreed["outputs"]])
-    shapes = {name: shape for name, _, shape in agreed["outputs"]}
-    first = agreed["inputs"][0][0]
-    while True:
-        message = stream.recv(_PIECE)
-        if not message:
-            return
-        while len(message) < inputs.size:
-            message += stream.recv(_PIECE)
-        arrays = inputs.read(message, given, copy=False)[0]
-        rows = len(arrays[first])
-        try:
-            answer = predict(arrays)
-        except BaseException as error:
-            said = {"error": f"predict raised {_said(error)}", "trace": _trace(error)}
-            send_message(stream, said, FAILED)
-        else:
+    shapes = {name: tuple(shape[1:]) for name, _, shape in agreed["outputs"]}
+    first, rung = agreed["inputs"][0][0], RING.pack(2 * agreed["number"] + 1)
+    while way := stream.recv(1):
+        start = end = 0
+        for _ in range(way[0] or 1):
+            begun_s, begin = time.perf_counter(), end
+            given.take(start)
+            arrays, start = inputs.read(given, start, copy=False)
+            rows = len(arrays[first])
             try:
-                reply = outputs.write(_checked(answer, outputs, shapes, rows), answered)[0]
-            except (_RefusedError, TypeError) as error:
-                send_message(stream, {"error": str(error)}, FAILED)
-            except Exception as error:
-                unsent = f"what predict returned cannot be sent: {_said(error)}"
-                send_message(stream, {"error": unsent}, FAILED)
+                answer = predict(arrays)
+            except BaseException as error:
+                said = f"predict raised {_said(error)}"
+                end = answered.write_failure({"error": said, "trace": _trace(error)}, end)
             else:
-                stream.sendall(ANSWERED + reply)
-        # The last call's arrays must not stay until the next one comes.
-        del arrays
-        answer = None
+                try:
+                    end = outputs.write(_checked(answer, outputs, shapes, rows), answered, end)
+                except (_RefusedError, TypeError) as error:
+                    end = answered.write_failure({"error": str(error)}, end)
+                except Exception as error:
+                    unsent = f"what predict returned cannot be sent: {_said(error)}"
+                    end = answered.write_failure({"error": unsent}, end)
+            # The last call's arrays must not stay until the next one comes.
+            del arrays
+            answer = None
+            answered.set_took(begin, time.perf_counter() - begun_s)
+            if way == BY_STREAM:
+                stream.send(way)
+            else:
+                os.write(bell, rung)
 
 
 def _checked(
-    answer: Any, outputs: TensorLayout, shapes: Mapping[str, Sequence[int]], rows: int
+    answer: Any, outputs: TensorLayout, shapes: Mapping[str, tuple[int, ...]], rows: int
 ) -> list[NDArray[Any]]:
     """Hold what `predict` has returned against the signature; the outputs in its order."""
     if not isinstance(answer, dict):
@@ -336,13 +390,14 @@ def _checked(
                 f"predict returned output {name!r} as {array.dtype.name}; expected {expected}, "
                 "and nothing is cast silently"
             )
-        shape = [rows, *shapes[name][1:]]
-        if len(array.shape) != len(shape) or any(
-            want not in (-1, have) for want, have in zip(shape, array.shape, strict=True)
+        shape = (rows, *shapes[name])
+        if array.shape != shape and (
+            len(array.shape) != len(shape)
+            or any(want not in (-1, have) for want, have in zip(shape, array.shape, strict=True))
         ):
             raise _RefusedError(
                 f"predict returned output {name!r} of shape {list(array.shape)} to {rows} "
-                f"row{'s' * (rows != 1)}; expected {shape}"
+                f"row{'s' * (rows != 1)}; expected {list(shape)}"
             )
         found.append(array)
     return found

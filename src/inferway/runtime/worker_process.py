@@ -10,9 +10,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,6 +23,7 @@ from inferway.protocol import DTYPES, Signature, Tensor
 from inferway.protocol.schema import datatype_of
 from inferway.runtime import worker as process
 from inferway.runtime.artifact import ArtifactError
+from inferway.runtime.bell import Bell
 from inferway.runtime.runtime import Arrays
 from inferway.runtime.server import Fault, RemoteError
 
@@ -40,6 +42,7 @@ _PIECE: Final = 64 * 1024
 # Keys of the server and of commands, which no model needs.
 _SECRET: Final = ("INFERWAY_KEYS", "INFERWAY_KEY")
 _SCRIPT: Final = str(Path(process.__file__))
+_NUMBERS: Final = count(1)
 
 
 class UnsaidSignatureError(ArtifactError):
@@ -90,15 +93,23 @@ class WorkerProcess:
         The class.
     log
         Told what the process prints and what the class raises.
+    bell
+        Where the process tells of the end of a call that an event loop began.
 
     Attributes
     ----------
+    number
+        Of this process alone, on the bell.
     over
         Whether it takes no more calls.
     retired, surplus
         Whether its end is no crash: another one takes its place, or none does.
+    proven
+        Whether it has given outputs.
     ending
         How it ended, once it has.
+    took_s
+        How long the process took over the last call that it answered.
     looked_s
         When somebody last looked at its memory.
 
@@ -110,10 +121,14 @@ class WorkerProcess:
 
     signature: Signature
 
-    def __init__(self, code: PythonCode, log: Any) -> None:
-        self.code, self._log = code, log
-        self.over = self.retired = self.surplus = False
-        self.ending, self.looked_s = "", 0.0
+    def __init__(self, code: PythonCode, log: Any, bell: Bell) -> None:
+        self.code, self._log, self._bell = code, log, bell
+        self.number = next(_NUMBERS)
+        self.over = self.retired = self.surplus = self.proven = False
+        # Where the inputs of each call under way begin, and end; where the next answer begins.
+        self._begins: list[int] = []
+        self._given_bytes = self._answer_at = 0
+        self.ending, self.looked_s, self.took_s = "", 0.0, 0.0
         self._late = self._killed = False
         self._gone = threading.Event()
         # Held during a call, whose files must stay open, and while the process id is its own.
@@ -132,7 +147,7 @@ class WorkerProcess:
             printed, output = os.pipe()
             _closed_by(undo, printed)
             _closed_by(handed_on, output)
-            passed = (theirs.fileno(), lifeline, self._given.file, self._answered.file)
+            passed = (theirs.fileno(), lifeline, self._given.file, self._answered.file, bell.file)
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-X", "faulthandler", _SCRIPT, *map(str, passed)],
                 stdin=subprocess.DEVNULL,
@@ -179,7 +194,9 @@ class WorkerProcess:
             for side in (inputs, outputs)
         )
         with suppress(BrokenPipeError):
-            process.send_message(self._stream, {"inputs": inputs, "outputs": outputs})
+            process.send_message(
+                self._stream, {"inputs": inputs, "outputs": outputs, "number": self.number}
+            )
         self._reply(deadline_s)
         self._allow(self.code.timeout_s)
 
@@ -215,59 +232,92 @@ class WorkerProcess:
         WorkerError
             When there is no answer.
         """
-        with self._busy:
-            if self._gone.is_set():
-                return None
-            message, given = self._inputs.write(arrays, self._given)
+        if not self.send([arrays], process.BY_STREAM):
+            return None
+        try:
             try:
-                self._stream.sendall(message)
+                answered = self._stream.recv(1) != b""
+            except BlockingIOError:
+                raise self.late() from None
             except OSError:
-                self.over = True
-                return None
-            try:
-                outputs, failure = self._received()
-                taken = self._given.taken
-            finally:
-                self._given.give_back(given)
-        if outputs is not None:
-            return outputs
-        if failure is None:
+                answered = False
+            return self.result(answered=answered)
+        finally:
+            self.end()
+
+    def send(self, calls: Sequence[list[Any]], way: bytes) -> bool:
+        """Begin calls, whose ends are told the way that is said; False where none is begun.
+
+        Then `result` tells what came of each, in their order, and `end` is called in any case.
+        """
+        self._busy.acquire()
+        try:
+            if not self._gone.is_set():
+                self._begins, at = [], 0
+                for arrays in calls:
+                    self._begins.append(at)
+                    at = self._inputs.write(arrays, self._given, at)
+                self._given_bytes, self._answer_at = at, 0
+                self._stream.send(way)
+                return True
+        except OSError:
+            self.over = True
+        except BaseException:
+            self._busy.release()
+            raise
+        self._busy.release()
+        return False
+
+    def result(self, *, answered: bool) -> Arrays | None:
+        """Tell what came of the next call, which has been answered, or whose process ends.
+
+        None where that has not taken it.
+
+        Raises
+        ------
+        WorkerError
+            When there is no answer.
+        """
+        begin = self._begins.pop(0)
+        if not answered:
             self.over = True
             self._gone.wait(CLOSE_S)
-            if not taken:
+            if not self._given.is_taken(begin):
                 return None
             raise WorkerError(Fault.BROKEN, self.ending or "its worker has gone")
-        if trace := failure.get("trace"):
-            self._log.error("predict raised an exception", pid=self.pid, traceback=trace)
-        raise WorkerError(Fault.BROKEN, str(failure.get("error")))
-
-    def _received(self) -> tuple[Arrays | None, dict[str, Any] | None]:
-        """Receive outputs, or what went wrong; neither where the process has ended."""
         try:
-            reply = self._stream.recv(_PIECE)
-            if reply[:1] == process.FAILED:
-                return None, process.receive_message(self._stream, reply[1:])
-            while reply and len(reply) <= self._outputs.size:
-                more = self._stream.recv(_PIECE)
-                reply = more and reply + more
-            if not reply:
-                return None, None
-            outputs, answered = self._outputs.read(reply[1:], self._answered, copy=True)
-        except BlockingIOError:
-            self._late = True
-            self.kill()
-            raise WorkerError(
-                Fault.LATE,
-                f"predict took longer than its `timeout`, {self.code.timeout_s:g} s, so its worker "
-                "was killed",
-            ) from None
-        except OSError:
-            return None, None
-        except (ValueError, TypeError, struct.error) as error:
+            self.took_s = self._answered.took_s(self._answer_at)
+            failure, self._answer_at = self._answered.failure(self._answer_at)
+            if failure is None:
+                outputs, self._answer_at = self._outputs.read(
+                    self._answered, self._answer_at, copy=True
+                )
+                self.proven = True
+                return outputs
+            reason = str(failure["error"])
+        except (ValueError, TypeError, LookupError, struct.error) as error:
             self.kill()
             raise WorkerError(Fault.BROKEN, f"its worker answered nonsense: {error}") from None
-        self._answered.give_back(answered)
-        return outputs, None
+        if trace := failure.get("trace"):
+            self._log.error("predict raised an exception", pid=self.pid, traceback=trace)
+        raise WorkerError(Fault.BROKEN, reason)
+
+    def end(self) -> None:
+        """Leave calls behind: what they were given, and what they have answered, may go."""
+        self._given.give_back(self._given_bytes)
+        self._answered.give_back(self._answer_at)
+        self._busy.release()
+
+    def late(self) -> WorkerError:
+        """Kill the process because the next call takes too long, and say so."""
+        self._begins.pop(0)
+        self._late = True
+        self.kill()
+        return WorkerError(
+            Fault.LATE,
+            f"predict took longer than its `timeout`, {self.code.timeout_s:g} s, so its worker "
+            "was killed",
+        )
 
     def resident_bytes(self) -> int:
         """Tell how much memory the process takes; 0 where that cannot be seen."""
@@ -327,6 +377,7 @@ class WorkerProcess:
             else:
                 self.ending = f"its worker {_ended(code)}"
             self._gone.set()
+        self._bell.ring(self.number)
         if self._timer is not None:
             self._timer.cancel()
         with suppress(OSError):

@@ -6,18 +6,16 @@ import os
 import signal
 import subprocess
 import sys
-import textwrap
 import threading
 import time
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, suppress
-from dataclasses import replace
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from own_classes import PATIENCE_S, ROW, Heard, Make, X, echo, lives, until
 
 from inferway.protocol import Signature, Tensor
 from inferway.runtime import (
@@ -28,89 +26,8 @@ from inferway.runtime import (
     UnsaidSignatureError,
     WorkerError,
 )
+from inferway.runtime.bell import Bell
 from inferway.runtime.worker_process import WorkerProcess
-
-PATIENCE_S = 60.0
-ROW = Signature((Tensor("x", "FP32", (-1, 4)),), (Tensor("y", "FP32", (-1, 4)),))
-X = np.arange(8, dtype=np.float32).reshape(2, 4)
-DECLARED = 'inputs = {"x": ("FP32", [-1, 4])}\n    outputs = {"y": ("FP32", [-1, 4])}'
-
-
-class Heard:
-    """A log that keeps what it is told."""
-
-    def __init__(self) -> None:
-        self.said: list[tuple[str, dict[str, Any]]] = []
-
-    def _keep(self, event: str, **more: Any) -> None:
-        self.said.append((event, more))
-
-    info = warning = error = _keep
-
-    @property
-    def lines(self) -> list[str]:
-        """What was printed."""
-        return [more["line"] for event, more in self.said if event == "printed"]
-
-    def events(self, word: str) -> list[dict[str, Any]]:
-        return [more for event, more in self.said if word in event]
-
-
-Make = Callable[..., PythonRuntime]
-
-
-def until(condition: Callable[[], object]) -> None:
-    """Wait for something to come true."""
-    ends_s = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < ends_s, "it did not come true"
-        time.sleep(0.01)
-
-
-def lives(pid: int) -> bool:
-    """Tell whether a process runs: one that has ended and is not reaped yet does not."""
-    with suppress(OSError):
-        return " Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2][:3]
-    return False
-
-
-@pytest.fixture
-def log() -> Heard:
-    return Heard()
-
-
-@pytest.fixture
-def make(tmp_path: Path, log: Heard) -> Iterator[Make]:
-    """Write a class's file, and make its runtime."""
-    with ExitStack() as stack:
-
-        def maker(
-            body: str, *, signature: Signature | None = None, before: str = "", **options: Any
-        ) -> PythonRuntime:
-            path = tmp_path / "mine.py"
-            head = textwrap.dedent(before)
-            inner = textwrap.indent(textwrap.dedent(body), "    ")
-            path.write_text(
-                f"import os, sys, time\nimport numpy as np\n{head}\nclass Model:\n{inner}"
-            )
-            code = replace(PythonCode(path, "Model", tmp_path), **options)
-            runtime = stack.enter_context(
-                closing(PythonRuntime(code, signature=signature, log=log))
-            )
-            stack.callback(runtime.wait)
-            stack.callback(runtime.close)
-            return runtime
-
-        yield maker
-
-
-def echo(body: str = "", declared: str = DECLARED) -> str:
-    return f"""
-{textwrap.indent(textwrap.dedent(declared.replace("    ", "")), "    ")}
-    def predict(self, inputs):
-{textwrap.indent(textwrap.dedent(body), "        ")}
-        return {{"y": inputs["x"]}}
-"""
 
 
 def test_a_class_answers_and_says_its_signature(make: Make) -> None:
@@ -637,7 +554,7 @@ def test_without_files_a_start_fails_is_said_and_tried_again(make: Make, tmp_pat
 def test_one_that_ends_before_it_is_spoken_to_is_said_to(tmp_path: Path, log: Heard) -> None:
     (tmp_path / "mine.py").touch()
     code = PythonCode(tmp_path / "mine.py", "Model", environment={"PYTHONHOME": "/nonexistent"})
-    worker = WorkerProcess(code, log)
+    worker = WorkerProcess(code, log, Bell())
     os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOWAIT)
     with pytest.raises(ArtifactError, match="ended with exit code 1 before it was ready"):
         worker.begin(ROW)

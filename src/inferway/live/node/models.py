@@ -409,7 +409,7 @@ class _Loan:
         self.signature = runtime.signature
         self.warmed_s = getattr(runtime, "warmed_s", None)
         self.steady = getattr(runtime, "steady", False)
-        self.call = getattr(runtime, "call", None)
+        self.call, self.ask = getattr(runtime, "call", None), getattr(runtime, "ask", None)
         self.backend = getattr(runtime, "backend", "")
         self.reserve = getattr(runtime, "reserve", None)
         self._weights: _Weights | None = weights
