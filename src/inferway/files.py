@@ -68,6 +68,23 @@ def lock(folder: Path, *, wait: bool = False, name: str = "lock") -> int:
 
 
 @contextmanager
+def held(path: Path) -> Iterator[None]:
+    """Hold a file that is there, and leave it as it is.
+
+    BlockingIOError where somebody else holds it, in this process or another; any other OSError if
+    it cannot be read.
+    """
+    import fcntl  # which not every system has
+
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
 def alone(folder: Path, work: str) -> Iterator[None]:
     """Hold a folder, made where it is missing; RuntimeError where other such work does."""
     folder.mkdir(parents=True, exist_ok=True)

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Annotated
 
 import typer
@@ -57,7 +62,12 @@ def profile(
     path = options.existing(file)
     options.writable(out)
     try:
-        with failing(DataError), failing(ProfilingError, code=FAILED), terminal.progress() as told:
+        with (
+            failing(DataError),
+            failing(ProfilingError, code=FAILED),
+            terminal.progress() as told,
+            _prompt(),
+        ):
             profiled = inferway.profile(
                 path,
                 data,
@@ -91,3 +101,24 @@ def profile(
         print(f"written to {profiled.path}")
     if failure is not None:
         raise failure
+
+
+@contextmanager
+def _prompt() -> Iterator[None]:
+    """Have Ctrl-C end the calls of the user's classes, which may take long, and nobody wait."""
+    from inferway.runtime import kill_workers
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        # Beside what was interrupted, which may hold what this takes.
+        threading.Thread(target=kill_workers, daemon=True).start()
+        raise KeyboardInterrupt
+
+    before = signal.getsignal(signal.SIGINT)
+    if before is not signal.default_int_handler:  # somebody else has a use for it
+        yield
+        return
+    signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

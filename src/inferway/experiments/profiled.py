@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from pathlib import Path
@@ -24,6 +24,7 @@ from inferway.deployment.profile import (
 )
 from inferway.experiments.curves import Curve, Drawing, Look, Panel, panels
 from inferway.experiments.text import Frame, Laid, Shown, accuracy, frame, seconds, table
+from inferway.files import held
 from inferway.machine import machine_hash
 from inferway.profiling.confidence import PROBABILITY
 from inferway.profiling.measuring import ProfilingError, ProfilingOptions, measured_task
@@ -233,34 +234,35 @@ def profile(
     path = Path(file)
     deployment = load_unprofiled(path)
     name = _task_of(deployment, task)
-    known = None
-    try:
-        known = read_profile(path)
-    except ProfileError:
-        if not write:
-            raise
-
-    def keep(new: DeploymentProfile) -> None:
-        # Another task of the file may have been measured meanwhile.
-        with suppress(ProfileError):
-            if (now := read_profile(path)) is not None:
-                new = msgspec.structs.replace(
-                    new,
-                    machines={**now.machines, **new.machines},
-                    tasks={**new.tasks, **now.tasks, name: new.tasks[name]},
-                )
-        write_profile(path, new)
-
     options = ProfilingOptions(score, output, group, seed, rounds, again=again)
-    done = measured_task(
-        deployment.tasks[name],
-        Path(data),
-        options,
-        folder=deployment.folder,
-        known=known,
-        keep=keep if write else None,
-        progress=progress,
-    )
+    with _written_by_one(path) if write else nullcontext():
+        known = None
+        try:
+            known = read_profile(path)
+        except ProfileError:
+            if not write:
+                raise
+
+        def keep(new: DeploymentProfile) -> None:
+            # Another task of the file may have been measured meanwhile, on another machine.
+            with suppress(ProfileError):
+                if (now := read_profile(path)) is not None:
+                    new = msgspec.structs.replace(
+                        new,
+                        machines={**now.machines, **new.machines},
+                        tasks={**new.tasks, **now.tasks, name: new.tasks[name]},
+                    )
+            write_profile(path, new)
+
+        done = measured_task(
+            deployment.tasks[name],
+            Path(data),
+            options,
+            folder=deployment.folder,
+            known=known,
+            keep=keep if write else None,
+            progress=progress,
+        )
     return Profiled(path.name, done, name, profile_path(path) if write else None)
 
 
@@ -269,6 +271,18 @@ def write_figures(profiled: Profiled, folder: Path) -> list[Path]:
     from inferway.experiments.figure import save
 
     return [save(profiled.plot(), folder / "profile")[0]]
+
+
+@contextmanager
+def _written_by_one(path: Path) -> Iterator[None]:
+    """Keep others from writing the profile of a file: each would undo what the other has kept."""
+    try:
+        with held(path):
+            yield
+    except BlockingIOError:
+        raise ProfilingError(
+            f"{path}: another `profile --write` measures it now; wait for it to end"
+        ) from None
 
 
 def _task_of(deployment: Deployment, task: str | None) -> str:

@@ -126,6 +126,11 @@ def _numbers(tensor: Tensor, row: NDArray[Any]) -> msgspec.Raw:
                 f"the input {tensor.name!r} holds bytes that are not UTF-8: send tensors as raw "
                 "bytes (--binary)"
             ) from None
+    if tensor.datatype.startswith("FP") and not np.isfinite(row).all():
+        raise DriveError(
+            f"the input {tensor.name!r} holds NaN or an infinity, which JSON has not: send tensors "
+            "as raw bytes (--binary)"
+        )
     return msgspec.Raw(f"[{','.join(row.ravel().astype(str).tolist())}]".encode("ascii"))
 
 

@@ -52,8 +52,9 @@ def confidence_of(
     outputs
         A model's, by name, each of shape [N, ...].
     output
-        Which holds the probabilities; by default the only one of several floats per row. Where
-        most rows do not sum to 1, they are taken for the softmax's arguments.
+        Which holds the answer. Where it is of several floats per row, these are the probabilities;
+        else they are those of the only output that is. Where most rows do not sum to 1, they are
+        taken for the softmax's arguments.
     folder
         Where a relative file name starts; the current folder by default.
 
@@ -89,14 +90,12 @@ def offers_probabilities(outputs: Arrays, output: str | None = None) -> bool:
 
 
 def _several(outputs: Arrays, output: str | None) -> list[str]:
-    return [
+    several = [
         name
         for name, array in outputs.items()
-        if array.dtype.kind == "f"
-        and array.ndim == 2
-        and array.shape[1] > 1
-        and output in (None, name)
+        if array.dtype.kind == "f" and array.ndim == 2 and array.shape[1] > 1
     ]
+    return [output] if output in several else several
 
 
 def _probabilities(outputs: Arrays, output: str | None) -> tuple[NDArray[np.float64], bool]:

@@ -1,12 +1,14 @@
 """Labeled data in a file: rows of inputs, and what the right answer to each is.
 
 A model's signature says what an input must be. Numbers are converted where each keeps its value, up
-to the rounding of floats; anything else is refused.
+to the rounding of floats; anything else is refused. Inputs of floats may hold NaN, for some models
+take it for a value that is missing; of a table it is an empty cell.
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
 import zipfile
 import zlib
 from collections.abc import Iterable, Sequence
@@ -251,11 +253,16 @@ def _parquet(path: Path) -> pa.Table:
         raise DataError(f"not a whole Parquet file: {_line(error)}") from None
 
 
-def _column(table: pa.Table, name: str) -> NDArray[Any]:
-    """Read a column of numbers or texts, none of which is missing."""
+def _column(table: pa.Table, name: str, *, gaps: bool = False) -> NDArray[Any]:
+    """Read a column of numbers or texts, none of which is missing.
+
+    With `gaps`, a number may be missing, and is NaN.
+    """
     import pyarrow as pa
 
     column = table.column(name)
+    if gaps and column.null_count and _is_numeric(column.type):
+        column = column.cast(pa.float64(), safe=False).fill_null(math.nan)
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     if pa.types.is_binary(column.type):
@@ -279,7 +286,8 @@ def _column(table: pa.Table, name: str) -> NDArray[Any]:
 def _cells(table: pa.Table, names: Sequence[str], tensor: Tensor) -> NDArray[Any]:
     """Put columns side by side, shape [N, columns], or whatever rows the input has."""
     width = _width(tensor, len(names))
-    columns = [_column(table, name) for name in names]
+    gaps = tensor.datatype.startswith("FP")
+    columns = [_column(table, name, gaps=gaps) for name in names]
     if tensor.datatype != "BYTES":
         for name, column in zip(names, columns, strict=True):
             if column.dtype.kind == "U":
@@ -289,6 +297,19 @@ def _cells(table: pa.Table, names: Sequence[str], tensor: Tensor) -> NDArray[Any
         wide = np.result_type(*columns) if columns else np.dtype(np.float64)
         return np.stack([one.astype(wide) for one in columns], axis=1).reshape(-1, *width)
     return np.stack([one.astype(str) for one in columns], axis=1).reshape(-1, *width)
+
+
+def _is_numeric(kind: pa.DataType) -> bool:
+    """Tell columns of numbers and flags, and those in which nothing is, from all others."""
+    import pyarrow as pa
+
+    is_kind = pa.types
+    return bool(
+        is_kind.is_integer(kind)
+        or is_kind.is_floating(kind)
+        or is_kind.is_boolean(kind)
+        or is_kind.is_null(kind)
+    )
 
 
 def _is_number(text: str) -> bool:
@@ -370,8 +391,6 @@ def _fitted(tensor: Tensor, array: NDArray[Any]) -> NDArray[Any]:
     kinds = {"f": "iufb", "i": "iu", "u": "iu", "b": "b"}[target.kind]
     if given.kind not in kinds:
         raise DataError(f"{tensor.name!r} holds {given}, and the input is {tensor}")
-    if given.kind == "f" and (row := _first(np.isnan(array))) is not None:
-        raise DataError(f"{tensor.name!r} holds NaN in row {row + 1}")
     with np.errstate(over="ignore"):
         fitted = array.astype(target)
     lost = fitted != array if target.kind in "iu" else np.isinf(fitted) & np.isfinite(array)
@@ -386,8 +405,6 @@ def _fitted(tensor: Tensor, array: NDArray[Any]) -> NDArray[Any]:
 def _plain(name: str, array: NDArray[Any]) -> NDArray[Any]:
     """Take an array as it is, for a model that says nothing of its inputs."""
     array = _text(array)
-    if array.dtype.kind == "f" and (row := _first(np.isnan(array))) is not None:
-        raise DataError(f"{name!r} holds NaN in row {row + 1}")
     if array.dtype.kind == "U":
         return np.char.encode(array, "utf-8").astype(object)
     if array.dtype.kind not in "biuf":

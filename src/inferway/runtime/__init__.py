@@ -1,7 +1,7 @@
 """Runtimes of models: the checks on its file, and the runtimes."""
 
 from inferway.runtime.artifact import ArtifactError, inspect
-from inferway.runtime.python import PythonRuntime
+from inferway.runtime.python import PythonRuntime, kill_workers
 from inferway.runtime.remote import BlockingRemote, RemoteRuntime, Served
 from inferway.runtime.runtime import Arrays, Call, NullRuntime, OnnxRuntime, Runtime, zeros
 from inferway.runtime.server import Fault, RemoteError
@@ -24,5 +24,6 @@ __all__ = [
     "UnsaidSignatureError",
     "WorkerError",
     "inspect",
+    "kill_workers",
     "zeros",
 ]

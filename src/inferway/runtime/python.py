@@ -231,6 +231,12 @@ class PythonRuntime:
         self._free.put(None)
         self._calls.close()
 
+    def kill(self) -> None:
+        """End the workers now, whatever they do, as well as `close`; any thread may call this."""
+        self.close()
+        for worker in list(self._workers):
+            worker.kill()
+
     def wait(self) -> None:
         """Wait until the workers of a closed runtime have gone: some seconds at most."""
         for thread in self._threads:
@@ -419,6 +425,12 @@ def _unstarted(code: PythonCode, error: Exception) -> ArtifactError:
 
 # At the end of this process, the workers of those that are open are waited for.
 _OPEN: Final[WeakSet[PythonRuntime]] = WeakSet()
+
+
+def kill_workers() -> None:
+    """End the workers of all runtimes now: calls that they have fail, and none starts again."""
+    for runtime in list(_OPEN):
+        runtime.kill()
 
 
 @atexit.register

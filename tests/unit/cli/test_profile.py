@@ -17,6 +17,7 @@ import pytest
 
 from inferway.catalog import zoo
 from inferway.cli import main
+from inferway.files import held
 
 
 @pytest.fixture
@@ -106,3 +107,61 @@ def test_ctrl_c_keeps_what_is_done_and_leaves_nothing_behind(file: Path, write: 
     else:
         assert "nothing was kept without --write" in said
         assert not kept.exists()
+
+
+HANGING = """\
+import time
+import numpy as np
+
+
+class Model:
+    inputs = {"image": ("FP32", [-1, 1, 20, 20])}
+    outputs = {"probabilities": ("FP32", [-1, 10])}
+
+    def predict(self, inputs):
+        open("asked", "w").close()
+        time.sleep(1000)
+"""
+
+
+@pytest.mark.parametrize("signals", [1, 2])
+def test_ctrl_c_waits_for_no_call_of_the_users(file: Path, signals: int) -> None:
+    image = zoo.testset().images.shape[1:]
+    (file.parent / "mine.py").write_text(HANGING.replace("1, 20, 20", str([*image])[1:-1]))
+    own = ", own: {python: {class: './mine.py:Model', timeout: 1000 s}}}}}"
+    file.write_text(file.read_text().removesuffix("}}}") + own)
+    kept = file.with_name("own.yaml.profile.json")
+    command = [sys.executable, "-m", "inferway", *arguments(file, "--write")]
+    running = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    deadline = time.monotonic() + 120
+    while not (file.parent / "asked").exists():
+        assert time.monotonic() < deadline
+        assert running.poll() is None
+        time.sleep(0.02)
+    workers = psutil.Process(running.pid).children()
+    for _ in range(signals):
+        os.killpg(running.pid, signal.SIGINT)
+    begun = time.monotonic()
+    _, said = running.communicate(timeout=120)
+    # A second when nothing else runs; the call would take a thousand.
+    assert time.monotonic() - begun < 30
+    assert running.returncode == 130, said
+    assert "what was measured is kept" in said
+    assert "Traceback" not in said
+    assert list(json.loads(kept.read_text())["tasks"]["digits"]["variants"]) == ["tiny"]
+    assert workers
+    assert not any(one.is_running() for one in workers)
+
+
+def test_two_at_a_time_do_not_undo_each_other(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with held(file):
+        assert main(arguments(file, "--write")) == 1
+        said = capsys.readouterr().err
+        assert said.count("\n") == 1
+        assert f"{file}: another `profile --write` measures it now; wait for it to end" in said
+        assert not file.with_name("own.yaml.profile.json").exists()
+        # What writes nothing may go on beside.
+        assert main(arguments(file)) == 0
+    assert main(arguments(file, "--write")) == 0

@@ -94,6 +94,15 @@ def test_further_inputs_get_zeros():
     assert [i["data"] for i in inputs] == [[1.0, 1.0], [False, False]]
 
 
+@pytest.mark.parametrize("value", [np.nan, -np.inf])
+def test_what_json_has_not_is_sent_as_raw_bytes_or_refused(value):
+    images = np.full((1, 2, 1), value, np.float32)
+    with pytest.raises(DriveError, match=r"'x' holds NaN or an infinity, .* \(--binary\)"):
+        encode("t", _SIGNATURE, images, binary=False)
+    (rest,) = encode("t", _SIGNATURE, images)
+    assert rest.endswith(images.tobytes())
+
+
 def test_random_inputs_fit_and_are_seeded():
     one, same, other = (random_images(_X, 5, seed) for seed in (1, 1, 2))
     assert one.shape == (5, 2, 1)

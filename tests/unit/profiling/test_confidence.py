@@ -94,3 +94,14 @@ def test_one_of_several_outputs_can_be_named() -> None:
     assert not offers_probabilities(outputs)
     assert offers_probabilities(outputs, "b")
     assert not offers_probabilities({"label": np.array([1])})
+
+
+def test_the_output_of_the_answer_need_not_hold_the_probabilities() -> None:
+    outputs = {"label": np.array([0, 1]), "probabilities": SHARES}
+    np.testing.assert_array_equal(
+        confidence_of("probability", outputs, output="label").values, SHARES.max(axis=1)
+    )
+    assert offers_probabilities(outputs, "label")
+    assert not offers_probabilities({"label": outputs["label"], "more": SHARES[:, :1]}, "label")
+    with pytest.raises(ConfidenceError, match="is not clear"):
+        confidence_of("probability", {**outputs, "also": SHARES}, output="label")

@@ -149,6 +149,28 @@ def test_numbers_keep_their_values(tmp_path: Path) -> None:
         read(saved(tmp_path, x=np.full((1, 2), 1e60), labels=[0]), FLAT)
 
 
+WHOLE = Signature((Tensor("x", "INT64", (-1, 2)),), CLASSES)
+
+
+def test_floats_may_be_missing(tmp_path: Path) -> None:
+    gaps = [[1.0, 2.0], [3.0, np.nan]]
+    table = {"a": [1, 3], "b": [2, None], "label": [0, 1]}
+    for path in (
+        saved(tmp_path, x=np.array(gaps), labels=[0, 1]),
+        written(tmp_path, "a,b,label\n1,2,0\n3,,1\n"),
+        written(tmp_path, "a,b,label\n1,2,0\n3,nan,1\n", "nan.csv"),
+        parquet(tmp_path, table),
+        parquet(tmp_path, {**table, "b": [2.0, float("nan")]}),
+    ):
+        for signature in (FLAT, None):
+            (array,) = read(path, signature).inputs.values()
+            np.testing.assert_array_equal(array, gaps)
+    # Of a column in which nothing is, and of one of flags.
+    path = parquet(tmp_path, {"a": [None, None], "b": [True, None], "label": [0, 1]})
+    array = read(path, FLAT).inputs["x"]
+    np.testing.assert_array_equal(array, [[np.nan, 1.0], [np.nan, np.nan]])
+
+
 ZEROS = np.zeros((2, 2))
 WRONG: dict[str, tuple[Callable[[Path], Path], Signature, str]] = {
     "another suffix": (
@@ -254,20 +276,20 @@ WRONG: dict[str, tuple[Callable[[Path], Path], Signature, str]] = {
         FLAT,
         "the array 'labels' is a single value, not one per row",
     ),
-    "NaN": (
-        lambda folder: saved(folder, x=np.array([[0, 1], [2, np.nan]]), labels=[0, 1]),
-        FLAT,
-        "'x' holds NaN in row 2",
+    "an empty cell of texts": (
+        lambda folder: written(folder, "text,label\none,0\n,1\n"),
+        TEXT,
+        "column 'text' is empty in row 2",
     ),
-    "NaN in a table": (
-        lambda folder: written(folder, "a,b,label\n1,2,0\n3,nan,1\n"),
-        FLAT,
-        "'x' holds NaN in row 2",
-    ),
-    "an empty cell": (
+    "an empty cell of integers": (
         lambda folder: written(folder, "a,b,label\n1,2,0\n3,,1\n"),
-        FLAT,
+        WHOLE,
         "column 'b' is empty in row 2",
+    ),
+    "NaN among integers": (
+        lambda folder: written(folder, "a,b,label\n1,2,0\n3,nan,1\n"),
+        WHOLE,
+        "'x' holds float64, and the input is x: INT64[-1, 2]",
     ),
     "an empty label": (
         lambda folder: written(folder, "a,b,label\n1,2,0\n3,4,\n"),
