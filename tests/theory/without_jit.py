@@ -15,6 +15,7 @@ import naive_placement as naive
 import numba
 import numpy as np
 import test_routed
+from fleets import sure
 from systems import HERE, VERSATILE, records
 from test_twin_runs import two_classes
 
@@ -37,6 +38,7 @@ def decided(name: str, max_wait_s: float | None = None) -> list[float]:
         np.array([2, 2, 3]),
         buffer=4,
     )
+    fleet = sure(fleet)
     rate = 0.8 * max_rate(fleet, 0.8)
     dispatcher = Dispatcher(fleet, name, target=0.8, rate_per_s=rate, max_wait_s=max_wait_s)
     dispatcher.set_lasting(0b100)
@@ -57,6 +59,10 @@ def decided(name: str, max_wait_s: float | None = None) -> list[float]:
                 dispatcher.withdraw(server, waiting - 1, now)
             elif waiting and generator.random() < 0.3:
                 dispatcher.finish(server, now, 0.1)
+                if dispatcher.settles:
+                    confidence = np.array([step % 10 / 10])
+                    found.append(dispatcher.settle(server, now, word, confidence, 0.8))
+                    found.append(dispatcher.credit)
         if step % 50 == 0:
             dispatcher.mark(step % fleet.servers, step % 100 == 0, now)
     return [*found, dispatcher.balance]

@@ -34,7 +34,7 @@ def expect(holds: object, violation: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class TargetAnswer:
     """One response."""
 
     call: str  # Method and path, for messages
@@ -63,12 +63,12 @@ class Answer:
         """The body as JSON; a violation if it is none."""
         return document(self.plain, self.call)
 
-    def good(self, expected: str = "expected 200") -> Answer:
+    def good(self, expected: str = "expected 200") -> TargetAnswer:
         """Give the answer back if its status is 200; a violation if not."""
         expect(self.status == 200, f"{self}; {expected}")
         return self
 
-    def refused(self, expected: str = "expected 4xx") -> Answer:
+    def refused(self, expected: str = "expected 4xx") -> TargetAnswer:
         """Give the answer back if it lays the fault on the client; a violation if not."""
         expect(400 <= self.status < 500, f"{self}; {expected}")
         return self
@@ -112,7 +112,7 @@ class RawConnection:
         path: str,
         body: bytes | Iterable[bytes] | None = None,
         headers: Headers | None = None,
-    ) -> Answer:
+    ) -> TargetAnswer:
         """Send one request and read its answer; a violation when none comes whole and in time.
 
         The path begins with `/v2`. Bytes are sent with their Content-Length, pieces as chunks;
@@ -145,7 +145,7 @@ class RawConnection:
                 why = f"answer: {_reason(error)}"
             raise ViolationError(f"{call} had no {why}") from None
         names = {name.lower(): value for name, value in response.getheaders()}
-        return Answer(call, response.status, names, received, response.will_close)
+        return TargetAnswer(call, response.status, names, received, response.will_close)
 
 
 def _whole(response: http.client.HTTPResponse, deadline_s: float) -> bytes:

@@ -14,9 +14,9 @@ from urllib.parse import quote
 import numpy as np
 
 from inferway.conformance.client import (
-    Answer,
     NotOfferedError,
     RawConnection,
+    TargetAnswer,
     ViolationError,
     document,
     expect,
@@ -58,18 +58,18 @@ class Target:
     grpc_url: str | None = None  # Where the same server answers over gRPC, if that is asked for
     key: str | None = None  # Sent with every call, for a server that asks for one
     _draws: int = field(default=0, init=False)
-    _answers: dict[bool, Answer] = field(default_factory=dict, init=False)
+    _answers: dict[bool, TargetAnswer] = field(default_factory=dict, init=False)
 
     def connect(self) -> RawConnection:
         """Connect, for several calls."""
         return RawConnection(self.address, self.timeout_s, self.key)
 
-    def call(self, method: str, path: str, *rest: Any) -> Answer:
+    def call(self, method: str, path: str, *rest: Any) -> TargetAnswer:
         """Call once, on a connection of its own."""
         with self.connect() as connection:
             return connection.call(method, path, *rest)
 
-    def get(self, path: str) -> Answer:
+    def get(self, path: str) -> TargetAnswer:
         """Call GET once."""
         return self.call("GET", path)
 
@@ -201,7 +201,7 @@ class Target:
 
     def infer(
         self, message: Message, base: str = "", connection: RawConnection | None = None
-    ) -> Answer:
+    ) -> TargetAnswer:
         """Send a request for inference as it is."""
         return self.post(*message.encode(), base, connection)
 
@@ -211,7 +211,7 @@ class Target:
         headers: dict[str, str],
         base: str = "",
         connection: RawConnection | None = None,
-    ) -> Answer:
+    ) -> TargetAnswer:
         """Send any body to the infer path."""
         call = self.call if connection is None else connection.call
         return call("POST", f"{base or self.base}/infer", body, headers)
@@ -283,7 +283,7 @@ def answered(
     return read(target, answer, message)
 
 
-def read(target: Target, answer: Answer, message: Message) -> Inference:
+def read(target: Target, answer: TargetAnswer, message: Message) -> Inference:
     """Read the answer to a right request; a violation when it is not as it should be."""
     body, length = answer.good().plain, answer.headers.get(LENGTH.lower())
     if length is None:

@@ -74,6 +74,10 @@ _SECTIONS: Final[Mapping[str, str]] = {
     "PricedDispatch": (
         "The priced idle queue: least response time less the price of the accuracy delivered."
     ),
+    "EscalateDispatch": (
+        "As priced, and a second variant is asked where the confidence of the first says that it "
+        "pays."
+    ),
     "DeadlineDispatch": "The most accurate server predicted to finish in time.",
     "LeastCostDispatch": (
         "The least wait and service time together with the price of inaccuracy (eq. 6)."
@@ -120,6 +124,7 @@ DISPATCH: Final[Mapping[str, Row]] = {
     "tad": _TAD,
     "tad-op": _TAD._replace(place="dispatch.tad_op:TadOp"),
     "priced": Row("dispatch.priced:Priced", "PricedDispatch", steered=True, thrifty=True),
+    "escalate": Row("dispatch.escalate:Escalate", "EscalateDispatch", steered=True),
     "deadline": Row("dispatch.deadline:Deadline", "DeadlineDispatch"),
     "least-cost": Row("dispatch.least_cost:LeastCost", "LeastCostDispatch"),
     "alias": Row("dispatch.alias:Alias", "AliasDispatch"),

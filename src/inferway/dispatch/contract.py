@@ -1,8 +1,10 @@
-"""The policy contract: a policy is a NamedTuple of arrays and numbers with up to three functions.
+"""The policy contract: a policy is a NamedTuple of arrays and numbers with up to four functions.
 
     choose(policy, site, request, draw) -> server | REJECT | HOLD    writes nothing
     learn(policy, site, event) -> None                  optional; writes the policy's own arrays
     pull(policy, site, server, draw) -> (drop, take)    optional; when a server falls free
+    settle(policy, site, request, answer, draw) -> ACCEPT | server   optional; when an answer with a
+                                                        confidence has come; writes nothing
 
 They are the methods of the policy's class, so that plain Python calls ``policy.choose(...)``, and
 the stubs below find the same functions by type when compiled. Each policy's class also has
@@ -28,11 +30,11 @@ from inferway.policies.registry import policy_class as find
 from inferway.site.compiled import INLINE
 from inferway.site.fleet import Fleet
 from inferway.site.handle import made_of
-from inferway.site.view import Request, Site
+from inferway.site.view import ACCEPT, Request, Site
 
 
 class DispatchPolicy(Protocol):
-    """Interface of every dispatch policy; `learn`, `pull` and `retune` are optional."""
+    """Interface of every dispatch policy; `learn`, `pull`, `settle`, `retune` are optional."""
 
     @classmethod
     def build(
@@ -65,6 +67,9 @@ learn = _method("learn", lambda policy, site, event: None)
 # ``pull(policy, site, server, draw)``: how many requests a free server drops from the head of its
 # queue, and takes as one batch.
 pull = _method("pull", lambda policy, site, server, draw: (0, 1))
+# ``settle(policy, site, request, answer, draw)``: ACCEPT, and the answer is sent, or another server
+# that is asked as well.
+settle = _method("settle", lambda policy, site, request, answer, draw: ACCEPT)
 
 
 POLICIES = DISPATCH

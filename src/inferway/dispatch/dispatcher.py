@@ -19,6 +19,7 @@ from inferway.dispatch.alias import set_routing
 from inferway.dispatch.contract import build_policy
 from inferway.dispatch.steps import (
     AS_DECIDED,
+    CREDIT,
     NO_SERVER,
     PREDICTED_SERVICE,
     PREDICTED_WAIT,
@@ -165,6 +166,14 @@ class Dispatcher:
         return compiled(steps.pull, self._handles.pulling)
 
     @cached_property
+    def _settle(self) -> Any:
+        return compiled(steps.settle, self._handles.whole)
+
+    @cached_property
+    def _fall_back(self) -> Any:
+        return compiled(steps.fall_back, self._handles.learning)
+
+    @cached_property
     def _shift(self) -> Any:
         return compiled(steps.shift, self._handles.silent)
 
@@ -182,6 +191,11 @@ class Dispatcher:
         """Tell whether the policy forms its own batches."""
         return hasattr(self.policy, "pull")
 
+    @property
+    def settles(self) -> bool:
+        """Tell whether the policy may ask a second server, so that `settle` hears of answers."""
+        return hasattr(self.policy, "settle")
+
     def _try(self) -> None:
         """Make every call once, on a copy of the site: a first request must not find a fault."""
         spare = bind(self._binding(self._copied(), Site._make(array.copy() for array in self.site)))
@@ -195,6 +209,13 @@ class Dispatcher:
         self._mark(silent, 0, False, 0.0)
         if self.pulls:
             self._pull(pulling, 0, 0.0, 1)
+        if self.settles:
+            last = self.fleet.servers - 1
+            self._arrive(whole, *request)
+            self._finish(learning, 0, 0.0, 0.0, 0)
+            asked = (0, 0.0, 1, 0.0, np.inf, 0.0, 0, ALL_CLASSES, 1)
+            self._settle(whole, *asked, np.zeros(1), 0.5, 1, True, last)
+            self._fall_back(learning, last, 0, 0.0, 0, 0.5, 0.5, True)
         if self.routed:
             set_routing(self.policy, self.policy.probabilities)
 
@@ -214,9 +235,9 @@ class Dispatcher:
 
     def _binding(self, policy: Any, site: Site) -> Binding:
         most_s = np.inf if self.max_wait_s is None else float(self.max_wait_s)
-        allowed, decision = np.zeros(len(site.queue), np.bool_), np.full(2, np.nan)
+        allowed, decision = np.zeros(len(site.queue), np.bool_), np.full(3, np.nan)
         rules = self.measure, self.narrow, most_s, self.lasting
-        return Binding(policy, site, allowed, decision, *rules)
+        return Binding(policy, site, allowed, decision, np.zeros(len(site.rate)), *rules)
 
     def arrive(
         self,
@@ -319,6 +340,98 @@ class Dispatcher:
         except ZeroDivisionError:
             with faults_of(self.policy_name, self.policy):
                 raise
+
+    def settle(
+        self,
+        server: int,
+        now_s: float,
+        draw: int,
+        confidence: Floats,
+        credit: float,
+        *,
+        count: int = 1,
+        entered_s: float = 0.0,
+        deadline_s: float = np.inf,
+        floor: float = 0.0,
+        priority: int = 0,
+        classes: int = ALL_CLASSES,
+        rows: int = 1,
+        counted: bool = True,
+        taken: int = AS_DECIDED,
+    ) -> int:
+        """Decide on an answer that `finish` has told of; a policy that `settles` only.
+
+        Parameters
+        ----------
+        server
+            Whose answer it is.
+        now_s, draw, deadline_s, floor, priority, classes, rows, counted
+            As in `arrive`; the word is another one than the request was dispatched with.
+        confidence
+            (rows,) of each row; empty where the answer has none. Not looked at from the second
+            answer on.
+        credit
+            `credit` after the request was dispatched, or asked again.
+        count
+            Servers that have answered it, this one included.
+        entered_s
+            When the request entered the site.
+        taken
+            What happens, ACCEPT or a server; by default what the policy decides.
+
+        Returns
+        -------
+        int
+            ACCEPT, and the answer is sent; or a server, which the request has joined: the answer
+            in hand is kept until that one's has come.
+
+        Raises
+        ------
+        PolicyError
+            As `arrive`.
+        """
+        try:
+            decided = self._settle(
+                self._bound,
+                server,
+                now_s,
+                draw,
+                entered_s,
+                deadline_s,
+                floor,
+                priority,
+                classes,
+                rows,
+                confidence,
+                credit,
+                count,
+                counted,
+                taken,
+            )
+        except ZeroDivisionError:
+            with faults_of(self.policy_name, self.policy):
+                raise
+        if decided == NO_SERVER:
+            raise no_server(self.policy_name, self.fleet)
+        return int(decided)
+
+    def fall_back(
+        self,
+        server: int,
+        position: int,
+        now_s: float,
+        *,
+        first: int,
+        in_hand: float,
+        credit: float,
+        counted: bool = True,
+    ) -> None:
+        """A request that was asked again leaves its second server; the answer in hand is sent.
+
+        `in_hand` is that answer's expected accuracy, of server `first`, or NaN where none is sent,
+        as the client has gone; position and credit are as in `withdraw` and `settle`.
+        """
+        self._fall_back(self._learning, server, position, now_s, first, in_hand, credit, counted)
 
     def withdraw(self, server: int, position: int, now_s: float, counted: bool = True) -> None:
         """A request leaves without an answer; position 0 is in service, 1 the next in the queue."""
@@ -433,6 +546,11 @@ class Dispatcher:
     def predicted_service_s(self) -> float:
         """Predicted service time of the last request dispatched, s."""
         return float(self._decision[PREDICTED_SERVICE])
+
+    @property
+    def credit(self) -> float:
+        """Expected accuracy that the balance counts for the request decided on last."""
+        return float(self._decision[CREDIT])
 
     @property
     def balance(self) -> float:

@@ -42,7 +42,8 @@ from pydantic import Field
 
 from inferway.deployment.units import Number, PositiveNumber
 from inferway.dispatch.bounds import Optimum, max_rate, relaxed, solve
-from inferway.site import COMPLETED, WITHDRAWN, Event, Fleet, Request, Site, idle_in
+from inferway.site import COMPLETED, SETTLED, WITHDRAWN, Event, Fleet, Request, Site, idle_in
+from inferway.site.compiled import jit
 from inferway.site.view import Flags, Floats
 
 # Service times that a place in a queue counts; above 1, since who waits makes others wait too.
@@ -57,7 +58,74 @@ _NONE = 1e-9  # Shares below are rounding
 # Of the energy price's scale, for an answer that exceeds the budget by the whole span of energies.
 ENERGY_STEP = 0.5
 
-_BASE, _BANK, _ANSWERS, _TARGET = range(4)  # Places in `Priced.memory`
+_BASE, _BANK, _ANSWERS, _TARGET = range(4)  # Places in a price's memory
+
+
+@jit
+def least_busy(site: Site, request: Request, k: int, wait: float) -> tuple[int, float]:
+    """The busy server of class k where a request takes least, and that cost, s.
+
+    Its service time, that of those ahead of it, and what they and it make others wait; -1 and inf
+    where no busy server may take the request.
+    """
+    best, least_s = -1, np.inf
+    servers = site.first[k + 1] - site.first[k]
+    part = CROWD / np.sqrt(servers)
+    beyond = site.in_system[k] - servers + 1
+    for server in range(site.first[k], site.first[k + 1]):
+        queue = site.queue[server]
+        if queue == 0 or not request.allowed[server]:
+            continue
+        crowd = part * (servers * queue + max(0, beyond - queue))
+        cost_s = (1.0 + wait * queue + crowd) / site.rate[k]
+        if cost_s < least_s:
+            best, least_s = server, cost_s
+        if queue == 1:
+            break  # among the busy, no queue is shorter
+    return best, least_s
+
+
+@jit
+def reprice(
+    memory: Floats,
+    site: Site,
+    gain: float,
+    rows: int,
+    most: float,
+    least: float,
+    push_step: float,
+    gain_step: float,
+) -> float:
+    """Move the price of accuracy by what an answer has gained on the target; the price, s.
+
+    Parameters
+    ----------
+    memory
+        (4,) base of the price, s per unit of accuracy; bank, spans; answers so far, and their
+        target. It is written to.
+    site
+        Has the target.
+    gain
+        Of all rows, in spans; it is taken back with negative rows.
+    rows
+        Answers.
+    most
+        Greatest bank, in spans.
+    least
+        Least base, s per unit of accuracy.
+    push_step, gain_step
+        How fast the base moves by a short bank, and by what is gained.
+    """
+    if site.target[0] != memory[_TARGET]:  # the right price is far away again
+        memory[_ANSWERS], memory[_TARGET] = 0.0, site.target[0]
+    answers = max(0.0, memory[_ANSWERS] + rows)
+    bank = min(most, memory[_BANK] + gain)
+    short = max(0.0, ENOUGH - bank) / SHORTAGE
+    gate = max(1.0 / 150.0, 1.0 / (5.0 + answers / 20.0))
+    push = min(np.log(1.0 + short), 1.0) / min(5000.0, 300.0 + answers / 2.0)
+    base = max(least, memory[_BASE] * np.exp(push_step * push - gain_step * gate * gain))
+    memory[_BASE], memory[_BANK], memory[_ANSWERS] = base, bank, answers
+    return base * min(1.0 + short, STEEPEST)
 
 
 class Priced(NamedTuple):
@@ -151,39 +219,23 @@ class Priced(NamedTuple):
             worth = self.price[0] * site.accuracy[k] - self.price[1] * self.energy[k]
             if (1.0 + self.wait) / site.rate[k] - worth >= least:
                 continue  # no queue of this class can be the cheapest
-            servers = site.first[k + 1] - site.first[k]
-            part = CROWD / np.sqrt(servers)
-            beyond = site.in_system[k] - servers + 1
-            for server in range(site.first[k], site.first[k + 1]):
-                queue = site.queue[server]
-                if queue == 0 or not request.allowed[server]:
-                    continue
-                crowd = part * (servers * queue + max(0, beyond - queue))
-                cost = (1.0 + self.wait * queue + crowd) / site.rate[k] - worth
-                if cost < least:
-                    best, least = server, cost
-                if queue == 1:
-                    break  # among the busy, no queue is shorter
+            server, cost_s = least_busy(site, request, k, self.wait)
+            if cost_s - worth < least:
+                best, least = server, cost_s - worth
         return best
 
     def learn(self, site: Site, event: Event) -> None:
         """Move the prices with each dispatch, and back where no answer is sent."""
-        if event.kind == COMPLETED or not event.counted:
+        if event.kind in (COMPLETED, SETTLED) or not event.counted:
             return
         k = site.server_class[event.server]
         rows = -event.rows if event.kind == WITHDRAWN else event.rows
-        if site.target[0] != self.memory[_TARGET]:  # the right price is far away again
-            self.memory[_ANSWERS], self.memory[_TARGET] = 0.0, site.target[0]
         span = self.span if site.target[0] == self.target else self.whole
         gain = rows * (site.accuracy[k] - site.target[0]) / span
-        answers = max(0.0, self.memory[_ANSWERS] + rows)
-        bank = min(MOST, self.memory[_BANK] + gain, site.balance[0] / span)
-        short = max(0.0, ENOUGH - bank) / SHORTAGE
-        gate = max(1.0 / 150.0, 1.0 / (5.0 + answers / 20.0))
-        push = min(np.log(1.0 + short), 1.0) / min(5000.0, 300.0 + answers / 2.0)
-        base = max(self.least, self.memory[_BASE] * np.exp(self.step * (push - gate * gain)))
-        self.memory[_BASE], self.memory[_BANK], self.memory[_ANSWERS] = base, bank, answers
-        self.price[0] = base * min(1.0 + short, STEEPEST)
+        most = min(MOST, site.balance[0] / span)
+        self.price[0] = reprice(
+            self.memory, site, gain, rows, most, self.least, self.step, self.step
+        )
         if self.energy_step > 0.0:
             excess = rows * (self.energy[k] - self.energy_budget)
             self.price[1] = max(0.0, self.price[1] + self.energy_step * excess)

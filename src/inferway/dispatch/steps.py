@@ -16,7 +16,7 @@ from numba.core.types import boolean, float64, int64
 from inferway.dispatch import contract
 from inferway.site.compiled import call_of, entry, fingerprint, jit
 from inferway.site.handle import Pinned, pin
-from inferway.site.selection import formed, predicted_join, predicted_run
+from inferway.site.selection import expect, formed, has_class, predicted_join, predicted_run
 from inferway.site.transitions import (
     abandon,
     admit,
@@ -29,12 +29,15 @@ from inferway.site.transitions import (
     shift_services,
 )
 from inferway.site.view import (
+    ACCEPT,
     ALL_CLASSES,
     COMPLETED,
     DISPATCHED,
     HOLD,
     REJECT,
+    SETTLED,
     WITHDRAWN,
+    Answer,
     Event,
     Flags,
     Floats,
@@ -42,9 +45,10 @@ from inferway.site.view import (
     Site,
 )
 
-PREDICTED_WAIT, PREDICTED_SERVICE = 0, 1  # Places in `Binding.decision`
+# Places in `Binding.decision`
+PREDICTED_WAIT, PREDICTED_SERVICE, CREDIT = 0, 1, 2
 NO_SERVER = -4  # What a policy said is no decision: the number of a server that there is not
-AS_DECIDED = -3  # For `arrive`: what happens is what the policy decides
+AS_DECIDED = -5  # For `arrive` and `settle`: what happens is what the policy decides
 
 
 class Silent(NamedTuple):
@@ -59,7 +63,10 @@ class Binding(NamedTuple):
     policy: Any
     site: Site
     allowed: Flags  # (n,) scratch for narrowed requests
-    decision: Floats  # (2,) of the last decision: predicted wait and predicted service time, s
+    # (3,) of the last decision: predicted wait and predicted service time, s, and the expected
+    # accuracy that the request is credited with.
+    decision: Floats
+    expected: Floats  # (K,) scratch for the expected accuracies of an answer
     measures: bool  # Whether service times are learned from what is measured
     # Whether servers that are predicted to be late are left out; else the policy alone decides
     # what a deadline means.
@@ -127,11 +134,151 @@ def arrive(
         bound.decision[PREDICTED_SERVICE] = service_s
         ready(site, to)
         admit(site, to, rows)
+        bound.decision[CREDIT] = site.accuracy[k]
         if counted:
             site.balance[0] += rows * (site.accuracy[k] - site.target[0])
-        event = Event(DISPATCHED, to, rows, counted, wait_s, service_s, 0)
+        event = Event(DISPATCHED, to, rows, counted, wait_s, service_s, 0, 0.0)
         contract.learn(bound.policy, site, event)
     return int(server)
+
+
+@jit
+def resettle(
+    bound: Any,
+    server: int,
+    count: int,
+    now_s: float,
+    draw: int,
+    entered_s: float,
+    deadline_s: float,
+    floor: float,
+    priority: int,
+    classes: int,
+    rows: int,
+) -> int:
+    """Decide on an answer whose expected accuracies are in `bound.expected`: ACCEPT or a server.
+
+    Another server is asked only where its answer is predicted in time, whatever becomes of requests
+    that are late. Moves nothing.
+    """
+    site, allowed = bound.site, bound.allowed
+    mask = classes & ~(1 << site.server_class[server])
+    if floor > 0.0:
+        for k in range(site.rate.size):
+            if site.accuracy[k] < floor:
+                mask &= ~(1 << k)
+    others = ALL_CLASSES & ~(1 << site.server_class[server])
+    narrowed = mask != others or deadline_s < np.inf or bound.max_wait_s < np.inf
+    if narrowed and not narrow(
+        site, allowed, mask, deadline_s, rows, bound.max_wait_s, bound.lasting
+    ):
+        return ACCEPT
+    view = allowed if narrowed else site.open
+    request = Request(entered_s, deadline_s, floor, priority, rows, mask, view, narrowed)
+    answer = Answer(server, bound.expected, count)
+    to = contract.settle(bound.policy, site, request, answer, draw)
+    if to == ACCEPT:
+        return ACCEPT
+    if to < 0 or to >= site.queue.size:
+        return NO_SERVER
+    return int(to) if view[to] and has_class(mask, site.server_class[to]) else ACCEPT
+
+
+def settle(
+    bound: Any,
+    server: int,
+    now_s: float,
+    draw: int,
+    entered_s: float,
+    deadline_s: float,
+    floor: float,
+    priority: int,
+    classes: int,
+    rows: int,
+    confidence: Floats,
+    credit: float,
+    count: int,
+    counted: bool,
+    taken: int,
+) -> int:
+    """Decide on an answer that `finish` has told of: ACCEPT, or a server that is asked as well.
+
+    A first answer has a confidence for each row, or none where nothing is known of it; then it is
+    accepted, as a second one is. `credit` is the expected accuracy that the balance has counted so
+    far. Returns what the policy decides; what happens is `taken`, where that is not `AS_DECIDED`.
+    """
+    site = bound.site
+    site.clock_s[0] = now_s
+    k = site.server_class[server]
+    decided = ACCEPT
+    if count == 1:
+        known = expect(site, k, confidence, bound.expected)
+        if known and counted:
+            decided = resettle(
+                bound,
+                server,
+                count,
+                now_s,
+                draw,
+                entered_s,
+                deadline_s,
+                floor,
+                priority,
+                classes,
+                rows,
+            )
+            if decided == NO_SERVER:
+                return NO_SERVER
+    else:  # whoever was asked second was credited with what the first one's confidence says of it
+        bound.expected[k] = credit
+    to = decided if taken == AS_DECIDED else taken
+    earned = bound.expected[k if to < 0 else site.server_class[to]]
+    bound.decision[CREDIT] = earned
+    if counted:
+        site.balance[0] += rows * (earned - credit)
+    if to >= 0:
+        wait_s, service_s = predicted_join(site, to, rows)
+        bound.decision[PREDICTED_WAIT] = wait_s
+        bound.decision[PREDICTED_SERVICE] = service_s
+        ready(site, to)
+        admit(site, to, rows)
+        event = Event(DISPATCHED, to, rows, False, wait_s, service_s, 0, 0.0)
+    else:
+        event = Event(SETTLED, server, rows, counted, 0.0, 0.0, 0, earned)
+    contract.learn(bound.policy, site, event)
+    return int(decided)
+
+
+def fall_back(
+    bound: Any,
+    server: int,
+    position: int,
+    now_s: float,
+    first: int,
+    in_hand: float,
+    credit: float,
+    counted: bool,
+) -> None:
+    """A request that was asked again leaves its second server without an answer from there.
+
+    The answer in hand, of server `first` and of expected accuracy `in_hand`, is sent, and counts in
+    the place of what was credited; with NaN none is sent.
+    """
+    site = bound.site
+    site.clock_s[0] = now_s
+    rows = site.rows[server, (site.head[server] + position) % site.arrived_s.shape[1]]
+    if position == 0:
+        ready(site, server)
+        release(site, server)
+    else:
+        abandon(site, server, position)
+    sent = in_hand == in_hand
+    if counted:
+        site.balance[0] += rows * ((in_hand if sent else site.target[0]) - credit)
+    contract.learn(bound.policy, site, Event(WITHDRAWN, server, rows, False, 0.0, 0.0, 0, 0.0))
+    if sent:
+        settled = Event(SETTLED, first, rows, counted, 0.0, 0.0, 0, in_hand)
+        contract.learn(bound.policy, site, settled)
 
 
 def begin(bound: Any, server: int, taken: int, now_s: float) -> None:
@@ -155,7 +302,7 @@ def finish(bound: Any, server: int, now_s: float, service_s: float, measured: in
     if bound.measures and service_s > 0.0 and measured >= 0:
         measure(site, server, measured if measured > 0 else rows, service_s)
     run_rows = measured if measured > 0 else rows if measured == 0 else 0
-    event = Event(COMPLETED, server, rows, True, wait_s, service_s, run_rows)
+    event = Event(COMPLETED, server, rows, True, wait_s, service_s, run_rows, 0.0)
     contract.learn(bound.policy, site, event)
 
 
@@ -172,7 +319,7 @@ def withdraw(bound: Any, server: int, position: int, now_s: float, counted: bool
         abandon(site, server, position)
     if counted:
         site.balance[0] -= rows * (site.accuracy[k] - site.target[0])
-    contract.learn(bound.policy, site, Event(WITHDRAWN, server, rows, counted, 0.0, 0.0, 0))
+    contract.learn(bound.policy, site, Event(WITHDRAWN, server, rows, counted, 0.0, 0.0, 0, 0.0))
 
 
 def pull(bound: Any, server: int, now_s: float, draw: int) -> tuple[int, int]:
@@ -212,6 +359,23 @@ def shift(bound: Any, low: int, high: int, by_s: float, least_s: float, now_s: f
 _TYPES: dict[Callable[..., Any], tuple[Any, ...]] = {
     arrive: (float64, int64, float64, float64, int64, int64, int64, boolean, int64),
     begin: (int64, int64, float64),
+    settle: (
+        int64,
+        float64,
+        int64,
+        float64,
+        float64,
+        float64,
+        int64,
+        int64,
+        int64,
+        float64[::1],
+        float64,
+        int64,
+        boolean,
+        int64,
+    ),
+    fall_back: (int64, int64, float64, int64, float64, float64, boolean),
     finish: (int64, float64, float64, int64),
     withdraw: (int64, int64, float64, boolean),
     mark: (int64, boolean, float64),
@@ -230,9 +394,9 @@ class Handles(NamedTuple):
     the same for all such.
     """
 
-    whole: Pinned  # For `arrive`
+    whole: Pinned  # For `arrive` and `settle`
     silent: Pinned  # Without the policy, for `begin`, `form`, `predict`, `mark` and `shift`
-    learning: Pinned  # For `finish` and `withdraw`
+    learning: Pinned  # For `finish`, `withdraw` and `fall_back`
     pulling: Pinned  # For `pull`
 
 

@@ -2,8 +2,8 @@
 
 What a policy may import:
 
-- `Site`, `Request`, `Event`: the views.
-- `REJECT`, `HOLD`; `DISPATCHED`, `COMPLETED`, `WITHDRAWN`.
+- `Site`, `Request`, `Answer`, `Event`: the views.
+- `REJECT`, `HOLD`, `ACCEPT`; `DISPATCHED`, `COMPLETED`, `WITHDRAWN`, `SETTLED`.
 - `uniform(draw, i)`, and the selections `idle_in`, `any_in`, `shortest_in`, ...
 """
 
@@ -23,12 +23,15 @@ from inferway.site.selection import (
     shortest_in,
 )
 from inferway.site.view import (
+    ACCEPT,
     ALL_CLASSES,
     COMPLETED,
     DISPATCHED,
     HOLD,
     REJECT,
+    SETTLED,
     WITHDRAWN,
+    Answer,
     Event,
     Request,
     Site,
@@ -36,12 +39,15 @@ from inferway.site.view import (
 )
 
 __all__ = [
+    "ACCEPT",
     "ALL_CLASSES",
     "COMPLETED",
     "DISPATCHED",
     "HOLD",
     "REJECT",
+    "SETTLED",
     "WITHDRAWN",
+    "Answer",
     "ConfidenceTables",
     "Event",
     "Fleet",

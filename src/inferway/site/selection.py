@@ -145,6 +145,35 @@ def _predicted_batch(site: Site, server: int, rows: int) -> tuple[float, float]:
 
 
 @jit
+def bin_of(site: Site, k: int, confidence: float) -> int:
+    """Bin of a confidence of class k."""
+    edges = site.bin_edges[k]
+    b = 0
+    while b < edges.size and edges[b] <= confidence:
+        b += 1
+    return b
+
+
+@jit
+def expect(site: Site, k: int, confidence: np.ndarray, expected: np.ndarray) -> bool:
+    """Expected accuracy of each class's answer to a request that class k has answered.
+
+    Means over the rows, of which each has a confidence, are written to the (K,) `expected`. Without
+    any, or of a class without bins, they are the classes' accuracies, and the result is False.
+    """
+    rows = confidence.size
+    known = rows > 0 and site.bin_mass.shape[1] > 0 and site.bin_mass[k, 0] > 0.0
+    for j in range(site.rate.size):
+        expected[j] = 0.0 if known else site.accuracy[j]
+    if known:
+        for row in range(rows):
+            b = bin_of(site, k, confidence[row])
+            for j in range(site.rate.size):
+                expected[j] += site.bin_accuracy[k, b, j] / rows
+    return known
+
+
+@jit
 def has_class(mask: int, k: int) -> bool:
     """Tell whether class k is in a bit mask of classes."""
     return (mask >> k) & 1 != 0

@@ -21,6 +21,7 @@ Flags = NDArray[np.bool_]
 
 REJECT = -1  # Decision: no server takes this request
 HOLD = -2  # Decision: the request waits in the site's central queue
+ACCEPT = -3  # Decision on an answer: it is sent
 
 # Bit mask of classes that leaves every class allowed. Masks are signed words: a Python integer
 # above 2**63 costs a compiled call 30 us more.
@@ -31,8 +32,9 @@ RUN_ROWS = 64  # Rows of one run of a model, where nothing says it
 WHOLE = 1 << 62  # Rows of one run where a request is never divided
 MOST_SIZES = 64  # Sizes of batches that a class forms, at most
 
-# Kinds of event: sent to a server, answered, left without an answer (a dispatch undone).
-DISPATCHED, COMPLETED, WITHDRAWN = 0, 1, 2
+# Kinds of event: sent to a server, answered, left without an answer (a dispatch undone), and, for
+# policies that settle, an answer is sent to whoever asked.
+DISPATCHED, COMPLETED, WITHDRAWN, SETTLED = 0, 1, 2, 3
 
 
 class Site(NamedTuple):
@@ -84,6 +86,12 @@ class Site(NamedTuple):
     pads: Flags  # (K,) whether rows that fill no size are run as the next one
     running: Ints  # (n,) requests of the run in service; 0 where the server waits for more
     waiting_rows: Ints  # (n,) rows of the requests behind these
+    # Calibrated confidence in E bins; without any bin where no class has one.
+    # (K, E) share of a class's answers in each bin; zeros where the class has no confidence.
+    bin_mass: Floats
+    # (K, E, K) expected accuracy, by who was asked first, bin of that confidence, and who answers.
+    bin_accuracy: Floats
+    bin_edges: Floats  # (K, E - 1) confidences at which the next bin begins; inf behind the last
 
 
 class Request(NamedTuple):
@@ -100,18 +108,31 @@ class Request(NamedTuple):
     narrowed: bool  # Whether `allowed` says more than `site.open`
 
 
+class Answer(NamedTuple):
+    """An answer that has come and is not sent yet, as `settle` sees it."""
+
+    server: int  # Whose it is
+    # (K,) expected accuracy of each class's answer to this request, now that the confidence is
+    # known: of the answer in hand for its own class. The mean over the request's rows.
+    expected: Floats
+    answers: int  # Servers that have answered the request, this one included
+
+
 class Event(NamedTuple):
     """Event that `learn` is told."""
 
-    kind: int  # DISPATCHED, COMPLETED or WITHDRAWN
+    kind: int  # DISPATCHED, COMPLETED, WITHDRAWN or SETTLED
     server: int
     rows: int
-    counted: bool  # Whether the accuracy balance moved with it (pinned requests do not move it)
+    # Whether the request counts for the accuracy balance: pinned ones do not, nor do a request's
+    # second dispatch and the undoing of that.
+    counted: bool
     wait_s: float  # Time in the queue: predicted when dispatched, actual when completed
     service_s: float  # Service time: predicted when dispatched, actual when completed
     # Rows of the run that took so long, when completed; 0 where another request of the same run has
     # said it.
     run_rows: int = 0
+    expected: float = 0.0  # Expected accuracy of the answer that is sent, when settled
 
 
 def empty_site(fleet: Fleet, target: float | None, places: int) -> Site:
@@ -137,6 +158,8 @@ def empty_site(fleet: Fleet, target: float | None, places: int) -> Site:
     if places < 1:
         raise ValueError(f"a server's buffer has at least one place, not {places}")
     numbers: Any = np.arange(servers, dtype=np.int32)
+    bins = fleet.confidence
+    mass = np.zeros((classes, 0)) if bins is None else bins.mass.copy()
     return Site(
         first=fleet.first.copy(),
         server_class=np.repeat(np.arange(classes, dtype=np.int32), fleet.count),
@@ -158,6 +181,9 @@ def empty_site(fleet: Fleet, target: float | None, places: int) -> Site:
         pads=np.zeros(classes, np.bool_),
         running=np.zeros(servers, np.int64),
         waiting_rows=np.zeros(servers, np.int64),
+        bin_mass=mass,
+        bin_accuracy=np.zeros((classes, 0, classes)) if bins is None else bins.expected.copy(),
+        bin_edges=np.zeros((classes, 0)) if bins is None else bins.edges.copy(),
         healthy=np.ones(servers, np.bool_),
         open=np.ones(servers, np.bool_),
         idle=fleet.count.astype(np.int64),

@@ -25,7 +25,7 @@ from inferway.site.compiled import call_of, entry
 from inferway.site.draw import streams
 from inferway.site.handle import Pinned, pin
 from inferway.site.view import Site
-from inferway.twin.kernel import event_list, general, markov, state
+from inferway.twin.kernel import escalation, event_list, general, markov, state
 from inferway.twin.kernel.service_times import laws
 from inferway.twin.kernel.state import BROKEN, DEEP, DONE, FULL, REFUSED, ROOM, Records, empty_tally
 from inferway.twin.scenario import Scenario
@@ -41,6 +41,7 @@ TIMES = frozenset(
     {"started_s", "ends_s", "free_s", "arrived_s", "expected_s", "head", "wait_s", "service_s"}
 )
 _ROWS = 1 << 16  # Records of requests that are handed over together
+_ENTRIES = 1024  # Requests that there is room for, to begin with
 _PLACES = 64  # Places of the view at a server without a buffer limit, to begin with
 
 
@@ -52,7 +53,7 @@ def names_read(policy: type) -> frozenset[str]:
     """Every global and attribute that the policy's functions may use."""
     names: set[str] = set()
     seen: set[FunctionType] = set()
-    left = [getattr(policy, method, None) for method in ("choose", "learn", "pull")]
+    left = [getattr(policy, method, None) for method in ("choose", "learn", "pull", "settle")]
     while left:
         function = left.pop()
         plain = getattr(function, "py_func", function)
@@ -87,6 +88,7 @@ def kinds_of(scenario: Scenario, *, records: bool = False) -> tuple[Kind, ...]:
         plain
         and distributions == {"exponential"}
         and not hasattr(policy, "pull")
+        and not hasattr(policy, "settle")
         and not records
         and scenario.deadline_s is None
         and scenario.queue == "per-server"
@@ -159,7 +161,7 @@ class SiteEngine:
         self.targets = np.array(
             [own if one.accuracy_target is None else one.accuracy_target for one in self.phases]
         )
-        self.states = streams(seed, replication, 4)
+        self.states = streams(seed, replication, 5)
         self.tally = empty_tally(len(self.phases), len(scenario.fleet.rate))
         self.places = scenario.fleet.buffer or state.UNLIMITED
         self._called: Any = None  # The world of the last call, as it was laid out for that
@@ -170,6 +172,12 @@ class SiteEngine:
     def site(self) -> Site:
         """The view that the policy sees."""
         return cast("Site", self.world.site)
+
+    @property
+    def again(self) -> escalation.Again | None:
+        """Counts of second answers; None where the policy asks for none."""
+        found = getattr(self.world, "again", None)
+        return found if isinstance(found, escalation.Again) else None
 
     @property
     def now_s(self) -> float:
@@ -250,7 +258,8 @@ class GeneralEngine(SiteEngine):
                 self.policy,
                 scenario.site(self.targets[0], places),
                 np.zeros(servers, np.bool_),
-                np.full(2, np.nan),
+                np.full(3, np.nan),
+                np.zeros(len(fleet.rate)),
                 False,
                 rules.drops and scenario.deadline_s is not None,
             ),
@@ -260,7 +269,7 @@ class GeneralEngine(SiteEngine):
             else event_list.heap(4 * servers + len(changes) + 64),
             laws=laws(scenario.service, batches),
             serving=state.empty_serving(servers),
-            waiting=state.empty_waiting(servers, 1024),
+            waiting=state.empty_waiting(servers, _ENTRIES),
             tally=self.tally,
             records=state.empty_records(_ROWS if records else 0),
             outages=outages,
@@ -269,6 +278,7 @@ class GeneralEngine(SiteEngine):
             states=self.states,
             counts=np.zeros(4, np.int64),
             since_s=np.array([np.inf, 0.0]),
+            again=self._again(),
         )
         # The first random failure of each server, and the set changes.
         random = np.random.default_rng(int(self.states[2]))
@@ -284,6 +294,16 @@ class GeneralEngine(SiteEngine):
         )
         self._times_s, self._phases, self._at = np.zeros(0), np.zeros(0, np.int64), 0
         self._course = PhaseCourse(scenario.arrivals)
+
+    def _again(self) -> escalation.Again | escalation.Once:
+        """Make what second answers need, if the policy asks for any."""
+        if not hasattr(self.policy, "settle"):
+            return escalation.Once(0)
+        sample, bins = self.scenario.answers, self.scenario.fleet.confidence
+        if sample is None:
+            mass = np.zeros((len(self.scenario.fleet.rate), 0)) if bins is None else bins.mass
+            sample = escalation.sampled(mass)
+        return escalation.empty_again(sample, len(self.phases), _ENTRIES, self.states[4:].copy())
 
     def _rules(self, records: bool) -> state.Rules:
         scenario = self.scenario
@@ -356,6 +376,7 @@ class GeneralEngine(SiteEngine):
     def count_anew(self) -> None:
         """Forget what was counted."""
         super().count_anew()
+        escalation.forgotten(self.world.again)
         self.world.since_s[0] = self.now_s
         self.world.counts[state.UNCOUNTED] = self.present
 
@@ -370,7 +391,10 @@ class GeneralEngine(SiteEngine):
         while ended != DONE:
             ended, at = self.call(times_s, phases, at, until_s)
             if ended == ROOM:
-                self.world = self.world._replace(future=event_list.larger(self.world.future))
+                self.world = self.world._replace(
+                    future=event_list.larger(self.world.future),
+                    again=escalation.enlarged(self.world.again),
+                )
             elif ended == DEEP:
                 bound = self.world.bound
                 self.world = self.world._replace(

@@ -13,10 +13,18 @@ import numpy as np
 
 from inferway.deployment.workloads import PhasedArrivals, TraceArrivals
 from inferway.site.fleet import Fleet
-from inferway.site.view import Floats, Ints
+from inferway.site.view import Floats
 from inferway.twin.engine import CrowdedError, GeneralEngine, Kind, MarkovEngine, engine_of
+from inferway.twin.kernel.escalation import Again
 from inferway.twin.kernel.state import Records, Tally, quantiles
-from inferway.twin.result import ClassResult, MeanEstimate, PhaseResult, Series, TaskResult
+from inferway.twin.result import (
+    ClassResult,
+    Escalated,
+    MeanEstimate,
+    PhaseResult,
+    Series,
+    TaskResult,
+)
 from inferway.twin.scenario import Scenario
 from inferway.workload import phases_of
 
@@ -42,15 +50,19 @@ class Replicated:
     warmup: int  # Requests that arrived before them
     span_s: float  # Simulated time from the first to the last of them
     area: float  # Integral of the number in the system over that time
-    blocks: Floats  # (m, 3) by block: answers, sum of their response times, sum of their accuracies
+    # (m, 4) by block: answers, and sums of their response times, expected accuracies and scores.
+    blocks: Floats
     growth: float  # How many more requests were in the system at the end than at the start
     balance: float
     cpu_s: float
     crowded: str  # Why it ended early; empty if it did not
     complete: bool
     kind: Kind
-    samples: list[tuple[float, int, Ints]]  # Time, requests in the system, (K,) dispatches so far
+    # Time, requests in the system, and so far those dispatched, or where any may be asked of a
+    # second server those answered, and the sum of their accuracies.
+    samples: list[tuple[float, int, float, float]]
     lengths: Floats  # (K, L) share of server time by queue length
+    again: Again | None = None  # What was counted of second answers, where there may be any
 
 
 def replicate(
@@ -115,7 +127,7 @@ def replicate(
         warmup=warmed,
         span_s=now_s - start_s,
         area=area,
-        blocks=np.array(blocks).reshape(-1, 3),
+        blocks=np.array(blocks).reshape(-1, 4),
         growth=float(present - start_present),
         balance=balance,
         cpu_s=engine.cpu_s,
@@ -124,6 +136,7 @@ def replicate(
         kind=engine.kind,
         samples=clock.samples,
         lengths=lengths / np.maximum(lengths.sum(axis=1, keepdims=True), 1e-300),
+        again=engine.again,
     )
 
 
@@ -135,7 +148,7 @@ class _Clock:
 
     def __init__(self, engine: Engine, scenario: Scenario, sample_s: float | None) -> None:
         self.engine, self._scenario = engine, scenario
-        self.samples: list[tuple[float, int, Ints]] = []
+        self.samples: list[tuple[float, int, float, float]] = []
         window_s = scenario.window_s if hasattr(engine.policy, "retune") else None
         slot_s = None if engine.controller is None else engine.controller.slot_s
         due = (sample_s, self._sample), (window_s, self._retune), (slot_s, engine.reroute)
@@ -169,8 +182,13 @@ class _Clock:
             yield arrived
 
     def _sample(self) -> None:
-        engine = self.engine
-        self.samples.append((engine.now_s, engine.present, engine.tally.sent.sum(axis=0)))
+        engine, again = self.engine, self.engine.again
+        if again is None:
+            sent = engine.tally.sent.sum(axis=0)
+            so_far = float(sent.sum()), float(sent @ _accuracies(engine.scenario.fleet))
+        else:
+            so_far = float(engine.tally.answered.sum()), float(again.earned.sum())
+        self.samples.append((engine.now_s, engine.present, *so_far))
 
     def _retune(self) -> None:
         scenario = self._scenario
@@ -218,9 +236,13 @@ def truncation(means: Floats) -> int:
 
 
 def _sums(engine: Engine) -> Any:
-    tally, accuracy = engine.tally, _accuracies(engine.scenario.fleet)
+    tally, again = engine.tally, engine.again
     answered = tally.answered.sum(axis=0)
-    return np.array([answered.sum(), tally.response_s.sum(), answered @ accuracy])
+    if again is None:
+        worth = answered @ _accuracies(engine.scenario.fleet), np.nan
+    else:
+        worth = again.earned.sum(), again.scored.sum()
+    return np.array([answered.sum(), tally.response_s.sum(), *worth])
 
 
 def _check(engine: Engine) -> None:
@@ -258,13 +280,19 @@ def summarize(scenario: Scenario, outcomes: Sequence[Replicated]) -> TaskResult:
         np.sum(one, axis=0) for one in zip(*(each.tally for each in outcomes), strict=True)
     )
     fleet, answered = scenario.fleet, tally.answered
-    accuracy = _accuracies(fleet)
     late = tally.late.sum(axis=1)
+    again = [one.again for one in outcomes if one.again is not None]
+    if again:
+        earned = np.sum([one.earned for one in again], axis=0)
+        in_time = np.sum([one.in_time for one in again], axis=0)
+    else:
+        accuracy = _accuracies(fleet)
+        earned, in_time = answered * accuracy, (answered - tally.late) * accuracy
     counts = {
         "rejected": tally.rejected,
         "dropped": tally.dropped,
         "late": late,
-        "goodput": (answered - tally.late) @ accuracy,
+        "goodput": in_time.sum(axis=1),
         "violation_ratio": tally.rejected + tally.dropped + late,
     }
     phases = tuple(
@@ -274,7 +302,7 @@ def summarize(scenario: Scenario, outcomes: Sequence[Replicated]) -> TaskResult:
             ),
             rate_per_s=span.rate_per_s,
             response_time_s=_ratio(tally.response_s[p].sum(), answered[p].sum()),
-            accuracy=_ratio(answered[p] @ accuracy, answered[p].sum()),
+            accuracy=_ratio(earned[p].sum(), answered[p].sum()),
             **_served(fleet, tally, counts, slice(p, p + 1)),
         )
         for p, span in enumerate(phases_of(scenario.arrivals, scenario.capacity_per_s))
@@ -299,7 +327,9 @@ def summarize(scenario: Scenario, outcomes: Sequence[Replicated]) -> TaskResult:
         warmup=sum(outcome.warmup for outcome in outcomes),
         simulated_s=span_s,
         complete=all(outcome.complete for outcome in outcomes),
-        series=_series(accuracy, outcomes),
+        series=_series(outcomes),
+        escalated=_escalated(fleet, again, answered.sum()),
+        by_labels=_by_labels(outcomes),
         **whole,
     )
 
@@ -417,20 +447,39 @@ def _rise(outcomes: Sequence[Replicated]) -> float:
     return _ratio(second_s * first, first_s * second)
 
 
-def _series(accuracy: Floats, outcomes: Sequence[Replicated]) -> Series | None:
+def _escalated(fleet: Fleet, again: Sequence[Again], answers: int) -> tuple[Escalated, ...] | None:
+    """Shares of the answers that are of a second variant, by pair, the greatest first."""
+    if not again:
+        return None
+    moved = np.sum([one.moved.sum(axis=0) for one in again], axis=0)
+    pairs = [
+        Escalated(fleet.variants[i], fleet.variants[j], _ratio(moved[i, j], answers))
+        for i, j in np.argwhere(moved)
+    ]
+    return tuple(sorted(pairs, key=lambda pair: -pair.share))
+
+
+def _by_labels(outcomes: Sequence[Replicated]) -> MeanEstimate | None:
+    scored = _estimate(outcomes, 3)
+    return None if math.isnan(scored.mean) else scored
+
+
+def _series(outcomes: Sequence[Replicated]) -> Series | None:
     count = min(len(outcome.samples) for outcome in outcomes)
     if count == 0:
         return None
-    time_s, present, sent = (
+    time_s, present, sent, earned = (
         np.array([[sample[part] for sample in one.samples[:count]] for one in outcomes], np.float64)
-        for part in range(3)
+        for part in range(4)
     )
-    since = np.diff(sent, axis=1, prepend=np.zeros((len(outcomes), 1, len(accuracy))))
+    since, earned_since = (
+        np.diff(sums, axis=1, prepend=np.zeros((len(outcomes), 1))) for sums in (sent, earned)
+    )
     with np.errstate(invalid="ignore"):
         return Series(
             time_s=time_s[0],
             in_system=present,
-            accuracy=since @ accuracy / since.sum(axis=2),
-            running_accuracy=sent @ accuracy / sent.sum(axis=2),
-            dispatched=sent.sum(axis=2),
+            accuracy=earned_since / since,
+            running_accuracy=earned / sent,
+            dispatched=sent,
         )

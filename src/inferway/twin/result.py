@@ -109,6 +109,19 @@ class MeanEstimate(Reported):
     stderr: float
 
 
+@dataclass(frozen=True)
+class Escalated:
+    """Answers of a variant that was asked after another one, as a share of all."""
+
+    first: str
+    second: str
+    share: float
+
+    def to_json(self) -> dict[str, Any]:
+        """As in a bound's ``then``."""
+        return {"from": self.first, "to": self.second, "share": self.share}
+
+
 @dataclass(frozen=True, kw_only=True)
 class ClassResult(Percentiles):
     """One server class."""
@@ -251,6 +264,10 @@ class TaskResult(Served):
     complete: bool  # Whether the run was as long as asked
     series: Series | None = None
     trace: Comparison | None = None  # Live against twin, where a recording was simulated
+    # Answers of the second variant that was asked; None where the policy asks only one.
+    escalated: tuple[Escalated, ...] | None = None
+    # Accuracy of the answers by what is known of the requests; None where nothing is.
+    by_labels: MeanEstimate | None = None
 
     @property
     def utilization(self) -> dict[str, float]:
@@ -264,7 +281,8 @@ class TaskResult(Served):
         response = self.response(**self.response_time_s.to_json())
         trace = {} if self.trace is None else {"trace": self.trace.to_json()}
         named = values(self, f"{shares} {_COUNTS} queries_per_cpu_s phases classes {about}")
-        return {"response_time_s": response} | named | trace
+        asked = [name for name in ("escalated", "by_labels") if getattr(self, name) is not None]
+        return {"response_time_s": response} | named | values(self, " ".join(asked)) | trace
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,6 +18,7 @@ from inferway.dispatch.contract import takes
 from inferway.scheduling import Conditions, Controller, controller_of
 from inferway.site.fleet import Fleet, fleet_of
 from inferway.site.view import Site, empty_site
+from inferway.twin.kernel.escalation import AnswerSample
 from inferway.workload import mean_rate, phases_of
 
 if TYPE_CHECKING:
@@ -80,6 +81,9 @@ class Scenario:
     # policy is built on the fleet as it is.
     measured_s: Mapping[str, Mapping[int, tuple[float, float]]] = field(default_factory=dict)
     balance: float = 0.0  # Accuracy balance at the start
+    # Requests that are drawn from where a policy may ask a second server; if not given, the
+    # confidence of each class falls into its bins by their shares.
+    answers: AnswerSample | None = None
 
     def __post_init__(self) -> None:
         names, classes = self.fleet.variants, len(self.fleet.rate)

@@ -121,7 +121,7 @@ class RefusedError(Exception):
 
 
 def respond(request: Request) -> Reply:
-    """Answer as the protocol says."""
+    """TargetAnswer as the protocol says."""
     try:
         return _route(request)
     except RefusedError as refusal:
@@ -391,7 +391,7 @@ class _RpcHandlers(grpc.GenericRpcHandler):  # type: ignore[misc]
 
 
 def rpc_respond(method: str, data: bytes) -> Any:
-    """Answer as the protocol says."""
+    """TargetAnswer as the protocol says."""
     match method:
         case "ServerLive":
             return messages.ServerLiveResponse(live=True)

@@ -42,7 +42,7 @@ def failing_if_refused(reason: str, status: int = 500) -> Any:
 
 
 def forgiving(reason: str) -> Any:
-    """Answer nothing with OK where the right server refuses for this reason."""
+    """TargetAnswer nothing with OK where the right server refuses for this reason."""
 
     def fault(called: str, data: bytes, respond: Any) -> Any:
         try:

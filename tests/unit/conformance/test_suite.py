@@ -22,7 +22,7 @@ def wrong(change: Callable[[Any], Any], when: Callable[[Any], bool]) -> Any:
 
 
 def failing(when: Callable[[Any], bool], status: int = 500) -> Any:
-    """Answer some requests with a status and no reason."""
+    """TargetAnswer some requests with a status and no reason."""
 
     def fault(request: Any, respond: Any) -> Any:
         reply = respond(request)

@@ -121,7 +121,7 @@ class Damage:
                 arrays[name] = array.astype(choose.choice(["<f4", "<i2", "?", "<U4", "<c8"]))
             case _:
                 odd = choose.choice([*ODD, np.nan, np.inf])
-                with np.errstate(all="ignore"), suppress(ValueError, OverflowError):
+                with np.errstate(all="ignore"), suppress(ValueError, OverflowError, IndexError):
                     array.reshape(-1)[choose.randrange(max(1, array.size)) % max(1, array.size)] = (
                         odd
                     )

@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from inferway.conformance.checks.metadata import NOBODY, refusal
-from inferway.conformance.client import Answer, NotOfferedError, expect
+from inferway.conformance.client import NotOfferedError, TargetAnswer, expect
 from inferway.conformance.report import Check
 from inferway.conformance.target import (
     BINARY,
@@ -142,7 +142,7 @@ def _json_only(target: Target) -> str:
     return "answered when the JSON part is the whole body"
 
 
-def _wrong_size(target: Target) -> Iterable[Answer]:
+def _wrong_size(target: Target) -> Iterable[TargetAnswer]:
     target.needs(BINARY)
     message = target.answered(raw=True)
     document = message.document
@@ -152,10 +152,10 @@ def _wrong_size(target: Target) -> Iterable[Answer]:
 
 def _broken(
     *lengths: Callable[[bytes, str], str], body: Callable[[bytes], bytes] = bytes
-) -> Callable[[Target], Iterable[Answer]]:
+) -> Callable[[Target], Iterable[TargetAnswer]]:
     """Send a right request with another body, or whose header says other lengths of its JSON."""
 
-    def send(target: Target) -> Iterable[Answer]:
+    def send(target: Target) -> Iterable[TargetAnswer]:
         target.needs(BINARY)
         right, headers = target.answered(raw=True).encode()
         said = [length(right, headers[LENGTH]) for length in lengths] or [headers[LENGTH]]
@@ -247,15 +247,15 @@ _CODING: Final = (
 )
 
 
-Sent = Callable[[Target], Iterable[Answer]]
+Sent = Callable[[Target], Iterable[TargetAnswer]]
 
 
-def _malformed(target: Target) -> Iterable[Answer]:
+def _malformed(target: Target) -> Iterable[TargetAnswer]:
     body, headers = target.answered().encode()
     return (target.post(broken, headers) for broken in (body[:-1], b"{", b"\xff\xfe", b""))
 
 
-def _other_json(target: Target) -> Iterable[Answer]:
+def _other_json(target: Target) -> Iterable[TargetAnswer]:
     target.answered()
     kinds: tuple[Any, ...] = ([], "text", 1, None, {}, {"inputs": {}}, {"inputs": [1]})
     return (target.post(*packed(wrong)) for wrong in kinds)
@@ -270,7 +270,7 @@ def _as(change: Callable[[Message], Message]) -> Sent:
 
 
 def _with(change: Callable[[dict[str, Any]], Any]) -> Sent:
-    def send(target: Target) -> Iterable[Answer]:
+    def send(target: Target) -> Iterable[TargetAnswer]:
         document = target.answered().document
         change(document["inputs"][0])
         return [target.post(*packed(document))]
@@ -285,7 +285,7 @@ def _other_datatype(message: Message) -> Message:
     return message.first(datatype=other, array=array)
 
 
-def _other_shape(target: Target) -> Iterable[Answer]:
+def _other_shape(target: Target) -> Iterable[TargetAnswer]:
     message = target.answered()
     one, shape = message.inputs[0], target.signature.inputs[0].shape
     wrong = list(one.array.shape)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from inferway.conformance.client import Answer, NotOfferedError, ViolationError, expect
+from inferway.conformance.client import NotOfferedError, TargetAnswer, ViolationError, expect
 from inferway.conformance.report import Check
 from inferway.conformance.target import REPOSITORY, Target, answered
 from inferway.conformance.tensors import packed
@@ -31,7 +31,7 @@ _BODY: Final = (
 )
 
 
-def _healthy(answer: Answer, key: str) -> str:
+def _healthy(answer: TargetAnswer, key: str) -> str:
     body = answer.good().plain
     if not body.strip():
         return "200, no body"
@@ -67,7 +67,7 @@ def _nobody_ready(target: Target) -> str:
     return f"status {answer.status}"
 
 
-def _server(answer: Answer) -> str:
+def _server(answer: TargetAnswer) -> str:
     match answer.good().json:
         case {"name": str(name), "version": str(number), "extensions": list(listed)} if all(
             isinstance(one, str) for one in listed
@@ -260,7 +260,7 @@ def _is_duration(found: Any) -> bool:
     return False
 
 
-def _refused(answer: Answer) -> str:
+def _refused(answer: TargetAnswer) -> str:
     """Hold an answer to the protocol's form of a refusal: 4xx, and `{"error": "<why>"}`."""
     match answer.refused().json:
         case {"error": str(reason)}:
@@ -270,7 +270,7 @@ def _refused(answer: Answer) -> str:
 
 
 def refusal(
-    name: str, clause: str, send: Callable[[Target], Iterable[Answer]], reading: str = ""
+    name: str, clause: str, send: Callable[[Target], Iterable[TargetAnswer]], reading: str = ""
 ) -> Check:
     """Make a check of requests that are all to be refused; the last one's answer is evidence."""
     return Check(

@@ -12,13 +12,33 @@ from typing import Any
 import numpy as np
 
 from inferway.dispatch.contract import learn, pull
-from inferway.dispatch.steps import NO_SERVER, decide
-from inferway.site.compiled import jit
+from inferway.dispatch.steps import NO_SERVER, decide, resettle
+from inferway.site.compiled import either, jit
 from inferway.site.draw import exponential, step, word
 from inferway.site.handle import handle
 from inferway.site.selection import formed, forms_batches, predicted_run, predicted_service
 from inferway.site.transitions import set_health
-from inferway.site.view import ALL_CLASSES, COMPLETED, DISPATCHED, HOLD, REJECT, WITHDRAWN, Event
+from inferway.site.view import (
+    ACCEPT,
+    ALL_CLASSES,
+    COMPLETED,
+    DISPATCHED,
+    HOLD,
+    REJECT,
+    SETTLED,
+    WITHDRAWN,
+    Event,
+)
+from inferway.twin.kernel.escalation import (
+    NOBODY,
+    Again,
+    Second,
+    counted,
+    drawn,
+    expected_of,
+    noted,
+    remembered,
+)
 from inferway.twin.kernel.event_list import crowded, next_s, put, take
 from inferway.twin.kernel.service_times import draw
 from inferway.twin.kernel.state import (
@@ -114,7 +134,7 @@ def run(world: World, times_s: Any, phases: Any, at: int, until_s: float) -> tup
             site.target[0] = world.targets[phase]
             world.counts[PRESENT] += 1
             tally.arrived[phase] += 1
-            _send(world, now_s, phase, now_s, True)
+            _send(world, now_s, phase, now_s, True, drawn(world.again))
     site.clock_s[0] = now_s
     tally.area[0] += area
     return ended, at
@@ -132,7 +152,9 @@ def _is_stuck(world: World) -> bool:
 
 
 @jit
-def _send(world: World, arrived_s: float, phase: int, now_s: float, may_hold: bool) -> int:
+def _send(
+    world: World, arrived_s: float, phase: int, now_s: float, may_hold: bool, number: int
+) -> int:
     """Decide for a request and act on it; a server, HOLD or REJECT."""
     site, rules = world.bound.site, world.rules
     deadline_s = arrived_s + rules.deadline_s
@@ -148,10 +170,14 @@ def _send(world: World, arrived_s: float, phase: int, now_s: float, may_hold: bo
         if server == REJECT and rules.holds and _falls_open(world, deadline_s, now_s, rules.places):
             server = HOLD
     if server >= 0:
-        _join(world, server, arrived_s, phase, now_s)
+        credit = site.accuracy[site.server_class[server]]
+        site.balance[0] += credit - world.targets[phase]
+        _join(world, server, arrived_s, phase, now_s, Second(number, NOBODY, 0.0, credit))
     elif may_hold:
         if server == HOLD and site.held[0] < rules.central:
-            push(world.waiting, site.queue.size, site.held[0] == 0, arrived_s, phase)
+            central = site.queue.size
+            push(world.waiting, central, site.held[0] == 0, arrived_s, phase)
+            noted(world.again, world.waiting.last[central], Second(number, NOBODY, 0.0, 0.0))
             site.held[0] += 1
         else:
             world.counts[PRESENT] -= 1
@@ -176,9 +202,12 @@ def _falls_open(world: World, deadline_s: float, now_s: float, least: int) -> bo
 
 
 @jit
-def _join(world: World, server: int, arrived_s: float, phase: int, now_s: float) -> None:
+def _join(
+    world: World, server: int, arrived_s: float, phase: int, now_s: float, second: Second
+) -> None:
     site = world.bound.site
     push(world.waiting, server, site.queue[server] == 0, arrived_s, phase)
+    noted(world.again, world.waiting.last[server], second)
     wait_s, service_s = foreseen(world.upkeep, site, server)
     k = enter(world.upkeep, site, server, world.rules.places)
     if world.rules.grows and site.queue[server] > site.arrived_s.shape[1] // 2:
@@ -187,10 +216,10 @@ def _join(world: World, server: int, arrived_s: float, phase: int, now_s: float)
     queue, since_s = site.queue[server], now_s - world.since_s[1]
     world.tally.lengths[k, min(queue, LENGTHS) - 1] += since_s
     world.tally.lengths[k, min(queue, LENGTHS - 1)] -= since_s
-    site.balance[0] += site.accuracy[k] - world.targets[phase]
     if phase >= 0:
         world.tally.sent[phase, k] += 1
-    learn(world.bound.policy, site, Event(DISPATCHED, server, 1, True, wait_s, service_s, 0))
+    first = second.hand == NOBODY
+    learn(world.bound.policy, site, Event(DISPATCHED, server, 1, first, wait_s, service_s, 0, 0.0))
     if world.serving.batch[server] == 0:
         _start(world, server, k, now_s)
 
@@ -263,39 +292,142 @@ def _complete(world: World, server: int, now_s: float) -> None:
     for _ in range(taken):
         entry = pop(world.waiting, server)
         arrived_s, phase = world.waiting.arrived_s[entry], world.waiting.phase[entry]
+        second = remembered(world.again, entry)
         exit_(world.upkeep, site, server, k)
         _shorten(world, server, k, now_s)
-        world.counts[PRESENT] -= 1
-        late = now_s > arrived_s + world.rules.deadline_s
-        _leave(world, arrived_s, phase, started_s, now_s, server, LATE if late else ANSWERED)
         wait_s, service_s = started_s - arrived_s, now_s - started_s
-        event = Event(COMPLETED, server, 1, True, wait_s, service_s, untold)
+        event = Event(COMPLETED, server, 1, True, wait_s, service_s, untold, 0.0)
         untold = 0
-        learn(world.bound.policy, site, event)
+        _answer(world.again, world, arrived_s, phase, started_s, now_s, server, second, event)
     if site.queue[server] > 0:
         _start(world, server, k, now_s)
 
 
 @jit
+def _answered(
+    again: Any,
+    world: World,
+    arrived_s: float,
+    phase: int,
+    started_s: float,
+    now_s: float,
+    server: int,
+    second: Second,
+    event: Event,
+) -> None:
+    """An answer has come, and is sent."""
+    world.counts[PRESENT] -= 1
+    late = now_s > arrived_s + world.rules.deadline_s
+    _leave(world, arrived_s, phase, started_s, now_s, server, LATE if late else ANSWERED)
+    learn(world.bound.policy, world.bound.site, event)
+
+
+@jit
+def _settled(
+    again: Again,
+    world: World,
+    arrived_s: float,
+    phase: int,
+    started_s: float,
+    now_s: float,
+    server: int,
+    second: Second,
+    event: Event,
+) -> None:
+    """An answer has come: it is sent, or another server is asked, or an earlier answer is sent."""
+    site, bound = world.bound.site, world.bound
+    learn(bound.policy, site, event)
+    k = site.server_class[server]
+    deadline_s = arrived_s + world.rules.deadline_s
+    if second.hand != NOBODY:
+        if now_s > deadline_s:  # when that passed, the first answer was sent
+            _send_first(world, arrived_s, phase, now_s, second)
+        else:
+            _send_answer(world, arrived_s, phase, started_s, now_s, server, second, second.credit)
+        return
+    to = ACCEPT
+    if expected_of(again, site, k, second.request, bound.expected):
+        world.states[0] = step(world.states[0])
+        word_ = word(world.states[0])
+        to = resettle(bound, server, 1, now_s, word_, arrived_s, deadline_s, 0.0, 0, ALL_CLASSES, 1)
+        if to == NO_SERVER:
+            world.counts[TROUBLE] = BROKEN
+            to = ACCEPT
+    worth = bound.expected[k]
+    if to == ACCEPT:
+        _send_answer(world, arrived_s, phase, started_s, now_s, server, second, worth)
+        return
+    credit = bound.expected[site.server_class[to]]
+    site.balance[0] += credit - second.credit
+    asked = Second(second.request, server, worth, credit)
+    _join(world, to, arrived_s, phase, now_s, asked)
+
+
+_answer = either(Again, _settled, _answered)
+
+
+@jit
+def _send_answer(
+    world: World,
+    arrived_s: float,
+    phase: int,
+    started_s: float,
+    now_s: float,
+    server: int,
+    second: Second,
+    earned: float,
+) -> None:
+    """Send an answer of an expected accuracy, which the balance counts from now on."""
+    site = world.bound.site
+    k = site.server_class[server]
+    first = site.server_class[second.hand] if second.hand != NOBODY else -1
+    site.balance[0] += earned - second.credit
+    late = now_s > arrived_s + world.rules.deadline_s
+    counted(world.again, phase, first, k, second.request, earned, late)
+    world.counts[PRESENT] -= 1
+    _leave(world, arrived_s, phase, started_s, now_s, server, LATE if late else ANSWERED)
+    event = Event(SETTLED, server, 1, True, 0.0, 0.0, 0, earned)
+    learn(world.bound.policy, site, event)
+
+
+@jit
+def _send_first(world: World, arrived_s: float, phase: int, now_s: float, second: Second) -> None:
+    """Send the answer in hand: the second server has failed, or the deadline has passed.
+
+    In that case it was sent then, and not only now that the server looks at it.
+    """
+    sent_s = min(now_s, arrived_s + world.rules.deadline_s)
+    world.tally.area[0] -= now_s - sent_s
+    alone = Second(second.request, NOBODY, 0.0, second.credit)
+    _send_answer(world, arrived_s, phase, np.nan, sent_s, second.hand, alone, second.worth)
+
+
+@jit
 def _drop(world: World, server: int, k: int, now_s: float) -> None:
-    arrived_s, phase = _withdraw(world, server, k, now_s)
+    arrived_s, phase, second = _withdraw(world, server, k, now_s)
+    if second.hand != NOBODY:
+        _send_first(world, arrived_s, phase, now_s, second)
+        return
     world.counts[PRESENT] -= 1
     _leave(world, arrived_s, phase, np.nan, now_s, server, DROPPED)
 
 
 @jit
-def _withdraw(world: World, server: int, k: int, now_s: float) -> tuple[float, int]:
-    """Undo the dispatch of a server's first; when it came and in which phase."""
+def _withdraw(world: World, server: int, k: int, now_s: float) -> tuple[float, int, Second]:
+    """Undo the dispatch of a server's first; when it came, in which phase, and what it has."""
     site = world.bound.site
     entry = pop(world.waiting, server)
     arrived_s, phase = world.waiting.arrived_s[entry], world.waiting.phase[entry]
+    second = remembered(world.again, entry)
     exit_(world.upkeep, site, server, k)
     _shorten(world, server, k, now_s)
-    site.balance[0] -= site.accuracy[k] - world.targets[phase]
+    first = second.hand == NOBODY
+    if first:
+        site.balance[0] -= site.accuracy[k] - world.targets[phase]
     if phase >= 0:
         world.tally.sent[phase, k] -= 1
-    learn(world.bound.policy, site, Event(WITHDRAWN, server, 1, True, 0.0, 0.0, 0))
-    return arrived_s, phase
+    learn(world.bound.policy, site, Event(WITHDRAWN, server, 1, first, 0.0, 0.0, 0, 0.0))
+    return arrived_s, phase, second
 
 
 @jit
@@ -328,10 +460,11 @@ def _release_held(world: World, now_s: float) -> None:
 def _send_held(world: World, entry: int, now_s: float) -> int:
     waiting = world.waiting
     arrived_s, phase = waiting.arrived_s[entry], waiting.phase[entry]
+    number = remembered(world.again, entry).request
     central = world.bound.site.queue.size
     first, last = waiting.first[central], waiting.last[central]
     pop(waiting, central)
-    decided = _send(world, arrived_s, phase, now_s, False)
+    decided = _send(world, arrived_s, phase, now_s, False, number)
     if decided < 0:  # back to where it was: nothing else has touched the pool
         waiting.free[0] = waiting.next[entry]
         waiting.free[1] -= 1
@@ -367,8 +500,11 @@ def _change(world: World, item: int, now_s: float) -> None:
     serving.batch[server] = 0
     serving.ends_s[server] = np.inf
     for _ in range(site.queue[server]):
-        arrived_s, phase = _withdraw(world, server, k, now_s)
-        _send(world, arrived_s, phase, now_s, True)
+        arrived_s, phase, second = _withdraw(world, server, k, now_s)
+        if second.hand != NOBODY:
+            _send_first(world, arrived_s, phase, now_s, second)
+        else:
+            _send(world, arrived_s, phase, now_s, True, second.request)
 
 
 @jit

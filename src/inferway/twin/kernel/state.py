@@ -200,6 +200,7 @@ class World(NamedTuple):
     counts: Ints
     # (2,) from when on requests count, s, inf during the warm-up; start of the present call, s.
     since_s: Floats
+    again: Any  # `Again` where requests may be asked of a second server, else `Once`
 
     @property
     def site(self) -> Site:
