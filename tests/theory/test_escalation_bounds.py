@@ -242,6 +242,9 @@ def test_a_price_is_there_at_any_rate() -> None:
     assert escalation_price(of, 0.76, None) == pytest.approx(1.0 / 0.3)
     assert escalation_price(of, 0.76, 1.0) == pytest.approx(1.0 / 0.3)
     assert escalation_price(of, 0.5, None) == 0.0
+    # Where both are full, the mean is above 0.71 anyway; with room again it is not.
+    assert solve_escalation(of, 0.71, 13.0).price_s == pytest.approx(0.0)
+    assert escalation_price(of, 0.71, 13.0) == pytest.approx(1.0 / 0.3)
     near = solve_escalation(of, 0.76, 0.99 * (10 + 10 / 3)).price_s
     for rate in (13.3, 14.0, 1e9):
         assert escalation_price(of, 0.76, rate) == pytest.approx(max(near, 1.0 / 0.3))
