@@ -6,13 +6,20 @@ import http.client
 import json
 import os
 import signal
+import socket
+import threading
+from contextlib import suppress
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from dashboards import Page
 
 from inferway import catalog
+from inferway.cli import main
 from inferway.studies.live import DemoError, SeenServer, compare_policies, launch
 
 _EXAMPLE = Path(__file__).parents[2] / "examples" / "digits.yaml"
@@ -154,3 +161,37 @@ def test_the_whole_demo_shows_what_it_says(tmp_path: Path) -> None:
         assert by_name["most-accurate-only"]["p95_s"] >= 3 * one["p95_s"]
     assert by_name["fastest-only"]["accuracy_interval"][1] < target
     assert (tmp_path / "demo.png").stat().st_size > 10_000
+
+
+@pytest.mark.slow
+def test_it_is_watched_on_a_page_while_it_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("starlette", reason="the extra `dashboard` is not installed")
+    short = partial(compare_policies, duration_s=3.0, policies=("fastest-only",), within_s=600.0)
+    monkeypatch.setattr("inferway.studies.live.compare_policies", short)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    told: list[dict[str, Any]] = []
+    over = threading.Event()
+
+    def look() -> None:
+        page = Page(f"http://127.0.0.1:{port}/")
+        while not over.is_set():
+            with suppress(OSError, http.client.HTTPException):  # not there yet
+                told.extend(page.events())
+
+    looking = threading.Thread(target=look, daemon=True)
+    looking.start()
+    options = ["--out", str(tmp_path), "--dashboard", "--dashboard-port", str(port), "--json"]
+    assert main(["demo", *options]) == 0
+    over.set()
+    looking.join(60.0)
+    out, errors = capsys.readouterr()
+    assert json.loads(out)["policies"][0]["policy"] == "fastest-only"
+    assert errors == f"inferway: a page shows it at http://127.0.0.1:{port}/\n"
+    assert told[0]["doing"] in ("starting", "measuring this machine: starting a server")
+    last = told[-1]["tasks"]
+    assert [(one["source"], one["ended"]) for one in last] == [("fastest-only", True)]
+    assert last[0]["promise"]["answers"] > 100
+    assert last[0]["variants"][0]["share"] == 1.0

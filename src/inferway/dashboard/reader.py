@@ -107,7 +107,9 @@ class Reader:
         failed = ""
         while True:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), _QUIET_S)
+                # Not `wait_for`, which in Python 3.11 may lose a cancellation.
+                async with asyncio.timeout(_QUIET_S):
+                    await self._changed.wait()
             await asyncio.sleep(_GATHER_S)
             self._changed.clear()
             try:

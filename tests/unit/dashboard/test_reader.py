@@ -216,3 +216,17 @@ def test_a_server_that_came_to_the_port_of_one_that_has_ended_is_another() -> No
     (again,) = sources_of([PageSource("http://127.0.0.1:1", "a")], [ended], access)
     assert again is not ended
     assert (again.name, again.ending) == ("a", False)
+
+
+def test_it_ends_although_something_has_changed_at_that_moment() -> None:
+    async def main() -> None:
+        reader = Reader()
+        reader.begin()
+        await anext(reader.messages())
+        async with asyncio.timeout(60.0):
+            for _ in range(20):  # it waits for a change by then
+                await asyncio.sleep(0)
+            reader.again()
+            await reader.end()
+
+    asyncio.run(main())
