@@ -55,6 +55,7 @@ def test_build_writes_a_zoo_that_learned(data_home: Path) -> None:
         zoo.user_folder(),
         networks=networks,
         test_times=1,
+        sizes=(1,),
         round_s=0.005,
         progress=lambda share, what: told.append(share),
     )
@@ -77,6 +78,7 @@ def test_same_seed_same_models(tmp_path: Path) -> None:
                 workers=workers,
                 networks=SMALL,
                 test_times=1,
+                sizes=(1,),
                 round_s=0.001,
             ).profiles.items()
         }

@@ -39,6 +39,6 @@ def test_on_slow_and_fast_machines_the_load_tells_and_is_feasible(deployment, sl
     assert load.burst_per_s <= 0.75 * load.feasible_per_s * (1 + 1e-9)
     # Room enough that a policy that takes idle servers first finds the accurate one idle.
     assert load.feasible_per_s > 3.5 * load.most_accurate_per_s
-    # Yet the most accurate variant is needed: without it the target is out of reach.
-    others = np.sort(fleet.accuracy)[:-1]
-    assert others.max() < target < fleet.accuracy.max()
+    # Yet the slow variants are needed: without the two slowest the target is out of reach.
+    quick = np.sort(fleet.accuracy)[:-2]
+    assert quick.max() < target < fleet.accuracy.max()
