@@ -17,7 +17,12 @@ from inferway.dispatch.bounds import Bound, UnreachableError, unreachable_bound
 from inferway.dispatch.bounds import bound as bound_of_fleet
 from inferway.dispatch.contract import takes
 from inferway.dispatch.dispatcher import Dispatcher
-from inferway.dispatch.escalation_bounds import escalation_bound, full_load, greatest_rate
+from inferway.dispatch.escalation_bounds import (
+    escalation_bound,
+    full_load,
+    greatest_rate,
+    max_escalation_rate,
+)
 from inferway.site.fleet import Fleet, fleet_of
 from inferway.workload.arrivals import mean_rate
 
@@ -41,12 +46,13 @@ def bound(
         The node whose fleet is meant; may be left out where the file has one.
     escalate
         Bound those, too, that ask a second variant where the first one's confidence says that it
-        pays. Then a target above the best variant's accuracy has a bound whose greatest rate is 0.
+        pays.
 
     Raises
     ------
     ValueError
-        Where a task has no instance on the node, or its target is out of reach.
+        Where a task has no instance on the node, or its target is out of reach. One that only
+        asking twice reaches has a bound whose greatest rate is 0.
     """
     fleets = {name: fleet_of(deployment, name, node) for name in deployment.tasks}
     return {
@@ -61,14 +67,15 @@ def _bound_of_task(deployment: Deployment, task: Task, fleet: Fleet, escalate: b
         "energy_budget": task.energy_budget,
         "rate_per_s": arrival_rate(deployment, fleet, task.accuracy_target),
     }
-    if not escalate:
-        return bound_of_fleet(fleet, **promised)
-    asked_twice = escalation_bound(fleet, **promised)
     try:
         found = bound_of_fleet(fleet, **promised)
     except UnreachableError:
+        # Says so where asking twice does not reach it, either.
+        max_escalation_rate(fleet, task.accuracy_target, task.energy_budget)
         found = unreachable_bound(fleet, **promised)
-    return replace(found, escalate=asked_twice)
+    if not escalate:
+        return found
+    return replace(found, escalate=escalation_bound(fleet, **promised))
 
 
 def dispatcher_of(

@@ -246,8 +246,11 @@ def test_a_target_above_the_best_variant_is_bounded_by_asking_twice(tmp_path: Pa
     deployment = sure(tmp_path / "t.yaml")
     task = replace(deployment.tasks["t"], accuracy_target=0.885)
     deployment = replace(deployment, tasks={"t": task})
-    with pytest.raises(ValueError, match=r"0\.885 is above the best variant's accuracy 0\.88"):
-        inferway.bound(deployment)
+    assert inferway.bound(deployment)["t"].max_rate_per_s == 0
+    beyond = replace(deployment, tasks={"t": replace(task, accuracy_target=0.9)})
+    for escalate in (False, True):
+        with pytest.raises(ValueError, match=r"0\.9 is above the best accuracy 0\.89 that asking"):
+            inferway.bound(beyond, escalate=escalate)
     found = inferway.bound(deployment, escalate=True)
     # Half of the quick one's answers are right at 0.9, and the slow one answers the others.
     assert found["t"].escalate is not None
