@@ -23,7 +23,7 @@ COVERAGE := 90
 SHARED := --numprocesses=3 --dist
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-live test-browser test-slow test-all coverage lint format wheel constraints notebook clean
+.PHONY: help demo test test-live test-browser test-slow test-all coverage lint format wheel constraints notebook guides clean
 # Half an environment is worse than none.
 .DELETE_ON_ERROR:
 
@@ -73,6 +73,9 @@ wheel: $(call STAMP,lint) ## Build the wheel into dist/
 
 notebook: $(call STAMP,test) $(call STAMP,learn) ## Run the documentation's notebook again and keep what it shows
 	$(PY) docs/execute.py docs/tour.ipynb --write
+
+guides: $(call STAMP,test) $(call STAMP,learn) ## Run the commands and the Python of README, tutorial and guides as written
+	$(PY) docs/walk.py $(WALK_ARGS)
 
 constraints: ## Resolve every extra afresh; rewrite constraints.txt and deploy/requirements*.txt
 	$(call need_python)

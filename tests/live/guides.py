@@ -11,8 +11,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-FENCE = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-FILE = re.compile(r"`([\w./]+\.(?:py|yaml))`[^`]*\Z")
+from page import Code, steps
+
 LIMIT_S = 600.0
 
 
@@ -29,53 +29,49 @@ def follow(guide: Path, folder: Path, told: Callable[[str, str, str], None]) -> 
     A block of code is a file, by the name that stands last before it. `told` gets each command,
     what it printed, and what the guide says that it prints. A server goes on until the end.
     """
-    text = guide.read_text(encoding="utf-8")
     environment = os.environ | {
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "PYTHONWARNINGS": "error",
     }
     written, servers, port = [], list[subprocess.Popen[str]](), 0
     try:
-        for block in FENCE.finditer(text):
-            kind, content = block.groups()
-            if kind != "console":
-                name = FILE.search(text[: block.start()])
-                assert name is not None
-                written.append(name[1])
-                file = folder / name[1]
+        for step in steps(guide):
+            if isinstance(step, Code):
+                assert step.file is not None
+                written.append(step.file)
+                file = folder / step.file
                 file.parent.mkdir(parents=True, exist_ok=True)
-                file.write_text(content)
+                file.write_text(step.text)
                 continue
-            parts = re.split(r"^\$ (.*)\n", content, flags=re.MULTILINE)[1:]
-            for command, says in zip(parts[::2], parts[1::2], strict=True):
-                if command.startswith("inferway serve"):
-                    port = _free_port()
-                    ports = f"--http-port {port} --grpc-port 0 --admin-port 0 --forget"
-                    server = subprocess.Popen(
-                        f"{command} {ports}".split(),
-                        cwd=folder,
-                        env=environment,
-                        stdout=subprocess.PIPE,
-                        text=True,
-                    )
-                    servers.append(server)
-                    assert server.stdout is not None
-                    lines = (server.stdout.readline() for _ in says.splitlines())
-                    told(command, "".join(lines), says)
-                    continue
-                whole = command.replace(":8000", f":{port}")
-                if command.startswith("inferway drive"):
-                    whole += f" --url http://127.0.0.1:{port}"
-                done = subprocess.run(
-                    ["bash", "-c", whole],
+            command = step.text
+            if command.startswith("inferway serve"):
+                port = _free_port()
+                ports = f"--http-port {port} --grpc-port 0 --admin-port 0 --forget"
+                server = subprocess.Popen(
+                    f"{command} {ports}".split(),
                     cwd=folder,
                     env=environment,
-                    capture_output=True,
+                    stdout=subprocess.PIPE,
                     text=True,
-                    timeout=LIMIT_S,
                 )
-                assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
-                told(command, done.stdout, says)
+                servers.append(server)
+                assert server.stdout is not None
+                lines = (server.stdout.readline() for _ in step.prints.splitlines())
+                told(command, "".join(lines), step.prints)
+                continue
+            whole = command.replace(":8000", f":{port}")
+            if command.startswith("inferway drive"):
+                whole += f" --url http://127.0.0.1:{port}"
+            done = subprocess.run(
+                ["bash", "-c", whole],
+                cwd=folder,
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=LIMIT_S,
+            )
+            assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+            told(command, done.stdout, step.prints)
     finally:
         for server in servers:
             server.send_signal(signal.SIGINT)

@@ -12,9 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from page import Code, steps
 
-FENCE = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-FILE = re.compile(r"`([\w.]+)`[^`]*\Z")
 LIMIT_S = 300.0
 
 
@@ -103,18 +102,15 @@ def like(text: str) -> list[str]:
 
 @pytest.mark.slow
 def test_the_guide_to_serving_ones_own_models(reader: Reader, root: Path) -> None:
-    guide = (root / "docs" / "guides" / "serve-your-own-model.md").read_text(encoding="utf-8")
     written, run = [], 0
-    for block in FENCE.finditer(guide):
-        kind, content = block.groups()
-        if kind != "console":
-            name = FILE.search(guide[: block.start()])
-            assert name is not None
-            written.append(name[1])
-            reader.write(name[1], content)
+    for step in steps(root / "docs" / "guides" / "serve-your-own-model.md"):
+        if isinstance(step, Code):
+            assert step.file is not None
+            written.append(step.file)
+            reader.write(step.file, step.text)
             continue
-        command, _, said = content.removeprefix("$ ").partition("\n")
-        assert like(reader.do(command, said)) == like(reader.ported(said)), command
+        said = step.prints
+        assert like(reader.do(step.text, said)) == like(reader.ported(said)), step.text
         run += 1
     assert written == ["export.py", "parts.yaml", "ask.py", "own.py", "own.yaml"]
     assert run == 10

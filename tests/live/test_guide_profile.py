@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-
-FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+from page import Command, steps
 
 
 @pytest.mark.slow
 def test_the_guide_to_profiles(root: Path, tmp_path: Path) -> None:
-    guide = (root / "docs" / "guides" / "profile-your-models.md").read_text(encoding="utf-8")
-    blocks = FENCE.findall(guide)
-    data, mine = (text for kind, text in blocks if kind == "python")
-    (tmp_path / "profile_data.py").write_text(data)
-    (tmp_path / "mine.py").write_text(mine)
-    (tmp_path / "digits.yaml").write_text(next(text for kind, text in blocks if kind == "yaml"))
-    commands = [
-        line.removeprefix("$ ")
-        for kind, text in blocks
-        if kind == "console"
-        for line in text.splitlines()
-    ]
+    commands = []
+    for step in steps(root / "docs" / "guides" / "profile-your-models.md"):
+        if isinstance(step, Command):
+            commands.append(step.text)
+        elif step.file is not None:
+            (tmp_path / step.file).write_text(step.text)
     assert len(commands) == 5
     for command in commands:
         program, *words = shlex.split(command)

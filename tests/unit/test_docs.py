@@ -19,8 +19,11 @@ import inferway
 from inferway.cli.app import app
 
 ROOT = Path(__file__).parents[2]
+sys.path.append(str(ROOT / "docs"))
+
+from page import FENCE  # noqa: E402
+
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
-FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(?<!\!)\[[^\]]*\]\(([^)\s]+)\)|!\[[^\]]*\]\(([^)\s]+)\)")
 COMMANDS: Any = typer.main.get_command(app)
 
