@@ -54,8 +54,13 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture
-def server() -> Iterator[Any]:
-    with inferway.serve(inferway.load(FILE), http_port=0, admin_port=0) as one:
+def deployment() -> inferway.Deployment:
+    return inferway.load(FILE)
+
+
+@pytest.fixture
+def server(deployment: inferway.Deployment) -> Iterator[Any]:
+    with inferway.serve(deployment, http_port=0, admin_port=0) as one:
         yield one
 
 
@@ -83,7 +88,13 @@ def looked_at(browser: Browser) -> Iterator[Callable[..., Page]]:
     """Open pages; what any of them complains of fails the test."""
     opened, wrong = [], list[str]()
 
-    def look(url: str, *, width: int = 1600, scheme: str = "light", **given: Any) -> Page:
+    def look(
+        url: str, *, width: int = 1600, scheme: str = "light", refused: bool = False, **given: Any
+    ) -> Page:
+        # Browsers complain of each answer that refuses something, which may be what is looked at.
+        usual = (
+            "Failed to load resource: the server responded with a status of 40" if refused else "-"
+        )
         size: Any = {"width": width, "height": 1000}
         context = browser.new_context(viewport=size, color_scheme=scheme, **given)
         opened.append(context)
@@ -93,7 +104,9 @@ def looked_at(browser: Browser) -> Iterator[Callable[..., Page]]:
         page.on(
             "console",
             lambda said: (
-                wrong.append(f"{url}: {said.text}") if said.type in ("error", "warning") else None
+                wrong.append(f"{url}: {said.text}")
+                if said.type in ("error", "warning") and not said.text.startswith(usual)
+                else None
             ),
         )
         page.goto(url)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
-import urllib.request
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from dashboards import READ, dashboard
+from dashboards import READ, ask, dashboard
 from dashboards import Page as Served
 from playwright.sync_api import Page, expect
 
@@ -49,21 +47,6 @@ STILL = "() => document.getAnimations().length === 0"
 CANDIDATES = "Candidates as the policy saw them, with predicted times"
 CONTRAST = (Path(__file__).parent / "contrast.js").read_text(encoding="utf-8")
 IMAGE = {"inputs": [{"name": "image", "datatype": "FP32", "shape": [1, 1, 28, 28]}]}
-
-
-def ask(server: Any, count: int) -> None:
-    """Send requests, each with an image that is empty."""
-    described = json.load(urllib.request.urlopen(f"{server.url}/v2/models/digits"))["inputs"][0]
-    shape = [1, *described["shape"][1:]]
-    size = 1
-    for length in shape:
-        size *= length
-    row = {"name": described["name"], "datatype": described["datatype"], "shape": shape}
-    body = json.dumps({"inputs": [row | {"data": [0.0] * size}]}).encode()
-    for _ in range(count):
-        request = urllib.request.Request(f"{server.url}/v2/models/digits/infer", body)
-        with urllib.request.urlopen(request) as answer:
-            assert answer.status == 200
 
 
 def verdict(page: Page) -> Any:

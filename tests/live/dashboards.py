@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -76,4 +77,19 @@ def dashboard(*arguments: str, **environment: str) -> Iterator[Page]:
     finally:
         process.terminate()
         _, said = process.communicate(timeout=LIMIT_S)
-    assert said == ""  # also where pages are open while it ends
+    assert said == "", said  # also where pages are open while it ends
+
+
+def ask(server: Any, count: int) -> None:
+    """Send requests, each with an image that is empty."""
+    described = json.load(urllib.request.urlopen(f"{server.url}/v2/models/digits"))["inputs"][0]
+    shape = [1, *described["shape"][1:]]
+    size = 1
+    for length in shape:
+        size *= length
+    row = {"name": described["name"], "datatype": described["datatype"], "shape": shape}
+    body = json.dumps({"inputs": [row | {"data": [0.0] * size}]}).encode()
+    for _ in range(count):
+        request = urllib.request.Request(f"{server.url}/v2/models/digits/infer", body)
+        with urllib.request.urlopen(request) as answer:
+            assert answer.status == 200

@@ -38,12 +38,15 @@ class Reader:
         What is being done with them, in a few words; empty where nobody says it.
     twin
         Tells how it is with the twin, as `TwinProcess.state` does.
+    leaving
+        Called when the pages are told that there will be nothing more.
     """
 
     twin: Callable[[], dict[str, Any]] = staticmethod(lambda: {"state": "off"})
 
     def __init__(self, sources: Sequence[WatchedServer] = ()) -> None:
         self.sources, self.doing = list(sources), ""
+        self.leaving: list[Callable[[], None]] = []
         self._following: dict[WatchedServer, asyncio.Task[None]] = {}
         self._telling: asyncio.Task[None] | None = None
         self._pages: set[asyncio.Queue[bytes | None]] = set()
@@ -91,6 +94,8 @@ class Reader:
     def leave(self) -> None:
         """End what pages wait for: there will be nothing more."""
         self._over = True
+        for leave in self.leaving:
+            leave()
         for page in self._pages:
             _put(page, None)
 

@@ -35,6 +35,7 @@ class Rehearsals:
         self._preparing: asyncio.Task[None] | None = None
         self._ready: set[tuple[str, str]] = set()
         reader.twin = lambda: self._twin.state
+        reader.leaving.append(self._twin.leave)
 
     def begin(self) -> None:
         """Compile from now on what the tasks that are shown will need."""

@@ -63,6 +63,7 @@ class TwinProcess:
         self._pending: dict[int, _Pending] = {}
         self._number = self._ready = self._wanted = 0
         self._words, self._compiling, self._since_s = "", False, time.monotonic()
+        self._left = False
 
     @property
     def state(self) -> dict[str, Any]:
@@ -94,6 +95,17 @@ class TwinProcess:
                 start_new_session=True,  # Ctrl-C is for the page, which ends this one
             )
             self._reading = asyncio.create_task(self._read(self._process))
+
+    def leave(self) -> None:
+        """Answer nobody any more, and tell whoever waits so."""
+        self._left = True
+        self._refuse("the page is ending")
+
+    def _refuse(self, sentence: str) -> None:
+        for one in self._pending.values():
+            if not one.result.done():
+                one.result.set_exception(WhatIfError(sentence))
+        self._pending.clear()
 
     async def end(self) -> None:
         """End it."""
@@ -138,6 +150,8 @@ class TwinProcess:
 
     async def _order(self, made: Callable[[int], Order], asker: str) -> dict[str, Any]:
         await self.begin()
+        if self._left:
+            raise WhatIfError("the page is ending")
         self._number += 1
         pending = self._pending[self._number] = _Pending(self._number, asker)
         self._send(made(pending.number))
@@ -163,10 +177,7 @@ class TwinProcess:
         if self._process is process:
             self._process = None
             self._words, self._compiling = "", False
-        for one in self._pending.values():
-            if not one.result.done():
-                one.result.set_exception(WhatIfError("the twin's process has ended: ask again"))
-        self._pending.clear()
+        self._refuse("the twin's process has ended: ask again")
         self._changed()
 
     def _take(self, said: Said) -> None:

@@ -7,6 +7,7 @@ import { drawLatency } from "./latency.js";
 import { drawMap } from "./map.js";
 import { drawPromises } from "./promise.js";
 import { drawTrial } from "./trial.js";
+import { drawWhatIf } from "./what-if.js";
 
 const SAMPLES = 900;
 const SHORT = 3;
@@ -19,6 +20,7 @@ let sources = [];
 let selected = named(location.hash.slice(1));
 let chosen = selected !== null;
 let doing = "";
+let twin = { state: "off" };
 let quiet = null;
 let drawn = null;
 
@@ -31,7 +33,7 @@ function named(hash) {
 }
 
 function take(message) {
-  ({ sources, doing } = message);
+  ({ sources, doing, twin } = message);
   const there = new Set(message.tasks.map(({ key }) => key));
   for (const key of tasks.keys()) if (!there.has(key)) tasks.delete(key);
   for (const { key, series, ...view } of message.tasks) {
@@ -107,6 +109,7 @@ function draw() {
   drawAnswers(document.getElementById("answers"), task);
   drawDecisions(document.getElementById("decisions"), task);
   drawTrial(document.getElementById("trial"), task);
+  drawWhatIf(document.getElementById("what-if"), task, twin);
 }
 
 function select(key) {

@@ -1,5 +1,6 @@
 // Sends one request: an image of a digit, or the inputs as JSON, and shows what became of it.
 
+import { answered, posted } from "./ask.js";
 import { html, linear, numbers, percent, picture, room, svg } from "./draw.js";
 import { explained, milliseconds } from "./explanation.js";
 
@@ -50,22 +51,10 @@ async function deliver(section, view, inputs) {
     say(`These inputs are no JSON: ${error.message}.`);
     return;
   }
-  const body = JSON.stringify({ server: view.url, task: view.task, ...given });
-  const { told, wrong } = await answered("/trial",
-    { method: "POST", headers: { "Content-Type": "application/json" }, body });
+  const { told, wrong } = await posted("/trial", { server: view.url, task: view.task, ...given });
   if (shown !== keyOf(view)) return;
   if (wrong) say(`${wrong}.`);
   else show(box, told);
-}
-
-async function answered(path, given) {
-  try {
-    const answer = await fetch(path, given);
-    const told = await answer.json();
-    return answer.ok ? { told } : { wrong: told.error };
-  } catch {
-    return { wrong: "The page's server does not answer" };
-  }
 }
 
 function plainForm({ inputs }) {
