@@ -11,13 +11,16 @@ from __future__ import annotations
 import asyncio
 import resource
 import time
-from collections.abc import Callable, Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from inferway.live.log import Logger, logger
+from inferway.live.pool import Pool
 from inferway.live.process import resident_bytes
 from inferway.live.request import Outcome
 from inferway.live.site import TaskSite
@@ -35,6 +38,8 @@ NUMBERS: Final = 10_000
 STATES: Final = ("unknown", "kept", "at-risk", "missed")
 _LENGTH_S: Final[dict[Every, float]] = {"second": 1.0, "minute": 60.0}
 _QUANTILES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
+_NO_QUANTILES: Final = (np.nan,) * len(_QUANTILES)
+_EDGES_S: Final = (0.0, *FINE_BOUNDS_S, FINE_BOUNDS_S[-1])
 
 # Counted over a sample.
 _ENDED: Final = tuple(outcome.name.lower() for outcome in Outcome)
@@ -81,7 +86,11 @@ class History:
         self.rings: dict[Every, Ring] = {
             every: Ring(rows, _LENGTH_S[every]) for every, rows in ROWS.items()
         }
-        self._counted: dict[tuple[Every, _Key], tuple[Any, Any]] = {}
+        self._places: dict[str, _Place] = {}
+        # The numbers of the sample that comes next; of a task as they were until its turn comes.
+        self._row = np.empty(0)
+        self._present: list[int] = []  # columns of what is of the moment
+        self._cpu: dict[Every, tuple[float, float]] = {}
         self._minute: float | None = None  # the one that the last sample is of
         self._sampling: asyncio.Task[None] | None = None
 
@@ -113,98 +122,61 @@ class History:
 
         Between two tasks others have their turn.
         """
-        self._lay_out()
+        sites = list(self._sites())
+        self._lay_out(sites)
         seconds, minutes = self.rings["second"], self.rings["minute"]
         if not seconds.takes(now_s):
             return
         begun, self._minute = self._minute, now_s // 60.0
         minute = begun is not None and begun != self._minute and minutes.takes(now_s)
-        second_rows = [(_PROCESS, self._process("second"))]
-        minute_rows = [(_PROCESS, self._process("minute"))] if minute else []
-        for site in self._sites():
-            if (site.task, "") not in seconds.columns:  # it has come meanwhile
-                continue
-            second_rows += self._task("second", site)
-            if minute:
-                minute_rows += self._task("minute", site)
-            await asyncio.sleep(0)
-        # Whoever reads meanwhile sees no sample that is half written.
-        seconds.begin(now_s)
-        for key, values in second_rows:
-            seconds.put(key, values)
+        row = self._row
+        minute_row = np.full_like(row, np.nan)
+        row[seconds.columns[_PROCESS]] = self._process("second")
         if minute:
-            minutes.begin(now_s)
-        for key, values in minute_rows:
-            if key not in seconds.columns:  # a variant that has come meanwhile
-                continue
-            if key != _PROCESS:
-                # Queues are what they were on average.
-                present = len(_PRESENT) + (0 if key[1] else 3)
-                values[-present:] = seconds.mean(key, 60)[-present:]
-            minutes.put(key, values)
+            minute_row[minutes.columns[_PROCESS]] = self._process("minute")
+        for site in sites:
+            place = self._places[site.task]
+            busy = place.sample(row, minute_row if minute else None)
+            if busy or minute:
+                await asyncio.sleep(0)
+        # Whoever reads meanwhile sees no sample that is half written.
+        seconds.write(now_s, row)
+        if minute:
+            # Queues are what they were on average.
+            minute_row[self._present] = seconds.mean(60)[self._present]
+            minutes.write(now_s, minute_row)
 
-    def _lay_out(self) -> None:
+    def _lay_out(self, sites: Sequence[TaskSite]) -> None:
         """Give every task and variant that has come a place, and take it from tasks that went."""
-        wanted = {_PROCESS: len(NODE_FIELDS)}
-        for site in self._sites():
-            wanted[site.task, ""] = len(TASK_FIELDS)
-            wanted |= dict.fromkeys(
-                ((site.task, name) for name in site.stats.variants), len(VARIANT_FIELDS)
-            )
-        seconds, minutes = self.rings["second"], self.rings["minute"]
-        if wanted.keys() == seconds.columns.keys():
+        if len(sites) == len(self._places) and all(
+            (place := self._places.get(site.task)) is not None and place.fits(site)
+            for site in sites
+        ):
             return
-        self._counted = {at: kept for at, kept in self._counted.items() if at[1] in wanted}
+        wanted, places, start = {_PROCESS: len(NODE_FIELDS)}, {}, len(NODE_FIELDS)
+        present = list[int]()
+        for site in sites:
+            places[site.task] = place = _Place(site, start, self._places.get(site.task))
+            wanted[site.task, ""] = len(TASK_FIELDS)
+            wanted |= {(site.task, name): len(VARIANT_FIELDS) for name in place.variants}
+            present += place.present
+            start += place.width
+        self._places, self._present = places, present
+        self._row = np.full(start, np.nan)
         rows = dict(ROWS)
-        row_bytes = 4 * sum(wanted.values()) + 8
+        row_bytes = 4 * start + 8
         while row_bytes * sum(rows.values()) > self._limit_bytes and max(rows.values()) > 2:
             rows = {every: max(2, count // 2) for every, count in rows.items()}
-        seconds.lay_out(wanted, rows["second"])
-        minutes.lay_out(wanted, rows["minute"])
+        for every, ring in self.rings.items():
+            ring.lay_out(wanted, rows[every])
 
-    def _since_before(self, every: Every, site: TaskSite) -> tuple[_Counts, _Counts]:
-        """What a task has counted now, and had at the sample before; zeros where it is new."""
-        at, now = (every, (site.task, "")), _Counts.of(site)
-        known, before = self._counted.get(at, (None, None))
-        self._counted[at] = site.stats, now
-        if known is not site.stats:
-            before = None
-        return now, now.less(before)
-
-    def _task(self, every: Every, site: TaskSite) -> Iterator[tuple[_Key, _Values]]:
-        now, since = self._since_before(every, site)
-        ended, (in_flight, late, rows, graded, accuracy_sum) = since.ended, since.sums
-        present = _present(site)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            accuracy = accuracy_sum / graded
-            mean_s = since.latency_sum_s.sum() / ended[Outcome.ANSWERED]
-            each_s = since.latency_sum_s / since.answered
-        measured = accuracy, mean_s, *quantiles_s(since.buckets)
-        queued, healthy = np.sum([(0, 0), *present.values()], axis=0)
-        instances = 0 if site.present is None else len(site.present.instances)
-        held = 0 if site.present is None else len(site.present.held)
-        yield (
-            (site.task, ""),
-            np.array(
-                [
-                    *(max(0.0, ended.sum() + in_flight), *ended, late, rows),
-                    *measured,
-                    *_promised(site),
-                    *(held, now.sums[0], instances, queued, healthy),
-                ]
-            ),
-        )
-        for column, name in enumerate(site.stats.variants):
-            counted = since.answered[column], each_s[column]
-            yield (site.task, name), np.array([*counted, *present.get(column, (0, 0))])
-
-    def _process(self, every: Every) -> _Values:
-        used, at = resource.getrusage(resource.RUSAGE_SELF), (every, _PROCESS)
+    def _process(self, every: Every) -> tuple[float, float]:
+        used = resource.getrusage(resource.RUSAGE_SELF)
         now = time.monotonic(), used.ru_utime + used.ru_stime
-        begun_s, cpu_s = self._counted.get(at, now)
-        self._counted[at] = now
+        begun_s, cpu_s = self._cpu.get(every, now)
+        self._cpu[every] = now
         past_s = now[0] - begun_s
-        return np.array([(now[1] - cpu_s) / past_s if past_s else np.nan, resident_bytes()])
+        return (now[1] - cpu_s) / past_s if past_s else np.nan, resident_bytes()
 
     def page(self, every: Every, since_s: float = 0.0) -> dict[str, Any]:
         """Show the samples after a time, in seconds of the epoch, the oldest first.
@@ -294,26 +266,20 @@ class Ring:
         """Tell whether a sample may end now: not where the clock has stood still since the last."""
         return self._at < 0 or not 0.0 <= self.times[self._at] - now_s < self.length_s
 
-    def begin(self, now_s: float) -> None:
-        """Begin a sample that ends now."""
+    def write(self, now_s: float, values: _Values) -> None:
+        """Keep a sample that ends now: (width,) numbers."""
         if self._at >= 0 and now_s < self.times[self._at]:  # the clock has been set back
             self.times[:] = np.nan
         self._at = (self._at + 1) % len(self.times)
-        self.times[self._at], self._values[self._at] = now_s, np.nan
-
-    def put(self, key: _Key, values: _Values) -> None:
-        """Write what a key has in the sample that has begun; nothing where it has no place."""
-        if (columns := self.columns.get(key)) is not None:
-            self._values[self._at, columns] = values
+        self.times[self._at], self._values[self._at] = now_s, values
 
     def read(self, key: _Key, places: npt.NDArray[np.intp]) -> _Values:
         """(places, fields) numbers of a key."""
         return self._values[places, self.columns[key]].astype(np.float64)
 
-    def mean(self, key: _Key, samples: int) -> _Values:
-        """(fields,) means of a key's numbers over its last samples."""
-        places = self.after(-np.inf)[-samples:]
-        return np.asarray(self.read(key, places).mean(axis=0))
+    def mean(self, samples: int) -> _Values:
+        """(width,) means of all numbers over the last samples."""
+        return np.asarray(self._values[self.after(-np.inf)[-samples:]].mean(0, np.float64))
 
     def after(self, since_s: float) -> npt.NDArray[np.intp]:
         """Find the rows of the samples after a time, the oldest first."""
@@ -323,51 +289,140 @@ class Ring:
 
 
 class _Counts(NamedTuple):
-    """What a task has counted so far, each a row of numbers."""
+    """Counts of a task so far, and what is there at the moment: two that are equal had nothing
+    between them.
+    """
 
-    ended: _Values  # requests by outcome
+    pool: Pool | None
+    outcomes: list[list[int]]
     # Requests on their way, late answers, rows; those whose accuracy is known, and its sum.
-    sums: _Values
-    buckets: _Values  # answered requests by latency
-    answered: _Values  # by variant
-    latency_sum_s: _Values  # by variant
+    sums: tuple[float, ...]
+    latency_sum_s: list[float]
+    queued: list[int]  # by server, as the rest
+    healthy: list[bool]
+    instances: int
+    held: int
+    buckets: list[list[int]]
 
     @classmethod
-    def of(cls, site: TaskSite) -> _Counts:
-        """Read them."""
-        stats = site.stats
-        buckets = np.array(stats.buckets, np.float64).reshape(-1, len(FINE_BOUNDS_S) + 1)
-        rows = stats.total_rows, stats.graded, stats.accuracy_sum
-        sums = site.in_flight, sum(stats.late), *rows
+    def of(cls, site: TaskSite, before: _Counts | None) -> _Counts:
+        """Read them; what no answer has changed since then is not read again."""
+        stats, pool = site.stats, site.present
+        outcomes = [counts[:] for counts in stats.outcomes]
+        known = [] if before is None else before.buckets
+        same = [] if before is None else before.outcomes[Outcome.ANSWERED]
+        buckets = [
+            known[k] if k < len(known) and same[k] == answered else stats.buckets[k][:]
+            for k, answered in enumerate(outcomes[Outcome.ANSWERED][:-1])
+        ]
+        rows = sum(stats.rows), stats.graded, stats.accuracy_sum
         return cls(
-            np.array([sum(counts) for counts in stats.outcomes], np.float64),
-            np.array(sums, np.float64),
-            buckets.sum(axis=0),
-            np.array(stats.outcomes[Outcome.ANSWERED][:-1], np.float64),
-            np.array(stats.latency_sum_s),
+            pool,
+            outcomes,
+            (site.in_flight, sum(stats.late), *rows),
+            stats.latency_sum_s[:],
+            [] if pool is None else list(map(len, pool.queues)),
+            [] if pool is None else pool.health.healthy[:],
+            0 if pool is None else len(pool.instances),
+            0 if pool is None else len(pool.held),
+            buckets,
         )
 
-    def less(self, before: _Counts | None) -> _Counts:
-        """Count from an earlier time on; the variants that came since then, from 0."""
-        if before is None:
-            return self
-        padded = (
-            np.pad(then, (0, len(now) - len(then))) for now, then in zip(self, before, strict=True)
+    def by_variant(self) -> dict[int, tuple[int, int]]:
+        """Tell requests and healthy instances of each variant that answers, by column."""
+        if self.pool is None:
+            return {}
+        found = {}
+        for k, column in enumerate(self.pool.columns):
+            servers = slice(*self.pool.first[k : k + 2])
+            found[column] = sum(self.queued[servers]), sum(self.healthy[servers])
+        return found
+
+
+class _Place:
+    """A task's numbers in a sample, those of its variants behind its own.
+
+    `before` is what the task had there until now, None where it had none.
+    """
+
+    def __init__(self, site: TaskSite, start: int, before: _Place | None) -> None:
+        self.site, self.variants = site, tuple(site.stats.variants)
+        self._stats = site.stats
+        goes_on = before is not None and before._stats is site.stats
+        self._second: _Counts | None = before._second if before is not None and goes_on else None
+        self._minute: _Counts | None = before._minute if before is not None and goes_on else None
+        self._quiet = False  # whether the last sample had nothing new, as the next one may
+        own, each = len(TASK_FIELDS), len(VARIANT_FIELDS)
+        self.width = own + each * len(self.variants)
+        self._columns = slice(start, start + self.width)
+        promised = start + TASK_FIELDS.index(_PROMISED[0])
+        self._promised = slice(promised, promised + len(_PROMISED))
+        ends = (start + own + each * place for place in range(len(self.variants) + 1))
+        widths = own - TASK_FIELDS.index("held"), *[len(_PRESENT)] * len(self.variants)
+        self.present = [
+            column
+            for end, width in zip(ends, widths, strict=True)
+            for column in range(end - width, end)
+        ]
+
+    def fits(self, site: TaskSite) -> bool:
+        """Tell whether it still is this task's, with as many variants."""
+        return site.stats is self._stats and len(site.stats.variants) == len(self.variants)
+
+    def sample(self, row: _Values, minute_row: _Values | None) -> bool:
+        """Write the task's numbers into a sample, that of a minute too where one is given.
+
+        Where nothing happened since the sample before, all but the promise stays as it is: many
+        tasks rest most of the time. Returns whether anything did.
+        """
+        now = _Counts.of(self.site, self._second)
+        same = now == self._second
+        if not (same and self._quiet):
+            row[self._columns] = self._numbers(now, self._second)
+        row[self._promised] = _promised(self.site)
+        self._second, self._quiet = now, same
+        if minute_row is not None:
+            minute_row[self._columns] = self._numbers(now, self._minute)
+            minute_row[self._promised] = row[self._promised]
+            self._minute = now
+        return not same
+
+    def _numbers(self, now: _Counts, before: _Counts | None) -> list[float]:
+        """List what has been counted since then, from 0 on where it is None."""
+        kinds = len(now.outcomes)
+        then = before or _Counts(None, [[0]] * kinds, (0.0,) * len(now.sums), [], [], [], 0, 0, [])
+        ended = [
+            sum(counts) - sum(past)
+            for counts, past in zip(now.outcomes, then.outcomes, strict=True)
+        ]
+        in_flight, late, rows, graded, accuracy_sum = (
+            count - past for count, past in zip(now.sums, then.sums, strict=True)
         )
-        return _Counts(*(now - then for now, then in zip(self, padded, strict=True)))
-
-
-def _present(site: TaskSite) -> dict[int, tuple[int, int]]:
-    """Tell requests and healthy instances of each variant that answers, by column."""
-    pool = site.present
-    if pool is None:
-        return {}
-    found = {}
-    for k, column in enumerate(pool.columns):
-        servers = slice(*pool.first[k : k + 2])
-        queued = sum([len(queue) for queue in pool.queues[servers]])
-        found[column] = queued, sum(pool.health.healthy[servers])
-    return found
+        past_answered = then.outcomes[Outcome.ANSWERED][:-1]
+        present, nothing = now.by_variant(), [0] * (len(FINE_BOUNDS_S) + 1)
+        buckets, latency_s, of_variants = nothing, 0.0, list[float]()
+        for k in range(len(self.variants)):
+            known = k < len(past_answered)
+            answered = now.outcomes[Outcome.ANSWERED][k] - (past_answered[k] if known else 0)
+            mean_s = np.nan
+            if answered:
+                took_s = now.latency_sum_s[k] - (then.latency_sum_s[k] if known else 0.0)
+                latency_s, mean_s = latency_s + took_s, took_s / answered
+                new = zip(
+                    buckets, now.buckets[k], then.buckets[k] if known else nothing, strict=True
+                )
+                buckets = [count + end - begin for count, end, begin in new]
+            of_variants += answered, mean_s, *present.get(k, (0, 0))
+        answers = ended[Outcome.ANSWERED]
+        return [
+            *(max(0.0, sum(ended) + in_flight), *ended, late, rows),
+            accuracy_sum / graded if graded else np.nan,
+            latency_s / answers if answers else np.nan,
+            *(quantiles_s(buckets) if answers else _NO_QUANTILES),
+            *(np.nan,) * len(_PROMISED),
+            *(now.held, now.sums[0], now.instances, sum(now.queued), sum(now.healthy)),
+            *of_variants,
+        ]
 
 
 def _promised(site: TaskSite) -> tuple[float, float, float, float]:
@@ -379,18 +434,18 @@ def _promised(site: TaskSite) -> tuple[float, float, float, float]:
     return promise.target, mean, promise.balance, STATES.index(promise.state)
 
 
-def quantiles_s(counts: _Values) -> list[float]:
+def quantiles_s(counts: Sequence[float]) -> list[float]:
     """Read p50, p95 and p99 from counts by `FINE_BOUNDS_S`; NaN without any.
 
     Within a bucket latencies are taken to lie evenly; beyond the last bound, at it.
     """
-    ends = np.cumsum(counts)
+    ends = list(accumulate(counts))
     if not ends[-1]:
-        return [np.nan] * len(_QUANTILES)
-    ranks = np.array([*_QUANTILES.values()]) * ends[-1]
-    places = np.searchsorted(ends, ranks)
-    bounds = np.array([0.0, *FINE_BOUNDS_S, FINE_BOUNDS_S[-1]])
-    part = 1.0 - (ends[places] - ranks) / counts[places]
-    low, high = bounds[places], bounds[places + 1]
-    found: list[float] = (low + part * (high - low)).tolist()
+        return list(_NO_QUANTILES)
+    found = []
+    for part in _QUANTILES.values():
+        rank = part * ends[-1]
+        place = bisect_left(ends, rank)
+        low, high = _EDGES_S[place : place + 2]
+        found.append(low + (1.0 - (ends[place] - rank) / counts[place]) * (high - low))
     return found

@@ -195,13 +195,15 @@ class TaskSite:
     @property
     def promise(self) -> Promise | None:
         """The verdict on the task's accuracy target so far; None without one."""
-        return promise_of(
-            self.target,
-            self.stats.promised,
-            self.stats.promised_sum,
-            balance=self.balance.item(),
-            overloaded=self.present is not None and self.present.overloaded,
+        stats = self.stats
+        verdict = promise_of(
+            self.target, stats.promised, stats.promised_sum, balance=self.balance.item()
         )
+        # To tell whether too many requests come takes long, and only changes this one.
+        if verdict is None or verdict.state != "kept":
+            return verdict
+        overloaded = self.present is not None and self.present.overloaded
+        return verdict._replace(state="at-risk") if overloaded else verdict
 
     @property
     def in_flight(self) -> int:

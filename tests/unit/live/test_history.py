@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import inferway.live.history as history_module
 from inferway.dispatch import Dispatcher
 from inferway.live import Outcome, Pool, PoolOptions, TaskSite
 from inferway.live.history import LIMIT_BYTES, ROWS, History, Ring, quantiles_s
@@ -136,6 +137,7 @@ def test_who_reads_amid_a_sample_sees_the_last_whole_one() -> None:
     history = History(lambda: sites)
     sampled(history, BEGIN)
     read: list[Any] = []
+    sites[0].stats.answered(0, 1, 0.7, 0.010, 0.001)  # where nothing happens, nobody has a turn
 
     async def between_the_tasks() -> None:
         read.append(history.page("second"))
@@ -220,6 +222,25 @@ def test_tasks_and_variants_come_and_go() -> None:
     assert history.page("second")["tasks"] == {}
 
 
+def test_a_task_at_rest_is_not_worked_out_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    site, worked_out = site_of(), list[Any]()
+
+    def counted(counts: Any) -> list[float]:
+        worked_out.append(counts)
+        return quantiles_s(counts)
+
+    monkeypatch.setattr(history_module, "quantiles_s", counted)
+    history = History(lambda: [site])
+    site.stats.answered(0, 1, 0.7, 0.010, 0.001)
+    sampled(history, *(BEGIN + second for second in range(10)))
+    assert len(worked_out) == 1
+    site.balance[0] = -2.5  # a promise is of the moment, as others count for it too
+    sampled(history, BEGIN + 10)
+    told = history.page("second")["tasks"]["digits"]
+    assert told["answered"] == [1, *[0] * 10]
+    assert told["balance"] == [*[0.0] * 10, -2.5]
+
+
 def test_a_task_that_nothing_answers_is_sampled_too() -> None:
     site = TaskSite("digits", 0.8)
     site.stats.ended(Outcome.UNAVAILABLE)
@@ -250,13 +271,12 @@ def test_fewer_rows_keep_the_newest_samples() -> None:
     ring.lay_out({key: 1}, 4)
     for second in range(6):
         assert ring.takes(BEGIN + second)
-        ring.begin(BEGIN + second)
-        ring.put(key, np.array([float(second)]))
+        ring.write(BEGIN + second, np.array([float(second)]))
     ring.lay_out({("b", ""): 2, key: 1}, 3)
     assert ring.times[ring.after(-math.inf)].tolist() == [BEGIN + second for second in (3, 4, 5)]
     assert ring.read(key, ring.after(BEGIN + 3)).tolist() == [[4.0], [5.0]]
     assert ring.takes(BEGIN + 6)
-    ring.begin(BEGIN + 6)
+    ring.write(BEGIN + 6, np.zeros(3))
     assert ring.times[ring.after(-math.inf)].tolist() == [BEGIN + second for second in (4, 5, 6)]
 
 
@@ -266,11 +286,11 @@ def test_quantiles_are_within_a_tenth_of_those_of_the_latencies() -> None:
         np.searchsorted(FINE_BOUNDS_S, latencies_s), minlength=len(FINE_BOUNDS_S) + 1
     ).astype(float)
     expected = np.quantile(latencies_s, [0.5, 0.95, 0.99])
-    assert quantiles_s(counts) == pytest.approx(expected.tolist(), rel=0.02)
-    assert quantiles_s(np.zeros_like(counts)) == numbers([math.nan] * 3)
+    assert quantiles_s(counts.tolist()) == pytest.approx(expected.tolist(), rel=0.02)
+    assert quantiles_s([0.0] * len(counts)) == numbers([math.nan] * 3)
     beyond = np.zeros_like(counts)
     beyond[-1] = 3
-    assert quantiles_s(beyond) == [FINE_BOUNDS_S[-1]] * 3
+    assert quantiles_s(beyond.tolist()) == [FINE_BOUNDS_S[-1]] * 3
 
 
 def test_samples_are_taken_at_full_seconds_until_the_end() -> None:
