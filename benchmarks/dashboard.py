@@ -104,6 +104,9 @@ def main() -> int:
     kept = [most_s < LATEST_S, tell_cost("at 100 requests a second", loaded)]
     kept.append(tell_cost("of a server that nobody asks", idle))
     ratio = ratio_of(*([one.p99_s for one in turns] for turns in (loaded[True], loaded[False])))
+    for on, turns in loaded.items():
+        shown_ms = ", ".join(f"{one.p99_s * 1e3:.1f}" for one in turns)
+        print(f"p99 {'with' if on else 'without'} pages by turn, ms: {shown_ms}")
     print(f"p99 with {PAGES} pages over p99 without: {ratio}")
     kept.append(ratio.low <= 1.0)
     names = (f"a page within {LATEST_S:g} s", "cost under load", "cost when idle", "p99 unmoved")

@@ -341,5 +341,7 @@ def test_a_page_of_a_demo_follows_whoever_has_the_turn(
         beside.show("over", [one | {"ended": True} for one in shown])
         expect(page.get_by_text("It has ended.")).to_have_count(2, timeout=LIMIT_MS)
         expect(page.locator('#nodes li[data-state="ended"]')).to_have_count(2)
+        expect(page.locator("#trial")).to_be_hidden()
+        expect(page.locator("#what-if")).to_be_hidden()
         expect(page.locator("#overall")).to_have_text(re.compile("^over; 2 tasks; .*2 servers$"))
         page.close()

@@ -108,6 +108,10 @@ function draw() {
   drawLatency(document.getElementById("latency"), task);
   drawAnswers(document.getElementById("answers"), task);
   drawDecisions(document.getElementById("decisions"), task);
+  // A server that has ended can be asked nothing.
+  const ended = task.view.ended;
+  for (const id of ["trial", "what-if"]) document.getElementById(id).hidden = ended;
+  if (ended) return;
   drawTrial(document.getElementById("trial"), task);
   drawWhatIf(document.getElementById("what-if"), task, twin);
 }

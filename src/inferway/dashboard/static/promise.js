@@ -32,6 +32,8 @@ export function drawPromises(container, tasks, selected, select, doing) {
   }
   container.classList.toggle("many", tasks.size > 2);
   container.classList.toggle("crowd", tasks.size > 8);
+  const none = [...tasks.values()].every(({ view }) => view.promise.state === "none");
+  container.classList.toggle("bare", tasks.size > 8 && none);
 }
 
 function made(view, chosen) {
