@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import math
+import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 import inferway
 from inferway.cli import options, terminal
 from inferway.cli.terminal import FAILED, INTERRUPTED, failing, says
+
+# From one Ctrl-C to another that is meant.
+_PATIENCE_S: Final = 2.0
 
 
 def profile(
@@ -105,13 +111,25 @@ def profile(
 
 @contextmanager
 def _prompt() -> Iterator[None]:
-    """Have Ctrl-C end the calls of the user's classes, which may take long, and nobody wait."""
+    """Have Ctrl-C end the calls of the user's classes, which may take long, and nobody wait.
+
+    Impatience does not disturb that: another Ctrl-C counts after a while alone, and ends this
+    process at once, whatever it does.
+    """
     from inferway.runtime import kill_workers
 
+    interrupted_s = math.inf
+
     def interrupt(number: int, frame: FrameType | None) -> None:
-        # Beside what was interrupted, which may hold what this takes.
-        threading.Thread(target=kill_workers, daemon=True).start()
-        raise KeyboardInterrupt
+        nonlocal interrupted_s
+        now_s = time.monotonic()
+        if interrupted_s == math.inf:
+            interrupted_s = now_s
+            # Beside what was interrupted, which may hold what this takes.
+            threading.Thread(target=kill_workers, daemon=True).start()
+            raise KeyboardInterrupt
+        if now_s > interrupted_s + _PATIENCE_S:
+            os._exit(INTERRUPTED)
 
     before = signal.getsignal(signal.SIGINT)
     if before is not signal.default_int_handler:  # somebody else has a use for it
@@ -121,4 +139,5 @@ def _prompt() -> Iterator[None]:
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        if interrupted_s == math.inf:
+            signal.signal(signal.SIGINT, before)

@@ -117,10 +117,15 @@ import numpy as np
 class Model:
     inputs = {"image": ("FP32", [-1, 1, 20, 20])}
     outputs = {"probabilities": ("FP32", [-1, 10])}
+    calls = 0
 
     def predict(self, inputs):
-        open("asked", "w").close()
-        time.sleep(1000)
+        # The first calls are those by which it is seen how many rows go at once.
+        self.calls += 1
+        if self.calls > 7:
+            open("asked", "w").close()
+            time.sleep(1000)
+        return {"probabilities": np.zeros((len(inputs["image"]), 10), np.float32)}
 """
 
 
@@ -145,7 +150,8 @@ def test_ctrl_c_waits_for_no_call_of_the_users(file: Path, signals: int) -> None
     _, said = running.communicate(timeout=120)
     # A second when nothing else runs; the call would take a thousand.
     assert time.monotonic() - begun < 30
-    assert running.returncode == 130, said
+    # The second may come when all is done and the interpreter goes.
+    assert running.returncode in (130, -signal.SIGINT)[:signals], said
     assert "what was measured is kept" in said
     assert "Traceback" not in said
     assert list(json.loads(kept.read_text())["tasks"]["digits"]["variants"]) == ["tiny"]
