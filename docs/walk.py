@@ -301,7 +301,10 @@ def environment(scratch: Path) -> dict[str, str]:
     compiled.mkdir(parents=True, exist_ok=True)
     (scratch / "cache/inferway").mkdir(parents=True)
     (scratch / "cache/inferway/compiled").symlink_to(compiled)
+    # An answer that is an error is a failure of curl's, too.
+    (scratch / ".curlrc").write_text("fail-with-body\n")
     return os.environ | {
+        "CURL_HOME": str(scratch),
         "PATH": f"{Path(sys.prefix) / 'bin'}:{os.environ['PATH']}",
         "XDG_CACHE_HOME": str(scratch / "cache"),
         "XDG_DATA_HOME": str(scratch / "data"),
@@ -376,6 +379,9 @@ def main() -> int:
         if step.failed:
             print(textwrap.indent("\n".join(step.output.splitlines()[-20:]), "    | "), flush=True)
 
+    # In a shell's background Ctrl-C is ignored, by all that is started from here, too.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     pages = [page for page in PAGES if not options.page or page.stem in options.page]
     walk(pages, tell)
     skipped = sum(step.code is None for step in done)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -112,3 +114,20 @@ def test_one_page_by_name_as_json() -> None:
     assert found["counts"]["failed"] == 0
     assert found["counts"]["skipped"] == len(found["steps"]) == 5
     assert {step["page"] for step in found["steps"]} == {"emulate-a-network"}
+
+
+def test_an_answer_that_is_an_error_fails(tmp_path: Path) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:
+        answering = threading.Thread(target=server.serve_forever)
+        answering.start()
+        page = tmp_path / "page.md"
+        page.write_text(f"```console\n$ curl -s http://127.0.0.1:{server.server_port}/\n```\n")
+        done: list[walk.Step] = []
+        try:
+            walk.walk([page], done.append)
+        finally:
+            server.shutdown()
+            answering.join()
+    (step,) = done
+    assert step.failed
+    assert "501" in step.output
