@@ -119,7 +119,7 @@ def trade_off(
             )
         if across:  # room for labels on the left, and no number touches the frame
             span = max(max(across) - min(across), 0.02)
-            axes.set_xlim(min(across) - 0.24 * span, max(across) + 0.08 * span)
+            axes.set_xlim(min(across) - 0.3 * span, max(across) + 0.08 * span)
         if up:
             axes.set_ylim(min(up) / 1.6, max(up) * 1.8)
         if target is not None:
