@@ -21,7 +21,17 @@ import numpy as np
 
 from inferway.deployment.workloads import PhasedArrivals
 from inferway.dispatch import build_policy
-from inferway.site import ALL_CLASSES, HOLD, REJECT, Event, Request, draw
+from inferway.site import (
+    ACCEPT,
+    ALL_CLASSES,
+    HOLD,
+    REJECT,
+    SETTLED,
+    Answer,
+    Event,
+    Request,
+    draw,
+)
 from inferway.site.view import COMPLETED, DISPATCHED, RUN_ROWS, WITHDRAWN, Site
 from inferway.twin import Scenario
 from inferway.workload import phases_of, stream
@@ -87,6 +97,19 @@ def _doublings(rows: int) -> int:
     return math.ceil(math.log2(rows))
 
 
+class Sent(NamedTuple):
+    """An answer that was sent by a site whose policy settles."""
+
+    phase: int
+    first: int
+    """Class whose answer it was preferred to; -1 where none was in hand, or that one was sent."""
+    k: int
+    number: int
+    """Which of the requests that are known it was."""
+    expected: float
+    late: bool
+
+
 class Left(NamedTuple):
     """A request that has left."""
 
@@ -108,6 +131,14 @@ class Waiting:
     phase: int
     joined_s: float = math.nan
     """When it came to the server where it is."""
+    number: int = 0
+    """Which of the requests it is whose confidences are known."""
+    credit: float = 0.0
+    """Accuracy that the balance counts for it."""
+    hand: Server | None = None
+    """Whose answer is in hand, while another server is asked."""
+    worth: float = 0.0
+    """Expected accuracy of that answer."""
 
 
 @dataclass
@@ -140,9 +171,10 @@ class PlainSite:
 
     def __init__(self, scenario: Scenario, seed: int, replication: int = 0) -> None:
         self.scenario, fleet = scenario, scenario.fleet
-        words = np.random.SeedSequence([seed, replication]).generate_state(4, np.uint64)
+        words = np.random.SeedSequence([seed, replication]).generate_state(5, np.uint64)
         self.decisions, self.services, self.failures = (Words(int(one)) for one in words[:3])
         self.arrivals = self._arrivals(int(words[3]))
+        self.numbers = Words(int(words[4]))
         self.policy: Any = build_policy(
             scenario.policy,
             fleet,
@@ -153,11 +185,13 @@ class PlainSite:
         )
         methods = {
             name: plain(getattr(type(self.policy), name))
-            for name in ("choose", "learn", "pull")
+            for name in ("choose", "learn", "pull", "settle")
             if hasattr(type(self.policy), name)
         }
         self.choose = methods["choose"]
         self.learn, self.pull = methods.get("learn"), methods.get("pull")
+        self.settle = methods.get("settle")
+        self.sent: list[Sent] = []
         self.servers = [
             Server(int(number), k)
             for k in range(len(fleet.rate))
@@ -227,7 +261,14 @@ class PlainSite:
                 (self.now_s, phase), coming = coming, None
                 self.target = self.targets[phase]
                 self.present += 1
-                self._send(Waiting(self.now_s, phase))
+                self._send(Waiting(self.now_s, phase, number=self._number()))
+
+    def _number(self) -> int:
+        """Draw one of the requests that are known."""
+        if self.settle is None:
+            return 0
+        assert self.scenario.answers is not None
+        return int(self.numbers.unit() * len(self.scenario.answers.bins))
 
     def _happens(self, what: str, server: Server, service: int) -> None:
         if what == "ends":
@@ -267,7 +308,11 @@ class PlainSite:
         server.service += 1
         server.serving = 0
         for _ in range(len(server.queue)):
-            self._send(self._withdraw(server))
+            request = self._withdraw(server)
+            if request.hand is None:
+                self._send(request)
+            else:
+                self._send_first(request, request.hand)
 
     # --- a request
 
@@ -334,8 +379,10 @@ class PlainSite:
             self._stop_being_idle(server)
         request.joined_s = self.now_s
         server.queue.append(request)
-        self.balance += self._lead(server, request)
-        self._tell(DISPATCHED, server, wait_s, service_s)
+        if request.hand is None:
+            request.credit = float(self.scenario.fleet.accuracy[server.k])
+            self.balance += request.credit - self.targets[request.phase]
+        self._tell(DISPATCHED, server, wait_s, service_s, counted=request.hand is None)
         if server.serving == 0:
             self._start(server)
 
@@ -461,24 +508,110 @@ class PlainSite:
         for _ in range(server.serving):
             server.serving -= 1
             request = self._take_first(server)
-            late = self.now_s > request.arrived_s + self._deadline_s()
-            self._leave(request, started_s, server.number, LATE if late else ANSWERED)
             took_s = self.now_s - started_s
             self._tell(COMPLETED, server, started_s - request.arrived_s, took_s, untold)
             untold = 0  # of a run it is told once
+            if self.settle is None:
+                self._leave(request, started_s, server.number, self._in_time(request, self.now_s))
+            else:
+                self._settle(request, server, started_s)
         server.started_s = server.predicted_s = math.nan
         server.service += 1
         if server.queue:
             self._start(server)
 
+    def _in_time(self, request: Waiting, now_s: float) -> int:
+        return LATE if now_s > request.arrived_s + self._deadline_s() else ANSWERED
+
+    # --- second answers
+
+    def _settle(self, request: Waiting, server: Server, started_s: float) -> None:
+        """An answer has come: it is sent, or another server is asked, or an earlier one is sent."""
+        if request.hand is not None:
+            if self._in_time(request, self.now_s) == LATE:
+                self._send_first(request, request.hand)
+            else:
+                self._send_answer(request, server, started_s, self.now_s, request.credit)
+            return
+        expected = self._expected(request, server.k)
+        to = self._again(request, server, expected)
+        if to is None:
+            worth = float(expected[server.k])
+            self._send_answer(request, server, started_s, self.now_s, worth)
+            return
+        request.hand, request.worth = server, float(expected[server.k])
+        self.balance += float(expected[to.k]) - request.credit
+        request.credit = float(expected[to.k])
+        self._join(to, request)
+
+    def _expected(self, request: Waiting, k: int) -> Any:
+        """Expected accuracies of all classes, now that class k has answered."""
+        tables = self.scenario.fleet.confidence
+        if not self._is_sure(k):
+            return self.scenario.fleet.accuracy
+        assert tables is not None
+        assert self.scenario.answers is not None
+        return tables.expected[k, self.scenario.answers.bins[request.number, k]]
+
+    def _is_sure(self, k: int) -> bool:
+        """Whether a class has a confidence."""
+        tables = self.scenario.fleet.confidence
+        return tables is not None and bool(tables.mass[k].any())
+
+    def _again(self, request: Waiting, server: Server, expected: Any) -> Server | None:
+        """The other server that is asked, of another class, with room, and in time."""
+        if not self._is_sure(server.k):
+            return None
+        word, site = self.decisions.word(), self.view()
+        deadline_s = request.arrived_s + self._deadline_s()
+        able = [
+            other.k != server.k
+            and bool(site.open[other.number])
+            and self.now_s + sum(self._joining_s(other)) <= deadline_s
+            for other in self.servers
+        ]
+        others, narrowed = ALL_CLASSES & ~(1 << server.k), deadline_s < math.inf
+        if narrowed and not any(able):
+            return None
+        allowed = np.array(able) if narrowed else site.open
+        asked = Request(request.arrived_s, deadline_s, 0.0, 0, 1, others, allowed, narrowed)
+        answer = Answer(server.number, expected, 1)
+        assert self.settle is not None
+        decided = int(self.settle(self.policy, site, asked, answer, word))
+        assert decided == ACCEPT or 0 <= decided < len(self.servers)
+        return self.servers[decided] if decided != ACCEPT and able[decided] else None
+
+    def _send_answer(
+        self, request: Waiting, server: Server, started_s: float, sent_s: float, expected: float
+    ) -> None:
+        first = -1 if request.hand in (None, server) else request.hand.k  # type: ignore[union-attr]
+        self.balance += expected - request.credit
+        outcome = self._in_time(request, sent_s)
+        sent = request.phase, first, server.k, request.number, expected, outcome == LATE
+        self.sent.append(Sent(*sent))
+        self._leave(request, started_s, server.number, outcome, sent_s)
+        self._tell(SETTLED, server, 0.0, 0.0, expected=expected)
+
+    def _send_first(self, request: Waiting, hand: Server) -> None:
+        """The answer in hand is sent now, or was at the deadline, if that has passed."""
+        sent_s = min(self.now_s, request.arrived_s + self._deadline_s())
+        self._send_answer(request, hand, math.nan, sent_s, request.worth)
+
+    # --- who leaves
+
     def _drop(self, server: Server) -> None:
-        self._leave(self._withdraw(server), math.nan, server.number, DROPPED)
+        request = self._withdraw(server)
+        if request.hand is None:
+            self._leave(request, math.nan, server.number, DROPPED)
+        else:
+            self._send_first(request, request.hand)
 
     def _withdraw(self, server: Server) -> Waiting:
         """The first leaves without an answer: its dispatch is undone."""
         request = self._take_first(server)
-        self.balance -= self._lead(server, request)
-        self._tell(WITHDRAWN, server, 0.0, 0.0)
+        if request.hand is None:
+            self.balance -= request.credit - self.targets[request.phase]
+        self._tell(WITHDRAWN, server, 0.0, 0.0, counted=request.hand is None)
         return request
 
     def _take_first(self, server: Server) -> Waiting:
@@ -506,20 +639,31 @@ class PlainSite:
             else:
                 self._leave(request, math.nan, -1, REJECTED)
 
-    def _leave(self, request: Waiting, started_s: float, server: int, outcome: int) -> None:
+    def _leave(
+        self,
+        request: Waiting,
+        started_s: float,
+        server: int,
+        outcome: int,
+        left_s: float | None = None,
+    ) -> None:
         self.present -= 1
-        self.left.append(
-            Left(request.arrived_s, started_s, self.now_s, server, outcome, request.phase)
-        )
-
-    def _lead(self, server: Server, request: Waiting) -> float:
-        return float(self.scenario.fleet.accuracy[server.k]) - self.targets[request.phase]
+        left_s = self.now_s if left_s is None else left_s
+        self.left.append(Left(request.arrived_s, started_s, left_s, server, outcome, request.phase))
 
     def _tell(
-        self, kind: int, server: Server, wait_s: float, service_s: float, rows: int = 0
+        self,
+        kind: int,
+        server: Server,
+        wait_s: float,
+        service_s: float,
+        rows: int = 0,
+        *,
+        counted: bool = True,
+        expected: float = 0.0,
     ) -> None:
         if self.learn is not None:
-            event = Event(kind, server.number, 1, True, wait_s, service_s, rows)
+            event = Event(kind, server.number, 1, counted, wait_s, service_s, rows, expected)
             self.learn(self.policy, self.view(), event)
 
     # --- who is idle
@@ -618,6 +762,7 @@ class PlainSite:
     def view(self) -> Site:
         """What a policy sees of all this, written from scratch."""
         fleet, servers = self.scenario.fleet, self.servers
+        sure = fleet.confidence
         classes = range(len(fleet.rate))
         lengths = [len(server.queue) for server in servers]
         limit = 1 if self.scenario.queue == "central" else (fleet.buffer or math.inf)
@@ -683,6 +828,11 @@ class PlainSite:
             target=np.array([self.target]),
             balance=np.array([self.balance]),
             held=np.array([len(self.central)]),
+            bin_mass=np.zeros((len(fleet.rate), 0)) if sure is None else sure.mass,
+            bin_accuracy=np.zeros((len(fleet.rate), 0, len(fleet.rate)))
+            if sure is None
+            else sure.expected,
+            bin_edges=np.zeros((len(fleet.rate), 0)) if sure is None else sure.edges,
         )
 
 

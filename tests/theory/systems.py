@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pytest
+from fleets import sure
 from hypothesis import strategies as st
 from plain_site import Left, PlainSite
 
@@ -24,11 +25,14 @@ from inferway.deployment.workloads import (
 from inferway.site import Fleet
 from inferway.twin import Failures, Scenario, SetOutage
 from inferway.twin.engine import Kind, engine_of
+from inferway.twin.kernel.escalation import AnswerSample
 from inferway.twin.kernel.state import Records
 
 HERE = Path(__file__).parent
 VERSATILE = "./policies/versatile.py:Versatile"
 PATIENT = "./policies/versatile.py:Patient"
+UNSURE = "./policies/versatile.py:Unsure"
+SETTLING = (UNSURE, "escalate")
 DYADIC = (0.25, 0.5, 1.0, 2.0, 4.0)
 """Sums of such times are exact in any order, so that ties are ties everywhere."""
 TARGET = 0.7
@@ -38,6 +42,13 @@ def records(
     scenario: Scenario, requests: int, seed: int, kind: Kind, block: int = 1 << 62
 ) -> list[Left]:
     """What becomes of so many requests, asked for in blocks, in the order in which they leave."""
+    return ran(scenario, requests, seed, kind, block)[0]
+
+
+def ran(
+    scenario: Scenario, requests: int, seed: int, kind: Kind, block: int = 1 << 62
+) -> tuple[list[Left], Any]:
+    """The same, and the engine that has run."""
     found: list[Left] = []
 
     def sink(rows: Records) -> None:
@@ -53,7 +64,7 @@ def records(
             break
     engine.drain()
     engine.hand_over()  # type: ignore[attr-defined]
-    return found
+    return found, engine
 
 
 def assert_same(found: Sequence[Left], expected: Sequence[Left]) -> None:
@@ -70,9 +81,31 @@ def assert_same(found: Sequence[Left], expected: Sequence[Left]) -> None:
 
 def compare(scenario: Scenario, requests: int, seed: int, kind: Kind) -> list[Left]:
     """Hold an engine against the plain simulator; what the latter says."""
-    expected = PlainSite(scenario, seed).run(requests)
-    assert_same(records(scenario, requests, seed, kind), expected)
+    site = PlainSite(scenario, seed)
+    expected = site.run(requests)
+    found, engine = ran(scenario, requests, seed, kind)
+    assert_same(found, expected)
+    assert engine.site.balance[0] == pytest.approx(site.balance, abs=1e-9)
+    if site.settle is not None:
+        _assert_same_answers(engine.again, site)
     return expected
+
+
+def _assert_same_answers(again: Any, site: PlainSite) -> None:
+    """What is counted of second answers, answer by answer."""
+    earned, in_time, scored = (np.zeros_like(again.earned) for _ in range(3))
+    moved = np.zeros_like(again.moved)
+    assert site.scenario.answers is not None
+    for one in site.sent:
+        earned[one.phase, one.k] += one.expected
+        in_time[one.phase, one.k] += 0.0 if one.late else one.expected
+        scored[one.phase, one.k] += site.scenario.answers.score[one.number, one.k]
+        if one.first >= 0:
+            moved[one.phase, one.first, one.k] += 1
+    np.testing.assert_allclose(again.earned, earned, rtol=1e-9)
+    np.testing.assert_allclose(again.in_time, in_time, rtol=1e-9)
+    np.testing.assert_allclose(again.scored, scored, rtol=1e-9)
+    np.testing.assert_array_equal(again.moved, moved)
 
 
 def poisson(rate: float) -> Arrivals:
@@ -128,6 +161,26 @@ def fleets(draw: st.DrawFn) -> Fleet:
 
 
 @st.composite
+def sure_fleets(draw: st.DrawFn) -> Fleet:
+    """The same with confidence, of all classes or of all but one."""
+    fleet = sure(draw(fleets()))
+    silent = draw(st.sampled_from([None, None, *range(1, len(fleet.rate))]))
+    if silent is not None:
+        assert fleet.confidence is not None
+        fleet.confidence.mass[silent] = 0.0
+        fleet.confidence.expected[silent] = fleet.accuracy
+    return fleet
+
+
+@st.composite
+def answers_of(draw: st.DrawFn, fleet: Fleet) -> AnswerSample:
+    """Some requests, each class's bin at them, and how right it is."""
+    random = np.random.default_rng(draw(st.integers(0, 99)))
+    shape = (draw(st.integers(1, 12)), len(fleet.rate))
+    return AnswerSample(random.integers(0, 3, shape), random.random(shape))
+
+
+@st.composite
 def arrivals_to(draw: st.DrawFn, fleet: Fleet, *, steady: bool = False) -> Arrivals:
     """Arrivals at loads from light to too much, relative to all servers."""
     rate = float(fleet.capacity.sum())
@@ -147,7 +200,7 @@ def arrivals_to(draw: st.DrawFn, fleet: Fleet, *, steady: bool = False) -> Arriv
 @st.composite
 def simple_systems(draw: st.DrawFn, policy: str, distribution: str | None = None) -> Scenario:
     """What all engines can run: own queues, one request at a time, no deadline, no failures."""
-    fleet = draw(fleets())
+    fleet = draw(sure_fleets() if policy in SETTLING else fleets())
     means = (1 / fleet.rate).tolist()
     return Scenario(
         fleet=fleet,
@@ -162,13 +215,14 @@ def simple_systems(draw: st.DrawFn, policy: str, distribution: str | None = None
         options=draw(options_of(policy, {})),
         target=TARGET,
         folder=HERE,
+        answers=draw(answers_of(fleet)) if policy in SETTLING else None,
     )
 
 
 @st.composite
 def systems(draw: st.DrawFn, policy: str) -> Scenario:
     """Anything."""
-    fleet = draw(fleets())
+    fleet = draw(sure_fleets() if policy in SETTLING else fleets())
     exact = draw(st.booleans())  # everything falls on a grid, and much of it together
     service = tuple(
         ServiceTime("deterministic", 1 / rate) if exact else draw(service_times(1 / rate))
@@ -207,6 +261,7 @@ def systems(draw: st.DrawFn, policy: str) -> Scenario:
         failures=failures,
         outages=tuple(outages),
         folder=HERE,
+        answers=draw(answers_of(fleet)) if policy in SETTLING else None,
     )
 
 
@@ -215,10 +270,13 @@ def options_of(draw: st.DrawFn, policy: str, failures: object) -> dict[str, obje
     """Options of a policy."""
     if policy == PATIENT:
         return {"hold": draw(st.integers(1, 3))}
-    if policy != VERSATILE:
+    if policy == "escalate":  # a second answer pays at a price, and not always
+        return {"price": draw(st.sampled_from([0.5, 5.0, 20.0]))}
+    if policy not in (VERSATILE, UNSURE):
         return {"rate": 0.6} if policy.startswith("r-") else {}
     least = draw(st.integers(1, 2))
-    return {
+    again = {"again": draw(st.integers(0, 2))} if policy == UNSURE else {}
+    return again | {
         "mode": draw(st.integers(0, 4)),
         "hold": draw(st.sampled_from([0, 0, 1, 2])),
         "least": 1 if failures else least,  # as `filled` says

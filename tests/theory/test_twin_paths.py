@@ -12,6 +12,7 @@ from plain_site import ANSWERED, DROPPED, LATE, MarkovSite
 from systems import (
     HERE,
     PATIENT,
+    UNSURE,
     VERSATILE,
     assert_same,
     compare,
@@ -23,12 +24,11 @@ from systems import (
 )
 
 from inferway.deployment import Batch, ServiceTime
-from inferway.dispatch import POLICIES as ALL_POLICIES
+from inferway.dispatch import POLICIES
 from inferway.site import Fleet
 from inferway.twin import Failures, Scenario, SetOutage
 from inferway.twin.engine import engine_of, kinds_of
 
-POLICIES = [name for name in ALL_POLICIES if name != "escalate"]  # the plain site asks once
 REQUESTS = 80
 # To shrink a path takes minutes and makes it little shorter; the first difference says it all.
 QUICK = settings(
@@ -51,6 +51,20 @@ def test_general_event_for_event(scenario: Scenario, seed: int) -> None:
 @QUICK
 @given(systems(PATIENT), seeds)
 def test_batches_by_the_rule_of_the_file_event_for_event(scenario: Scenario, seed: int) -> None:
+    note(str(scenario))
+    compare(scenario, REQUESTS, seed, "general")
+
+
+@QUICK
+@given(systems(UNSURE), seeds)
+def test_second_answers_event_for_event(scenario: Scenario, seed: int) -> None:
+    note(str(scenario))
+    compare(scenario, REQUESTS, seed, "general")
+
+
+@QUICK
+@given(systems("escalate"), seeds)
+def test_escalation_event_for_event(scenario: Scenario, seed: int) -> None:
     note(str(scenario))
     compare(scenario, REQUESTS, seed, "general")
 
@@ -210,7 +224,7 @@ def test_deadlines_and_holding_back_in_rings() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("policy", [VERSATILE, PATIENT, *POLICIES])
+@pytest.mark.parametrize("policy", [VERSATILE, PATIENT, UNSURE, *POLICIES])
 def test_every_policy_event_for_event(policy: str) -> None:
     @WIDE
     @given(systems(policy), seeds)
@@ -222,7 +236,7 @@ def test_every_policy_event_for_event(policy: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("policy", [VERSATILE, PATIENT, *POLICIES])
+@pytest.mark.parametrize("policy", [VERSATILE, PATIENT, UNSURE, *POLICIES])
 def test_every_policy_ordered_is_general(policy: str) -> None:
     @WIDE
     @given(simple_systems(policy, "deterministic"), seeds)

@@ -41,11 +41,11 @@ class PolicyError(RuntimeError):
     """A policy that does not keep its contract."""
 
 
-def no_server(policy: str, fleet: Fleet) -> PolicyError:
-    """Say that the policy's decision is none."""
+def no_server(policy: str, fleet: Fleet, others: str = "REJECT nor HOLD") -> PolicyError:
+    """Say that the policy's decision is none: no server, nor any of the others that there are."""
     return PolicyError(
         f"policy {policy} returned a number that is neither a server of "
-        f"0..{fleet.servers - 1} nor REJECT nor HOLD"
+        f"0..{fleet.servers - 1} nor {others}"
     )
 
 
@@ -388,7 +388,8 @@ class Dispatcher:
         Raises
         ------
         PolicyError
-            As `arrive`.
+            Where the policy decides for a server that there is not, or divides by zero; nothing has
+            happened then.
         """
         try:
             decided = self._settle(
@@ -412,7 +413,7 @@ class Dispatcher:
             with faults_of(self.policy_name, self.policy):
                 raise
         if decided == NO_SERVER:
-            raise no_server(self.policy_name, self.fleet)
+            raise no_server(self.policy_name, self.fleet, "ACCEPT")
         return int(decided)
 
     def fall_back(

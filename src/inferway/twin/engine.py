@@ -216,7 +216,8 @@ class SiteEngine:
         at = (site.server_class, np.minimum(site.queue, lengths.shape[1] - 1))
         np.add.at(lengths, at, self.now_s - began_s)
         if ended == BROKEN:
-            raise no_server(self.scenario.policy, self.scenario.fleet)
+            others = "REJECT nor HOLD" + (", nor of an answer ACCEPT" if self.again else "")
+            raise no_server(self.scenario.policy, self.scenario.fleet, others)
         if ended == ROOM:
             entries = len(self.world.waiting.next)
             if entries >= MOST_PRESENT:

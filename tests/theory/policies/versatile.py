@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from inferway.site import HOLD, REJECT, predicted_service, predicted_wait, uniform
+from inferway.site import ACCEPT, HOLD, REJECT, predicted_service, predicted_wait, uniform
 
 # Times are sums in another order here and there; what is equal in theory must stay so.
 _SLACK = 1e-7
@@ -111,3 +111,58 @@ class Patient(NamedTuple):
 
     def learn(self, site, event):
         self.seen[0] += 1
+
+
+class Unsure(NamedTuple):
+    """As `Versatile`, but answers are asked for again, for good reasons and for none."""
+
+    seen: np.ndarray
+    """(5,) events by kind, and those with a wait or an expected accuracy."""
+    told: np.ndarray
+    mode: int
+    hold: int
+    least: int
+    most: int
+    stale_s: float
+    alone: float
+    again: int
+    """Of whom: 0 a server by lot, which may be of the class that has answered, 1 the one that gains
+    most, 2 one that depends on memory."""
+
+    @classmethod
+    def build(
+        cls,
+        fleet,
+        *,
+        target,
+        rate_per_s,
+        mode=0,
+        hold=0,
+        least=1,
+        most=1,
+        stale_s=0.0,
+        alone=0.2,
+        again=0,
+    ):
+        told = np.array([rate_per_s or 0.0])
+        return cls(np.zeros(5), told, mode, hold, least, most, stale_s, alone, again)
+
+    choose, pull = Versatile.choose, Versatile.pull
+
+    def learn(self, site, event):
+        self.seen[event.kind] += 1 if event.counted else 2
+        if event.wait_s > _SLACK or event.expected > 0.7:
+            self.seen[4] += 1
+
+    def settle(self, site, request, answer, draw):
+        servers = site.queue.size
+        if self.again == 0:
+            return int(uniform(draw, 1) * servers) if uniform(draw, 0) < 0.7 else ACCEPT
+        best, most = ACCEPT, answer.expected[site.server_class[answer.server]] + _SLACK
+        for server in range(servers):
+            worth = answer.expected[site.server_class[server]] - 0.01 * site.queue[server]
+            if self.again == 2:
+                worth = (self.seen.sum() + server) % (servers + 1)
+            if request.allowed[server] and worth > most:
+                best, most = server, worth + _SLACK
+        return best
