@@ -17,6 +17,7 @@ import typer
 
 import inferway
 from inferway.cli.app import app
+from inferway.site import fleet_of
 
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT / "docs"))
@@ -166,6 +167,31 @@ def test_the_readme_s_policy_decides(tmp_path: Path) -> None:
     assert arrive(0.1) == "small"
     assert dispatcher.balance == pytest.approx(0.05)
     assert arrive(0.2) == "large"  # and waits for it
+
+
+def test_the_guide_s_cascade_asks_again(tmp_path: Path) -> None:
+    guide = ROOT / "docs" / "guides" / "write-a-policy.md"
+    (tmp_path / "cascade.py").write_text(block_after(guide, "A cascade with", "python"))
+    file = tmp_path / "words.yaml"
+    file.write_text(
+        "tasks: {words: {accuracy_target: 0.8, difficulty: {quality: 0.8}, variants: {\n"
+        "  small: {accuracy: 0.75, service: {mean: 1 s}},\n"
+        "  large: {accuracy: 0.9, service: {mean: 4 s}}}}}\n"
+        "nodes: {here: {instances: {words: {small: 4, large: 9}}}}\n"
+        "workload: {words: {process: poisson, rate: 1/s}}\n"
+        "dispatch: {policy: './cascade.py:Cascade', least: 0.7}\n"
+    )
+    deployment = inferway.load(file)
+    tables = fleet_of(deployment, "words").confidence
+    assert tables is not None
+    unsure = float(tables.mass[0] @ (tables.expected[0, :, 0] < 0.7))
+    assert 0.1 < unsure < 0.9
+    task = inferway.simulate(deployment, queries=4000, workers=1).tasks["words"]
+    assert task.escalated is not None
+    ((first, second, share),) = [(one.first, one.second, one.share) for one in task.escalated]
+    assert (first, second) == ("small", "large")
+    assert share == pytest.approx(unsure, abs=0.03)
+    assert task.dispatched == pytest.approx({"small": 1.0, "large": share}, abs=0.01)
 
 
 def test_the_tutorial_s_models_are_what_its_file_says(tmp_path: Path) -> None:

@@ -6,10 +6,13 @@ import json
 import re
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from inferway.deployment.workloads import PoissonArrivals
+from inferway.site import ConfidenceTables
 from inferway.twin import Scenario, TwinResult, run
+from inferway.twin.kernel.escalation import AnswerSample
 
 
 def test_json_holds_all_that_is_promised(scenario: Scenario) -> None:
@@ -31,6 +34,34 @@ def test_json_holds_all_that_is_promised(scenario: Scenario) -> None:
     assert sum(lengths) == pytest.approx(1, abs=1e-4)
     assert task["classes"]["good"]["utilization"] == pytest.approx(1 - lengths[0], abs=1e-5)
     assert (task["engine"], task["stable"], task["complete"]) == ("markov", True, True)
+    assert not {"escalated", "by_labels"} & task.keys()  # nobody is asked again
+
+
+def test_json_tells_of_second_answers_where_there_may_be_any(scenario: Scenario) -> None:
+    """Half of the quick answers are right, and sure of it; the others never are."""
+    tables = ConfidenceTables(
+        np.array([[0.5, 0.5], [0.0, 0.0]]),
+        np.array([[[0.2, 0.9], [1.0, 0.9]], [[0.6, 0.9], [0.6, 0.9]]]),
+        np.array([[0.5], [np.inf]]),
+    )
+    known = AnswerSample(np.array([[0, 0], [1, 0]]), np.array([[0.0, 1.0], [1.0, 1.0]]))
+    sure = replace(scenario.fleet, confidence=tables)
+    asked = replace(scenario, fleet=sure, policy="escalate", target=0.75)
+    task = run(asked, queries=3000, seed=2, workers=1).to_json()
+    assert "by_labels" not in task
+    (pair,) = json.loads(json.dumps(task["escalated"]))
+    assert (pair["from"], pair["to"]) == ("quick", "good")
+    # By way of quick, .2 is exchanged for .9; by way of good, .6 for it.
+    shares, first = task["shares"], task["dispatched"]["quick"]
+    assert 0.0 < pair["share"] <= shares["good"]
+    assert first == pytest.approx(shares["quick"] + pair["share"], abs=0.01)
+    expected = 0.6 * first + 0.7 * pair["share"] + 0.9 * (1.0 - first)
+    assert task["accuracy"]["mean"] == pytest.approx(expected, abs=0.02)
+    labeled = run(replace(asked, answers=known), queries=3000, seed=2, workers=1)
+    assert labeled.by_labels is not None
+    quick_wrong = 0.5 * labeled.dispatched["quick"] - labeled.escalated[0].share  # type: ignore[index]
+    assert labeled.by_labels.mean == pytest.approx(1.0 - quick_wrong, abs=0.02)
+    assert labeled.to_json()["by_labels"].keys() == {"mean", "stderr"}
 
 
 def test_a_frame_has_a_row_for_each_task(scenario: Scenario) -> None:
