@@ -20,6 +20,7 @@ from inferway.dispatch.contract import build_policy
 from inferway.dispatch.steps import (
     AS_DECIDED,
     CREDIT,
+    IN_HAND,
     NO_SERVER,
     PREDICTED_SERVICE,
     PREDICTED_WAIT,
@@ -235,7 +236,7 @@ class Dispatcher:
 
     def _binding(self, policy: Any, site: Site) -> Binding:
         most_s = np.inf if self.max_wait_s is None else float(self.max_wait_s)
-        allowed, decision = np.zeros(len(site.queue), np.bool_), np.full(3, np.nan)
+        allowed, decision = np.zeros(len(site.queue), np.bool_), np.full(4, np.nan)
         rules = self.measure, self.narrow, most_s, self.lasting
         return Binding(policy, site, allowed, decision, np.zeros(len(site.rate)), *rules)
 
@@ -359,7 +360,7 @@ class Dispatcher:
         counted: bool = True,
         taken: int = AS_DECIDED,
     ) -> int:
-        """Decide on an answer that `finish` has told of; a policy that `settles` only.
+        """Decide on an answer that has come; a policy that `settles` only.
 
         Parameters
         ----------
@@ -552,6 +553,11 @@ class Dispatcher:
     def credit(self) -> float:
         """Expected accuracy that the balance counts for the request decided on last."""
         return float(self._decision[CREDIT])
+
+    @property
+    def in_hand(self) -> float:
+        """Expected accuracy of the answer that was decided on last."""
+        return float(self._decision[IN_HAND])
 
     @property
     def balance(self) -> float:

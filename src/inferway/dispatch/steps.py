@@ -46,7 +46,7 @@ from inferway.site.view import (
 )
 
 # Places in `Binding.decision`
-PREDICTED_WAIT, PREDICTED_SERVICE, CREDIT = 0, 1, 2
+PREDICTED_WAIT, PREDICTED_SERVICE, CREDIT, IN_HAND = 0, 1, 2, 3
 NO_SERVER = -4  # What a policy said is no decision: the number of a server that there is not
 AS_DECIDED = -5  # For `arrive` and `settle`: what happens is what the policy decides
 
@@ -63,8 +63,8 @@ class Binding(NamedTuple):
     policy: Any
     site: Site
     allowed: Flags  # (n,) scratch for narrowed requests
-    # (3,) of the last decision: predicted wait and predicted service time, s, and the expected
-    # accuracy that the request is credited with.
+    # (4,) of the last decision: predicted wait and predicted service time, s, and the expected
+    # accuracies that the request is credited with, and of the answer that has come.
     decision: Floats
     expected: Floats  # (K,) scratch for the expected accuracies of an answer
     measures: bool  # Whether service times are learned from what is measured
@@ -201,7 +201,7 @@ def settle(
     counted: bool,
     taken: int,
 ) -> int:
-    """Decide on an answer that `finish` has told of: ACCEPT, or a server that is asked as well.
+    """Decide on an answer that has come: ACCEPT, or a server that is asked as well.
 
     A first answer has a confidence for each row, or none where nothing is known of it; then it is
     accepted, as a second one is. `credit` is the expected accuracy that the balance has counted so
@@ -233,7 +233,7 @@ def settle(
         bound.expected[k] = credit
     to = decided if taken == AS_DECIDED else taken
     earned = bound.expected[k if to < 0 else site.server_class[to]]
-    bound.decision[CREDIT] = earned
+    bound.decision[CREDIT], bound.decision[IN_HAND] = earned, bound.expected[k]
     if counted:
         site.balance[0] += rows * (earned - credit)
     if to >= 0:

@@ -44,6 +44,9 @@ _COUNTERS: Final = {
         "task variant fault: Calls to a variant's remote server that gave no answer, probes "
         "included."
     ),
+    "escalations": (
+        "task first second: Requests that a second variant was asked for after the first."
+    ),
     "remote_moved_requests": (
         "task variant: Requests that it did not serve and that another variant was given."
     ),
@@ -237,6 +240,8 @@ class ServerCollector(Collector):
             samples["body_bytes"] = [([], bodies.held)]
             samples["body_limit_bytes"] = [([], bodies.limit)]
             samples["bodies_refused"] = [([], bodies.refused)]
+        if any(site.stats.escalations for site in sites):
+            samples["escalations"] = _escalations(sites)
         for name, rows in samples.items():
             kind, labels, text = _FAMILIES[name]
             family = kind(f"inferway_{name}", text, labels=labels.split())
@@ -257,6 +262,13 @@ def _columns(site: TaskSite) -> list[tuple[str, int]]:
     here = list(zip(site.pool.variants, site.pool.columns, strict=True))
     names = site.stats.variants
     return here + [(name, at) for at, name in enumerate(names) if (name, at) not in here]
+
+
+def _escalations(sites: Sequence[TaskSite]) -> Iterator[tuple[list[str], int]]:
+    for site in sites:
+        names = site.stats.variants
+        for (first, second), count in site.stats.escalations.items():
+            yield [site.task, names[first], names[second]], count
 
 
 def _samples(sites: Sequence[TaskSite]) -> _Samples:

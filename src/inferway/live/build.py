@@ -29,12 +29,13 @@ from inferway.live.headroom import (
 from inferway.live.options import HELD_LIMIT, PoolOptions, ServerOptions
 from inferway.live.pool import Pool
 from inferway.live.upstream.remote import Forwarding
+from inferway.profiling.confidence import confidence_reader
 from inferway.protocol import Signature
-from inferway.runtime import Fault, RemoteError, RemoteRuntime, Served, UnsaidSignatureError
+from inferway.runtime import Arrays, Fault, RemoteError, RemoteRuntime, Served, UnsaidSignatureError
 from inferway.runtime.growth import Growth
 from inferway.scheduling import Conditions, Controller, controller_of
 from inferway.site import Fleet
-from inferway.site.view import WHOLE
+from inferway.site.view import WHOLE, Floats
 
 # Faults of servers that may be back: they keep nobody else from starting.
 PASSING: Final = frozenset((Fault.UNREACHABLE, Fault.UNAVAILABLE, Fault.OVERLOADED, Fault.LATE))
@@ -122,8 +123,25 @@ def pool_of(
             demands=needs,
             window_s=None if policy.get("rate") else policy.get("window"),
             idempotent=task.idempotent,
+            confidences=_confidences(deployment, task, fleet) if dispatcher.settles else (),
         ),
     )
+
+
+def _confidences(
+    deployment: Deployment, task: Task, fleet: Fleet
+) -> list[Callable[[Arrays], Floats] | None]:
+    """By class, what reads the calibrated confidence of its answers; None of those without."""
+    found: list[Callable[[Arrays], Floats] | None] = []
+    for name in fleet.variants:
+        variant = task.variants.get(name)
+        bins = None if variant is None else variant.confidence_bins
+        found.append(
+            None
+            if bins is None
+            else confidence_reader(bins.kind, softmax=bins.softmax, folder=deployment.folder)
+        )
+    return found
 
 
 def _batches(task: Task, fleet: Fleet) -> list[Batch | None]:

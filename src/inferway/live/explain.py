@@ -59,7 +59,7 @@ _LoggedRequest: Any = msgspec.defstruct(
     [
         "fleet", "elsewhere", "id", "before", "server", "rows", "together", "classes", "floor",
         "deadline_s", "priority", "counted", "received_s", "predicted_s", "latency_s", "service_s",
-        "outcome", "reason",
+        "outcome", "reason", "settled", "credit", "confidence", "escalated_from",
     ],
     gc=False,
 )  # fmt: skip
@@ -93,6 +93,10 @@ class RequestLog:
                 request.service_s,
                 request.outcome,
                 request.reason,
+                request.settled,
+                request.credit,
+                request.confidence,
+                request.escalated_from,
             )
         )
 
@@ -163,7 +167,8 @@ def _words(ended: Any) -> dict[str, Any]:
     balance = None if before is None or fleet.target is None else before.balance
     after = balance
     if balance is not None and ended.counted and chosen is not None and answered:
-        after = balance + ended.rows * (fleet.accuracy[chosen] - fleet.target)
+        earned = ended.credit if ended.settled else fleet.accuracy[chosen]
+        after = balance + ended.rows * (earned - fleet.target)
     reason = ended.reason
     if before is not None and chosen is not None and not reason:
         reason = _why(ended, chosen, candidates)
@@ -184,8 +189,18 @@ def _words(ended: Any) -> dict[str, Any]:
         "accuracy_target": fleet.target,
         "balance_before": balance,
         "balance_after": after,
+        **({} if not ended.settled else _settled(ended)),
         "candidates": candidates,
         "reason": reason,
+    }
+
+
+def _settled(ended: Any) -> dict[str, Any]:
+    """Say what was known of an answer when it was sent, where a second might have been asked."""
+    return {
+        "confidence": None if ended.confidence is None else round(ended.confidence, 6),
+        "expected_accuracy": round(ended.credit, 6),
+        "escalated_from": ended.escalated_from or None,
     }
 
 
@@ -230,6 +245,12 @@ def _why(ended: Any, chosen: int, candidates: list[dict[str, Any]]) -> str:
     fleet, balance, name = ended.fleet, ended.before.balance, ended.fleet.variants[chosen]
     if not ended.counted:
         return f"the request was pinned to {name}"
+    if ended.escalated_from:
+        return (
+            f"{ended.escalated_from} was asked first, with a confidence of {ended.confidence:.4g}; "
+            f"{name} was asked as well, whose answer was expected to be right with "
+            f"{ended.credit:.4g}"
+        )
     fit = [one for one in candidates if one["allowed"] and one["in_time"] and one["healthy"]]
     if len(fit) == 1:
         return f"{name} was the only variant that was allowed, healthy and predicted to be in time"

@@ -132,4 +132,7 @@ def answer_parameters(request: InferRequest) -> AnswerParameters:
         request.balance,
         True if request.late else None,
         request.node or None,
+        None if request.confidence is None else round(request.confidence, 6),
+        request.escalated_from or None,
+        round(request.credit, 6) if request.settled else None,
     )

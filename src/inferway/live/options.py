@@ -15,7 +15,9 @@ from inferway.live.http.exchange import Limits
 from inferway.live.security.keys import Keys
 from inferway.live.security.tls import Certificate
 from inferway.live.tracing import Tracer
+from inferway.runtime import Arrays
 from inferway.scheduling import Controller
+from inferway.site.view import Floats
 
 HTTP_PORT: Final = 8000
 ADMIN_PORT: Final = 8002
@@ -141,6 +143,9 @@ class PoolOptions:
         Lets requests run within the memory that there is; None where nothing bounds it.
     demands
         By class, what a request takes; None where that is not known.
+    confidences
+        By class, what reads the confidence of each row in a variant's outputs; None where it has
+        none. Empty where no second variant is ever asked.
     """
 
     seed: int = 0
@@ -158,3 +163,4 @@ class PoolOptions:
     idempotent: bool = False
     headroom: Headroom | None = None
     demands: Sequence[MemoryNeed | None] | None = None
+    confidences: Sequence[Callable[[Arrays], Floats] | None] = ()

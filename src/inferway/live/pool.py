@@ -13,6 +13,7 @@ from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 
 from inferway.dispatch.batching import Rule, most_per_s
@@ -25,7 +26,7 @@ from inferway.live.explain import FleetFacts, RequestLog, Snapshot
 from inferway.live.instance import Events, Instance, PoolTerms, RetryBudget
 from inferway.live.local import LocalInstance
 from inferway.live.options import PoolOptions
-from inferway.live.request import EXPIRED, InferRequest, Job, Outcome, RequestBatch
+from inferway.live.request import EXPIRED, AnswerInHand, InferRequest, Job, Outcome, RequestBatch
 from inferway.live.servers import HALF_WORD, Health, ServerQueues
 from inferway.live.stats import Stats
 from inferway.live.threads import InlineRunner, Wakeup, run_detached
@@ -40,6 +41,7 @@ RATE_WINDOW_S: Final = 10.0
 # How often the measured service times are kept.
 REMEMBER_S: Final = 60.0
 GAVE_WAY: Final = "a request of higher priority took the place of this one; try again later"
+_UNSURE: Final = np.zeros(0)
 # How low a request stands that states no priority: below all that do.
 _UNSAID: Final = 1 << 15
 
@@ -160,7 +162,7 @@ class Pool:
         self._queue, self._ends_s, self._free_s = view.queue, view.ends_s, view.free_s
         self._row_s, self.balance, self._held = view.row_s, view.balance, view.held
         self._running, self._waiting_rows = view.running, view.waiting_rows
-        self._routed = dispatcher.routed
+        self._routed, self._settles = dispatcher.routed, dispatcher.settles
         self.recording: Recording | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._done: deque[Job] = deque()
@@ -235,7 +237,10 @@ class Pool:
         if self.scheduler is not None:
             self.scheduler.stop()
         for request in await self.servers.drain(limit_s):
-            self._end(request, Outcome.UNAVAILABLE, gone)
+            if request.hand is not None:
+                self._send_first(request)
+            else:
+                self._end(request, Outcome.UNAVAILABLE, gone)
         left_s = max(0.0, ends_s - self.now())
         ended = all(await asyncio.gather(*(one.close(left_s) for one in self.instances)))
         # What has ended since the loop was last woken.
@@ -358,7 +363,7 @@ class Pool:
             request.dispatched_s = self.now()
         if server >= 0:
             request.predicted_s = dispatcher.predicted_wait_s + dispatcher.predicted_service_s
-            request.server = server
+            request.server, request.credit = server, dispatcher.credit
             if self.servers.put(request) and request.deadline_s < math.inf:
                 self._time(request, now_s)
         return server
@@ -419,9 +424,11 @@ class Pool:
         """Forget a request that it has, whose client has gone."""
         if request.server < 0:
             self._release(request)
-        elif not self.servers.recall(request):
-            self.servers.abort(request)
-            return
+        else:
+            request.abandoned = request.hand is not None  # nor is there anybody to send that to
+            if not self.servers.recall(request):
+                self.servers.abort(request)
+                return
         self._end(request, Outcome.CANCELED, request.reason)
         self._pull()
 
@@ -483,8 +490,10 @@ class Pool:
         if request.timer is not None:
             request.timer.cancel()
             request.timer = None
-        if request.outcome is Outcome.ANSWERED and not request.abandoned:
+        if request.outcome is Outcome.ANSWERED and not (request.abandoned or request.sent):
             k = self.class_of[server]
+            if self._settles and self._ask_again(request, k, now_s, measured):
+                return True
             column, stats, passed = self.columns[k], self.stats, request.passed
             request.variant, request.node = self.names[k]
             request.latency_s = now_s - request.received_s
@@ -511,24 +520,16 @@ class Pool:
                 self.dispatcher.finish(server, now_s, request.service_s, measured)
                 stats.answered_s[column] = now_s
                 stats.run_sum_s[column] += request.service_s
-                if request.late:
-                    stats.late[column] += 1
-                # Of a run for several requests, each one's part by its rows.
-                rows = request.together[1]
-                part_s = request.service_s * request.rows / rows if rows else request.service_s
-                latency_s = request.latency_s
-                stats.answered(
-                    column, request.rows, self.accuracy[k], latency_s, part_s, request.counted
-                )
-                self.log.keep(request, self.facts)
-                if self.noted is not None:
-                    self.noted(request, column)
-                if self.traced is not None:
-                    self.traced(self.task, request)
+                self._count(request, k)
                 return True
         self.servers.take_back(request)
         if self.instances[server].resting:
             self.health.rest(server, request.reason)
+        if request.sent:
+            return False
+        if request.hand is not None and not request.abandoned:
+            self._send_first(request)
+            return False
         if request.abandoned:
             self._end(request, Outcome.CANCELED, "the client went during the service")
             return False
@@ -537,6 +538,131 @@ class Pool:
             assert request.outcome is not None
             self._end(request, request.outcome, request.reason)
         return False
+
+    # Second answers.
+
+    def _ask_again(self, request: InferRequest, k: int, now_s: float, measured: int) -> bool:
+        """Have an answer of class k decided on; whether another server has the request now.
+
+        Then the answer is in hand, and the server that gave it is free.
+        """
+        server, hand = request.server, request.hand
+        confidence = _UNSURE
+        if hand is None and request.counted:
+            try:
+                read = self.options.confidences[k]
+                if read is not None and request.outputs is not None:
+                    confidence = read(request.outputs)
+                    request.confidence = float(confidence.mean())
+            except Exception as error:  # what is not known of an answer does not take it away
+                self.report(error)
+        to = self.dispatcher.settle(
+            server,
+            now_s,
+            self._draw(64) - HALF_WORD,
+            confidence,
+            request.credit,
+            count=1 if hand is None else 2,
+            entered_s=request.received_s,
+            deadline_s=request.deadline_s,
+            floor=request.floor,
+            priority=request.priority,
+            classes=request.classes,
+            rows=request.rows,
+            counted=request.counted,
+        )
+        request.credit, request.settled = self.dispatcher.credit, True
+        if to < 0:
+            request.hand = None
+            return False
+        assert request.outputs is not None
+        request.hand = AnswerInHand(
+            *(server, request.outputs, self.dispatcher.in_hand),
+            *(request.started_s, request.service_s, request.together),
+        )
+        request.escalated_from = self.names[k][0]
+        self.stats.escalated(self.columns[k], self.columns[self.class_of[to]])
+        if measured >= 0:
+            rows, most = measured or request.rows, self.most_rows[k]
+            self.stats.ran(self.columns[k], rows, most, request.service_s)
+        self.stats.run_sum_s[self.columns[k]] += request.service_s
+        self.queues[server].popleft()
+        self.dispatcher.finish(server, now_s, request.service_s, measured)
+        request.outcome, request.outputs, request.call = None, None, None
+        request.server, request.started_s, request.together = to, 0.0, (0, 0)
+        waits_s = self.dispatcher.predicted_wait_s + self.dispatcher.predicted_service_s
+        request.predicted_s = now_s - request.received_s + waits_s
+        self.servers.put(request)
+        if request.deadline_s < math.inf:
+            left_s = max(0.0, request.deadline_s - now_s)
+            loop = asyncio.get_running_loop()
+            request.timer = loop.call_later(left_s, self._send_in_time, request)
+        return True
+
+    def _send_in_time(self, request: InferRequest) -> None:
+        """Send the answer in hand at a request's deadline, wherever the second one is."""
+        request.timer = None
+        if request.outcome is not None:
+            return  # it has come, or is about to
+        if self.servers.recall(request):
+            self._send_first(request)
+            self._pull()
+        else:  # its place is freed when its run has ended, or has been stopped
+            request.sent = True
+            self._send_first(request)
+            self.servers.abort(request)
+
+    def _send_first(self, request: InferRequest) -> None:
+        """Send the answer in hand: the second one is not there, or not in time."""
+        hand = request.hand
+        assert hand is not None
+        k, now_s = self.class_of[hand.server], self.now()
+        variant, node = self.names[k]
+        # A copy, as the request may be in its second server's hands.
+        first = msgspec.structs.replace(
+            request,
+            server=hand.server,
+            variant=variant,
+            node=node,
+            outputs=hand.outputs,
+            outcome=Outcome.ANSWERED,
+            reason="",
+            started_s=hand.started_s,
+            service_s=hand.service_s,
+            together=hand.together,
+            passed=None,
+            status=0,
+            credit=hand.worth,
+            escalated_from="",
+            latency_s=now_s - request.received_s,
+            late=now_s > request.deadline_s,
+            balance=None if self.options.target is None else self.balance.item(),
+        )
+        try:
+            first.deliver(first)
+        except Exception as error:
+            self.balance[0] -= request.rows * (hand.worth - (self.options.target or 0.0))
+            if not isinstance(error, RefusalError):
+                self.report(error)
+            self._end(first, Outcome.FAILED, f"the answer of {variant} could not be sent")
+            return
+        self._count(first, k)
+
+    def _count(self, request: InferRequest, k: int) -> None:
+        """Count an answer of class k that has been sent, and remember it."""
+        column, stats = self.columns[k], self.stats
+        if request.late:
+            stats.late[column] += 1
+        # Of a run for several requests, each one's part by its rows.
+        rows = request.together[1]
+        part_s = request.service_s * request.rows / rows if rows else request.service_s
+        accuracy = request.credit if self._settles else self.accuracy[k]
+        stats.answered(column, request.rows, accuracy, request.latency_s, part_s, request.counted)
+        self.log.keep(request, self.facts)
+        if self.noted is not None:
+            self.noted(request, column)
+        if self.traced is not None:
+            self.traced(self.task, request)
 
     # Second decisions.
 
@@ -606,7 +732,10 @@ class Pool:
             for request in queued:
                 request.server = -1
             for request in queued:
-                self._move(request)
+                if request.hand is not None:
+                    self._send_first(request)
+                else:
+                    self._move(request)
         self._pull()
 
     # Who gives way to a newcomer of higher priority where there is no room.
@@ -653,6 +782,8 @@ class Pool:
                     and victim is not None
                     and queued.received_s > victim.received_s
                 )
+                # Nobody gives up an answer either.
+                lower = lower and queued.hand is None
                 if lower and behind_s - servers.service_s(server, queued.rows) <= left_s:
                     victim, lowest = queued, stands
         return victim
@@ -701,7 +832,10 @@ class Pool:
         self._end(request, outcome, reason)
 
     def _expire(self, request: InferRequest, reason: str = EXPIRED) -> None:
-        self._end(request, Outcome.EXPIRED, reason)
+        if request.hand is not None:
+            self._send_first(request)
+        else:
+            self._end(request, Outcome.EXPIRED, reason)
 
     def _end(self, request: InferRequest, outcome: Outcome, reason: str) -> None:
         request.outcome, request.reason = outcome, reason
@@ -731,6 +865,11 @@ class Pool:
         can be written there.
         """
         assert not isinstance(self.dispatcher, Recording)
+        if self._settles:
+            raise ValueError(
+                f"policy {self.dispatcher.policy_name} may ask a second variant, which recordings "
+                "do not hold yet: serve without --record"
+            )
         recording = Recording(self.dispatcher, folder, **options)
         self.dispatcher = self.servers.dispatcher = self.recording = recording
         self._tasks.append(asyncio.create_task(keep_recording(recording, self.task, log)))

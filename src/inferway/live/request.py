@@ -73,6 +73,29 @@ class NodeCondition:
     degraded: str = ""
 
 
+class AnswerInHand(msgspec.Struct, frozen=True, gc=False):
+    """An answer that is kept while another variant is asked.
+
+    Attributes
+    ----------
+    server
+        Whose it is.
+    outputs
+        Its tensors.
+    worth
+        Its expected accuracy.
+    started_s, service_s, together
+        Of its run, as in `InferRequest`.
+    """
+
+    server: int
+    outputs: Arrays
+    worth: float
+    started_s: float
+    service_s: float
+    together: tuple[int, int]
+
+
 class _Job(msgspec.Struct, eq=False, kw_only=True):
     """An instance's note of what it runs, a request or a batch."""
 
@@ -142,6 +165,15 @@ class InferRequest(_Job, eq=False):
     latency_s: float = 0.0  # from `received_s` to the answer
     # The task's accuracy balance when the answer was ready; None without a target.
     balance: float | None = None
+    # Where a second variant may be asked: the expected accuracy that the balance counts, whether it
+    # is that of an answer that has come, mean confidence of the first answer, that answer while
+    # another is asked, and whether it has been sent meanwhile.
+    credit: float = 0.0
+    settled: bool = False
+    confidence: float | None = None
+    hand: AnswerInHand | None = None
+    sent: bool = False
+    escalated_from: str = ""  # the variant that was asked before the one that answers
 
     def untime(self) -> None:
         """Let the deadline pass unnoticed."""

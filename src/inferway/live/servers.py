@@ -91,6 +91,8 @@ class ServerQueues:
     def take_back(self, request: InferRequest) -> None:
         """Undo a decision where no answer is sent: the place is freed and the balance moved back.
 
+        Where an earlier answer is in hand, the balance counts that one.
+
         The request keeps its server's number, for those who count.
         """
         server = request.server
@@ -98,7 +100,21 @@ class ServerQueues:
         position = queue.index(request)
         del queue[position]
         request.untime()
-        self.dispatcher.withdraw(server, position, self._now(), request.counted)
+        if not request.settled:
+            self.dispatcher.withdraw(server, position, self._now(), request.counted)
+            return
+        # An answer has come before: it is sent, if there is anybody to send it to.
+        hand = request.hand
+        sent = hand is not None and (request.sent or not request.abandoned)
+        self.dispatcher.fall_back(
+            server,
+            position,
+            self._now(),
+            first=server if hand is None else hand.server,
+            in_hand=hand.worth if hand is not None and sent else math.nan,
+            credit=request.credit,
+            counted=request.counted,
+        )
 
     def recall(self, request: InferRequest) -> bool:
         """Take a request from its server and undo its decision; False when its run has begun.

@@ -60,6 +60,8 @@ class Stats:
         self.run_sum_s: list[float] = []  # a run for several requests counts for each of them
         self.answered_s: list[float] = []  # when the last answer was given, on the site's clock
         self.unanswered_sum_s = [0.0]  # from arrival to the end without an answer
+        # Requests that a second variant was asked for, by the first and the second.
+        self.escalations: dict[tuple[int, int], int] = {}
         self.columns(variants)
 
     def columns(self, variants: Sequence[str]) -> list[int]:
@@ -105,6 +107,10 @@ class Stats:
         self.buckets[k][bisect_left(FINE_BOUNDS_S, latency_s)] += 1
         self.latency_sum_s[k] += latency_s
         self.service_sum_s[k] += service_s
+
+    def escalated(self, first: int, second: int) -> None:
+        """Count a request that the second variant is asked for after the first."""
+        self.escalations[first, second] = self.escalations.get((first, second), 0) + 1
 
     def ran(self, k: int, rows: int, most: int, service_s: float) -> None:
         """Count the runs of class k's model for so many rows, at most `most` in each."""

@@ -56,6 +56,7 @@ _COLUMNS: Final[dict[str, tuple[Any, type[np.generic]]]] = {
     "variant": (-1, np.int16),
     "predicted_class": (-1, np.int32),
     "predicted_s": (math.nan, np.float64),
+    "expected": (math.nan, np.float64),
     "waited": (False, np.bool_),
     "reason": (-1, np.int16),
     "said": (-1, np.int32),
@@ -310,6 +311,7 @@ class Generator:
             columns["variant"][request] = index
             columns["predicted_class"][request] = answer.predicted_class
             columns["predicted_s"][request] = answer.predicted_s
+            columns["expected"][request] = answer.expected
             if self._kept[self._head[request]] is not None:
                 self._bodies[request] = body, json_length
         elif status == 200:

@@ -226,6 +226,7 @@ class Prediction(NamedTuple):
     # has a single element. -1 without an output, or where it holds texts.
     predicted_class: int
     predicted_s: float  # Latency that the server predicted at dispatch; NaN if it does not say
+    expected: float = math.nan  # Accuracy that it expects of this answer; NaN if it does not say
 
 
 class _Output(msgspec.Struct):
@@ -237,6 +238,7 @@ class _Output(msgspec.Struct):
 
 class _Parameters(msgspec.Struct):
     predicted_latency_ms: float | None = None
+    expected_accuracy: float | None = None
 
 
 class _Body(msgspec.Struct):
@@ -245,6 +247,7 @@ class _Body(msgspec.Struct):
     parameters: _Parameters | None = None
 
 
+_NOTHING: Final = _Parameters()
 _decode: Final = msgspec.json.Decoder(_Body).decode
 
 
@@ -261,9 +264,11 @@ def decode(content: bytes, json_length: int) -> Prediction | None:
         predicted_class = _class(body.outputs, content[json_length:])
     except (*UNREADABLE, KeyError, TypeError, OverflowError):
         return None
-    latency_ms = None if body.parameters is None else body.parameters.predicted_latency_ms
+    told = body.parameters or _NOTHING
+    latency_ms, expected = told.predicted_latency_ms, told.expected_accuracy
     predicted_s = math.nan if latency_ms is None else latency_ms / 1e3
-    return Prediction(body.model_version, predicted_class, predicted_s)
+    expected = math.nan if expected is None else expected
+    return Prediction(body.model_version, predicted_class, predicted_s, expected)
 
 
 def _class(outputs: list[_Output], raw: bytes) -> int:

@@ -66,6 +66,9 @@ class Record:
     score
         How right the answer is by its label, 0..1, NaN where that is not known; if not given, 1
         where it has the true class.
+    expected
+        Accuracy that the server expects of each answer, where it looks at its confidence; NaN where
+        it does not say; all NaN if not given.
     group
         Requests of one number are alike, as those that sent the same input; the item if not given.
     """
@@ -90,6 +93,7 @@ class Record:
     scored: str = DEFAULT
     score: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
     group: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    expected: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
 
     def __post_init__(self) -> None:
         if len(self.reason) != len(self):
@@ -98,6 +102,8 @@ class Record:
             known = self.answered & (self.label >= 0)
             score = np.where(known, self.predicted_class == self.label, np.nan)
             object.__setattr__(self, "score", score)
+        if len(self.expected) != len(self):
+            object.__setattr__(self, "expected", np.full(len(self), np.nan))
         if len(self.group) != len(self):
             object.__setattr__(self, "group", self.item.astype(np.int64))
 
@@ -338,6 +344,11 @@ def summary(
     profiles = None
     if accuracy is not None and count > 0 and all(name in accuracy for name in shares):
         profiles = sum(share * accuracy[name] for name, share in shares.items())
+        expected = record.expected[answered]
+        if (told := np.isfinite(expected)).any():
+            plain = np.array([accuracy.get(name, np.nan) for name in record.variants])
+            each = np.where(told, expected, plain[record.variant[answered]])
+            profiles = float(each.mean())
     return Summary(
         offered=len(record),
         answered=count,

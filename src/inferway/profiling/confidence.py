@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -82,6 +83,46 @@ def confidence_of(
     values = best if kind == PROBABILITY else best - last[:, 0]
     # By rounding, a probability may be a little above 1.
     return Confidence(_finite(kind, values.clip(0, 1)), softmax)
+
+
+def confidence_reader(
+    kind: str, *, softmax: bool, output: str | None = None, folder: Path | None = None
+) -> Callable[[Arrays], NDArray[np.float64]]:
+    """Make what reads the confidence of each row of one answer after another.
+
+    Parameters
+    ----------
+    kind, output, folder
+        As in `confidence_of`.
+    softmax
+        Whether outputs are the softmax's arguments: of a few rows that cannot be told.
+
+    Returns
+    -------
+    callable
+        Takes outputs by name, gives float64 of shape [N]. ConfidenceError where they hold none.
+    """
+
+    def plain(outputs: Arrays) -> NDArray[np.float64]:
+        return confidence_of(kind, outputs, output=output, folder=folder).values
+
+    def of_classes(outputs: Arrays) -> NDArray[np.float64]:
+        nonlocal output
+        if output is None:
+            names = _several(outputs, None)
+            output = names[0] if len(names) == 1 else None
+        if output is None:
+            return plain(outputs)  # which says what is not clear
+        rows = outputs[output].astype(np.float64)
+        if softmax:
+            rows = np.exp(rows - rows.max(axis=1, keepdims=True))
+            rows /= rows.sum(axis=1, keepdims=True)
+        best = rows.max(axis=1)
+        if kind == MARGIN:
+            best = best - np.partition(rows, -2, axis=1)[:, -2]
+        return np.asarray(best.clip(0.0, 1.0))
+
+    return of_classes if kind in (PROBABILITY, MARGIN) else plain
 
 
 def offers_probabilities(outputs: Arrays, output: str | None = None) -> bool:

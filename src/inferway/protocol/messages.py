@@ -102,6 +102,13 @@ class AnswerParameters(msgspec.Struct, gc=False, omit_defaults=True):
         True when the request's deadline had passed; absent otherwise.
     node
         Where it was answered; absent where the server is no node of a network.
+    confidence
+        Mean over the rows of the confidence of the variant that was asked first, where the task's
+        policy may ask a second one and the first has a confidence; absent otherwise.
+    escalated_from
+        The variant that was asked first, where its answer is not the one that is sent.
+    expected_accuracy
+        What the answer is expected to have, by that confidence; absent as `confidence` is.
     """
 
     variant: str
@@ -110,6 +117,9 @@ class AnswerParameters(msgspec.Struct, gc=False, omit_defaults=True):
     accuracy_balance: float | None = None
     late: bool | None = None
     node: str | None = None
+    confidence: float | None = None
+    escalated_from: str | None = None
+    expected_accuracy: float | None = None
 
 
 class AnswerMessage(msgspec.Struct, gc=False, omit_defaults=True):

@@ -259,7 +259,7 @@ class GeneralEngine(SiteEngine):
                 self.policy,
                 scenario.site(self.targets[0], places),
                 np.zeros(servers, np.bool_),
-                np.full(3, np.nan),
+                np.full(4, np.nan),
                 np.zeros(len(fleet.rate)),
                 False,
                 rules.drops and scenario.deadline_s is not None,

@@ -97,7 +97,7 @@ def test_answers_that_never_come_end_with_the_grace(serve, images):
 
     began = time.monotonic()
     record = drive(serve(behave).url, "t", np.arange(6) * 0.01, images, grace_s=0.2)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30  # and not 60
     assert (record.status == 0).sum() == 1
     assert np.isnan(record.done_s[record.status == 0]).all()
 

@@ -1,0 +1,301 @@
+"""Second answers: who is asked again, which answer goes out, and what the balance counts."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from inferway.dispatch import Dispatcher
+from inferway.live import Outcome, Pool, PoolOptions, TaskSite
+from inferway.live.explain import RequestLog
+from inferway.live.request import InferRequest
+from inferway.protocol import Signature, Tensor
+from inferway.runtime import NullRuntime
+from inferway.site import ConfidenceTables, Fleet
+
+SIGNATURE = Signature((Tensor("x", "FP32", (-1, 1)),), (Tensor("y", "FP32", (-1, 1)),))
+LIMIT_S = 20.0
+TARGET = 0.8
+SURE, UNSURE = 0.9, 0.1
+# Expected accuracy of `quick` where it is sure and where it is not, and of `good` there.
+EXPECTED = {SURE: (0.95, 0.97), UNSURE: (0.3, 0.75)}
+CASCADE = '''
+from typing import NamedTuple
+
+from inferway.site import ACCEPT
+
+
+class Cascade(NamedTuple):
+    """Asks the second class where the first one is less sure than half."""
+
+    least: float
+
+    @classmethod
+    def build(cls, fleet, *, target, rate_per_s):
+        return cls(0.5)
+
+    def choose(self, site, request, draw):
+        return site.first[0]
+
+    def settle(self, site, request, answer, draw):
+        return site.first[1] if answer.expected[0] < self.least else ACCEPT
+'''
+
+
+class Echo(NullRuntime):
+    """Answers with what it is given, plus a number by which it is known."""
+
+    def __init__(self, plus: float = 0.0) -> None:
+        super().__init__(SIGNATURE)
+        self.plus = plus
+
+    def run(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        return {"y": inputs["x"] + np.float32(self.plus)}
+
+
+class Broken(Echo):
+    """Fails where it is given anything but zeros, with which it is warmed up."""
+
+    def run(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        if inputs["x"].any():
+            raise ValueError("broken")
+        return super().run(inputs)
+
+
+class Gate(Echo):
+    """Holds what is no warm-up until it is let through."""
+
+    def __init__(self) -> None:
+        super().__init__(10.0)
+        self.begun, self.passes = threading.Event(), threading.Event()
+
+    def run(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        if inputs["x"].any():
+            self.begun.set()
+            assert self.passes.wait(LIMIT_S)
+        return super().run(inputs)
+
+
+def confidence(outputs: dict[str, Any]) -> Any:
+    return outputs["y"][:, 0].astype(np.float64)
+
+
+class Asked:
+    """A task of two variants, of which the second is asked where the first is unsure."""
+
+    def __init__(self, folder: Path, second: NullRuntime, **options: Any) -> None:
+        file = folder / "cascade.py"
+        file.write_text(CASCADE)
+        both = np.array([EXPECTED[UNSURE], EXPECTED[SURE]])
+        tables = ConfidenceTables(
+            np.array([[0.3, 0.7], [0.0, 0.0]]),
+            np.array([both, [[0.6, 0.9], [0.6, 0.9]]]),
+            np.array([[0.5], [np.inf]]),
+        )
+        fleet = Fleet(
+            ("quick", "good"),
+            np.array([1e3, 1e2]),
+            np.array([0.755, 0.9]),
+            np.array([1, 1]),
+            buffer=4,
+            confidence=tables,
+        )
+        dispatcher = Dispatcher(fleet, f"{file}:Cascade", target=TARGET, rate_per_s=1.0)
+        options = {"target": TARGET, "confidences": [confidence, None], **options}
+        self.pool = Pool("task", SIGNATURE, dispatcher, [Echo(), second], PoolOptions(**options))
+        self.site = TaskSite.of(self.pool)
+        self.delivered: list[InferRequest] = []
+
+    def submit(self, *rows: float, within_s: float | None = None, **said: Any) -> InferRequest:
+        array = np.array(rows, np.float32)[:, None]
+        now_s = self.site.now()
+        request = InferRequest({"x": array}, len(rows), self.delivered.append, None, now_s, **said)
+        if within_s is not None:
+            request.deadline_s = now_s + within_s
+        self.site.submit(request)
+        return request
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        async with asyncio.timeout(LIMIT_S):
+            while not holds():
+                await asyncio.sleep(0.002)
+
+    async def answer(self, *rows: float, **said: Any) -> InferRequest:
+        self.submit(*rows, **said)
+        before = len(self.delivered)
+        await self.until(lambda: len(self.delivered) > before)
+        await self.until(lambda: self.pool.in_flight == 0)
+        return self.delivered[-1]
+
+    @property
+    def balance(self) -> float:
+        return float(self.pool.balance[0])
+
+
+def served(folder: Path, second: NullRuntime, test: Any, **options: Any) -> None:
+    async def main() -> None:
+        asked = Asked(folder, second, **options)
+        await asked.site.start()
+        try:
+            await test(asked)
+        finally:
+            if isinstance(second, Gate):
+                second.passes.set()
+            await asked.site.stop(1.0)
+
+    asyncio.run(main())
+
+
+def test_a_sure_answer_is_sent_and_counts_what_it_is_expected_to_have(tmp_path: Path) -> None:
+    async def test(asked: Asked) -> None:
+        first = await asked.answer(SURE)
+        assert (first.variant, first.escalated_from) == ("quick", "")
+        assert first.confidence == pytest.approx(SURE)
+        assert asked.balance == pytest.approx(EXPECTED[SURE][0] - TARGET)
+        assert asked.site.stats.accuracy_mean == pytest.approx(EXPECTED[SURE][0])
+
+    served(tmp_path, Echo(10.0), test)
+
+
+def test_an_unsure_answer_is_kept_and_the_second_one_is_sent(tmp_path: Path) -> None:
+    async def test(asked: Asked) -> None:
+        found = await asked.answer(UNSURE, id=b"one")
+        assert (found.variant, found.escalated_from) == ("good", "quick")
+        assert found.outputs is not None
+        assert found.outputs["y"][0, 0] == pytest.approx(10.0 + UNSURE)
+        assert found.credit == EXPECTED[UNSURE][1]
+        assert asked.balance == pytest.approx(EXPECTED[UNSURE][1] - TARGET)
+        stats = asked.site.stats
+        assert stats.escalations == {(0, 1): 1}
+        assert stats.outcomes[Outcome.ANSWERED] == [0, 1, 0]
+        assert [len(runs) for runs in stats.runs] == [1, 1]  # both have run it
+        log: RequestLog = asked.pool.log
+        told = log.explain(b"one")
+        assert told is not None
+        assert told["escalated_from"] == "quick"
+        assert told["expected_accuracy"] == EXPECTED[UNSURE][1]
+        assert told["balance_after"] == pytest.approx(asked.balance)
+        assert "quick was asked first" in told["reason"]
+
+    served(tmp_path, Echo(10.0), test)
+
+
+def test_rows_count_for_their_mean(tmp_path: Path) -> None:
+    async def test(asked: Asked) -> None:
+        found = await asked.answer(UNSURE, SURE, SURE)
+        expected = (EXPECTED[UNSURE][0] + 2 * EXPECTED[SURE][0]) / 3
+        assert found.variant == "quick"
+        assert asked.balance == pytest.approx(3 * (expected - TARGET))
+
+    served(tmp_path, Echo(10.0), test)
+
+
+def test_a_pinned_request_is_asked_of_nobody_else(tmp_path: Path) -> None:
+    async def test(asked: Asked) -> None:
+        found = await asked.answer(UNSURE, classes=0b01, counted=False)
+        assert (found.variant, found.confidence) == ("quick", None)
+        assert asked.balance == 0.0
+
+    served(tmp_path, Echo(10.0), test)
+
+
+def test_where_the_second_fails_the_first_goes_out(tmp_path: Path) -> None:
+    async def test(asked: Asked) -> None:
+        found = await asked.answer(UNSURE)
+        assert (found.outcome, found.variant) == (Outcome.ANSWERED, "quick")
+        assert found.escalated_from == ""
+        assert found.outputs is not None
+        assert found.outputs["y"][0, 0] == pytest.approx(UNSURE)
+        assert asked.balance == pytest.approx(EXPECTED[UNSURE][0] - TARGET)
+        assert asked.site.stats.outcomes[Outcome.ANSWERED] == [1, 0, 0]
+        assert sum(map(sum, asked.site.stats.outcomes)) == 1
+
+    served(tmp_path, Broken(10.0), test)
+
+
+def test_at_the_deadline_the_first_goes_out_while_the_second_runs(tmp_path: Path) -> None:
+    gate = Gate()
+
+    async def test(asked: Asked) -> None:
+        asked.submit(UNSURE, within_s=0.5)
+        await asked.until(gate.begun.is_set)
+        await asked.until(lambda: bool(asked.delivered))
+        (found,) = asked.delivered
+        assert (found.outcome, found.variant) == (Outcome.ANSWERED, "quick")
+        assert asked.pool.in_flight == 1  # the run goes on
+        gate.passes.set()
+        await asked.until(lambda: asked.pool.in_flight == 0)
+        assert len(asked.delivered) == 1
+        assert asked.balance == pytest.approx(EXPECTED[UNSURE][0] - TARGET)
+        assert sum(map(sum, asked.site.stats.outcomes)) == 1
+
+    served(tmp_path, gate, test)
+
+
+def test_at_the_deadline_the_first_goes_out_while_the_second_waits(tmp_path: Path) -> None:
+    gate = Gate()
+
+    async def test(asked: Asked) -> None:
+        asked.submit(UNSURE)
+        await asked.until(gate.begun.is_set)
+        asked.submit(UNSURE, within_s=0.5)
+        await asked.until(lambda: bool(asked.delivered))
+        (found,) = asked.delivered
+        assert (found.outcome, found.variant) == (Outcome.ANSWERED, "quick")
+        gate.passes.set()
+        await asked.until(lambda: len(asked.delivered) == 2)
+        assert asked.delivered[-1].variant == "good"
+        both = EXPECTED[UNSURE][0] + EXPECTED[UNSURE][1]
+        await asked.until(lambda: asked.pool.in_flight == 0)
+        assert asked.balance == pytest.approx(both - 2 * TARGET)
+
+    served(tmp_path, gate, test)
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_nothing_is_sent_to_a_client_that_has_gone(tmp_path: Path, waits: bool) -> None:
+    gate = Gate()
+
+    async def test(asked: Asked) -> None:
+        gone = asked.submit(UNSURE)
+        await asked.until(gate.begun.is_set)
+        if waits:
+            gone = asked.submit(UNSURE)
+            await asked.until(lambda: gone.hand is not None)
+        asked.pool.cancel(gone)
+        gate.passes.set()
+        await asked.until(lambda: asked.pool.in_flight == 0)
+        sent = 1 if waits else 0
+        assert len(asked.delivered) == sent
+        assert asked.balance == pytest.approx(sent * (EXPECTED[UNSURE][1] - TARGET))
+        assert asked.site.stats.outcomes[Outcome.CANCELED][1] == 1
+
+    served(tmp_path, gate, test)
+
+
+def test_a_pool_that_closes_answers_what_is_at_its_second_server(tmp_path: Path) -> None:
+    gate = Gate()
+
+    async def test(asked: Asked) -> None:
+        asked.submit(UNSURE)
+        await asked.until(gate.begun.is_set)
+        asked.submit(UNSURE)
+        await asked.until(lambda: len(asked.pool.queues[1]) == 2)
+        closing = asyncio.create_task(asked.site.stop(LIMIT_S))
+        gate.passes.set()
+        await closing
+        assert [one.outcome for one in asked.delivered] == [Outcome.ANSWERED] * 2
+
+    served(tmp_path, gate, test)
+
+
+def test_it_is_not_recorded(tmp_path: Path) -> None:
+    pool = Asked(tmp_path, Echo(10.0)).pool
+    with pytest.raises(ValueError, match="serve without --record"):
+        pool.record(tmp_path / "recording")
