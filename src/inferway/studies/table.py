@@ -29,6 +29,7 @@ STUDIES = {
     "priced-limits": "queueing.priced",
     "promise": "queueing.promise",
     "batches": "queueing.batches",
+    "escalation": "queueing.escalation",
     "placement-tiers": "placement.tiers",
     "placement-alpha": "placement.gain",
     "placement-gain": "placement.gain",

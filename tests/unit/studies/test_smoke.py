@@ -60,6 +60,10 @@ VERDICTS = {
         "After a burst, an outage or a raised target the balance of priced": True,
     },
     "batches": {"Batches serve more": True, "Waiting for more costs time": True},
+    "escalation": {
+        "On 64 servers with confidence of quality 0.8": True,
+        "There its expected accuracy": True,
+    },
     "placement-tiers": {
         "At alpha = 3 INFIDA allocates a considerable amount of small models": True,
         "The repository runs the second most accurate": True,
