@@ -177,8 +177,8 @@ def test_the_guide_s_cascade_asks_again(tmp_path: Path) -> None:
         "tasks: {words: {accuracy_target: 0.8, difficulty: {quality: 0.8}, variants: {\n"
         "  small: {accuracy: 0.75, service: {mean: 1 s}},\n"
         "  large: {accuracy: 0.9, service: {mean: 4 s}}}}}\n"
-        "nodes: {here: {instances: {words: {small: 4, large: 9}}}}\n"
-        "workload: {words: {process: poisson, rate: 1/s}}\n"
+        "nodes: {here: {instances: {words/small: 4, words/large: 9}}}\n"
+        "workload: {words: {arrivals: {process: poisson, rate: 1/s}}}\n"
         "dispatch: {policy: './cascade.py:Cascade', least: 0.7}\n"
     )
     deployment = inferway.load(file)
