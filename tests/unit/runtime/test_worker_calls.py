@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from own_classes import PATIENCE_S, Make, X, echo, until
+from own_classes import PATIENCE_S, Heard, Make, X, echo, until
 
 from inferway.runtime import Fault, PythonRuntime, WorkerError
 
@@ -164,6 +164,27 @@ def test_the_time_limit_is_of_one_call_and_not_of_all(make: Make) -> None:
     runtime = make(echo("time.sleep(0.4)"), timeout_s=2.0)
     assert asked(runtime, [float(i) for i in range(8)]) == [float(i) for i in range(8)]
     assert runtime.restarts == 0
+
+
+def test_one_that_leaks_is_replaced_and_what_it_prints_is_logged(make: Make, log: Heard) -> None:
+    runtime = make(
+        echo("print('asked')\nself.kept = [*getattr(self, 'kept', []), np.ones(4_000_000)]"),
+        memory_bytes=200 * 2**20,
+    )
+    (first,) = runtime.workers
+
+    async def steps(ends: Ends) -> None:
+        asked = 0
+        async with asyncio.timeout(PATIENCE_S):
+            while first in runtime.workers:
+                asked += ends.ask(float(asked))
+                await asyncio.sleep(0.01)
+        assert await ends.are(asked) == [float(i) for i in range(asked)]
+        until(lambda: len(log.lines) == asked)
+
+    told(runtime, steps)
+    assert runtime.restarts  # its successor may leak as much meanwhile
+    assert log.events("is replaced")
 
 
 def test_without_a_free_worker_it_says_so(make: Make, tmp_path: Path) -> None:
