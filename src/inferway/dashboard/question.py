@@ -10,12 +10,17 @@ from typing import Any, BinaryIO, Final
 
 import msgspec
 
-from inferway.deployment.policies import ROWS
+from inferway.deployment.policies import ESCALATE, ROWS
 
 POLICIES: Final = tuple(
-    name for name, row in ROWS["dispatch"].items() if row.section and name != "alias"
+    name
+    for name, row in ROWS["dispatch"].items()
+    if row.section and name not in ("alias", ESCALATE)
 )
-"""Dispatch policies that a question may name: `alias` routes as its options say, and has none."""
+"""Dispatch policies that a question may name.
+
+`alias` routes as its options say, and has none; to ask twice goes by what is in answers.
+"""
 LONGEST: Final = 64 * 2**20
 """Bytes of a message."""
 _PREFIX: Final = 4

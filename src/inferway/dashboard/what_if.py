@@ -128,7 +128,12 @@ def answer(
         balance=begun if question.target in (None, target) else 0.0,
     )
     what_if = _replayed(calibrated(asked, past.trace), past, stop)
-    return _document(past, present, what_if, deployment, changed, notes)
+    found = _document(past, present, what_if, changed, notes)
+    for one in told.fleet["classes"]:
+        found["notes"] = [
+            note.replace(written_name(one["name"]), one["name"]) for note in found["notes"]
+        ]
+    return found
 
 
 def rehearsal(told: Told) -> tuple[Deployment, str]:
@@ -294,7 +299,6 @@ def _document(
     past: Past,
     present: Replayed,
     what_if: Replayed,
-    deployment: Deployment,
     changed: Deployment,
     notes: list[str],
 ) -> dict[str, Any]:

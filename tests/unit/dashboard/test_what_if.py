@@ -71,6 +71,17 @@ def test_other_settings_give_other_courses() -> None:
     assert alone["accuracy"] == pytest.approx(0.9)
 
 
+def test_the_balance_begins_where_the_servers_was() -> None:
+    # What is owed is made up for.
+    kept = rows(200)
+    usual = asked(told(kept), rate=0.5)["numbers"]["present"]["accuracy"]
+    owed = asked(told(kept, balance=-10.0), rate=0.5)["numbers"]
+    assert owed["present"]["accuracy"] > usual + 0.003
+    # Another promise begins anew.
+    anew = asked(told(kept, balance=-10.0), target=0.79)["numbers"]["what_if"]["accuracy"]
+    assert anew < owed["present"]["accuracy"] - 0.003
+
+
 def test_a_lost_node_takes_what_is_reached_by_way_of_it() -> None:
     classes = fleet()["classes"]
     classes[1] |= {"name": "big@cloud", "node": "cloud", "by": "office"}

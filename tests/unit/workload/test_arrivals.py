@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 from scipy import stats
 
-from inferway.deployment.workloads import Arrivals, MapArrivals, PhasedArrivals
+from inferway.deployment.workloads import Arrivals, MapArrivals, PhasedArrivals, recorded
 from inferway.workload import PhaseCourse, mean_rate, peak_rate, stream, times
 from inferway.workload.arrivals import CHUNK, Clock
 
@@ -192,6 +192,22 @@ def test_a_trace_comes_in_pieces_and_ends(tmp_path: Path) -> None:
     drawn = np.concatenate([chunk.times_s for chunk in chunks])
     assert (drawn == np.arange(count) / 32).all()
     assert mean_rate(trace) == pytest.approx(32)
+
+
+def test_times_that_are_known_are_a_trace_without_a_file(tmp_path: Path) -> None:
+    times_s = np.cumsum(np.random.default_rng(1).exponential(0.1, CHUNK + 10))
+    path = tmp_path / "trace.csv"
+    np.savetxt(path, times_s, fmt="%.17g")
+    of_file = process({"process": "trace", "file": str(path)})
+    known = recorded(times_s)
+    drawn = list(stream(known))
+    assert [len(chunk.times_s) for chunk in drawn] == [CHUNK, 10]
+    for one, other in zip(drawn, stream(of_file), strict=True):
+        assert (one.times_s == other.times_s).all()
+    assert mean_rate(known) == mean_rate(of_file)
+    assert peak_rate(known) == peak_rate(of_file)
+    with pytest.raises(ValidationError):  # no file says them
+        process({"process": "trace", "file": str(path), "times_s": [1.0]})
 
 
 def test_time_loses_nothing_over_many_chunks() -> None:

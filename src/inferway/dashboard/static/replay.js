@@ -123,4 +123,8 @@ function table({ numbers, error, requests }) {
 }
 
 const relative = (value) => (value === null ? "\u2013" : `${signed(value * 100)} %`);
-const points = (value) => (value === null ? "\u2013" : signed(Math.round(value * 1e4) / 1e4));
+const points = (value) => {
+  if (value === null) return "\u2013";
+  const rounded = Math.round(value * 1e4) / 1e4;
+  return rounded ? signed(rounded) : "0";
+};
