@@ -11,7 +11,19 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from systems import HERE, VERSATILE, close, constant, phases, poisson, records
+from hypothesis import Phase, given, note, settings
+from hypothesis import strategies as st
+from systems import (
+    HERE,
+    SETTLING,
+    VERSATILE,
+    close,
+    constant,
+    phases,
+    poisson,
+    records,
+    systems,
+)
 
 from inferway.deployment import Batch, ServiceTime
 from inferway.deployment.workloads import Arrivals, TraceArrivals
@@ -298,3 +310,29 @@ def test_the_policy_is_told_the_rate_of_each_window(tmp_path: Path) -> None:
     assert set(frame.server[high]) == {4}
     assert set(frame.server[~high]) == {0}
     assert 100 < high.sum() < 900
+
+
+# --- second answers
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", SETTLING)
+def test_what_is_asked_again_is_neither_lost_nor_made(policy: str) -> None:
+    """`replicate` checks flows and Little's law itself, also of what the warm-up leaves behind."""
+
+    @settings(
+        max_examples=200, deadline=None, derandomize=True, phases=[Phase.explicit, Phase.generate]
+    )
+    @given(systems(policy), st.integers(0, 2**31))
+    def check(scenario: Scenario, seed: int) -> None:
+        note(str(scenario))
+        found = replicate(scenario, queries=300, seed=seed, replication=0, warmup=40)
+        assert found.again is not None
+        answered = found.tally.answered.sum(axis=0)
+        assert (found.again.earned.sum(axis=0) <= answered + 1e-9).all()
+        assert (found.again.in_time <= found.again.earned).all()
+        assert (found.again.moved.sum(axis=(0, 1)) <= answered).all()
+        # Each was sent to at least one server, and who was asked again to one more.
+        assert found.tally.sent.sum() >= answered.sum() + found.again.moved.sum()
+
+    check()

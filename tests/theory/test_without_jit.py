@@ -56,6 +56,7 @@ def test_engines_come_to_the_same_numbers(plain: dict[str, Any]) -> None:
     ]
     close(compiled, expected)
     close(*courses)
+    assert compiled["escalate"]["escalated"][0]["share"] > 0.02
 
 
 def test_slotted_sites_come_to_the_same_numbers(plain: dict[str, Any]) -> None:

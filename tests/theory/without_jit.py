@@ -16,7 +16,7 @@ import numba
 import numpy as np
 import test_routed
 from fleets import sure
-from systems import HERE, VERSATILE, records
+from systems import HERE, VERSATILE, poisson, records
 from test_twin_runs import two_classes
 
 from inferway.dispatch import POLICIES, Dispatcher, max_rate
@@ -103,6 +103,11 @@ def numbers() -> dict[str, Any]:
         found[kind] = {**result, "queries_per_cpu_s": None}
     result = run(two_classes("exponential"), queries=400, warmup=50, engine="general").to_json()
     found["general"] = {**result, "queries_per_cpu_s": None}
+    asked = two_classes("exponential")
+    asked = replace(asked, fleet=sure(asked.fleet), policy="escalate", options={"price": 5.0})
+    asked = replace(asked, arrivals=poisson(3.0), deadline_s=9.0)
+    result = run(asked, queries=400, warmup=50, engine="general").to_json()
+    found["escalate"] = {**result, "queries_per_cpu_s": None}
     every = replace(
         two_classes("exponential"),
         policy=VERSATILE,
