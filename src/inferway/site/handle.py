@@ -146,23 +146,62 @@ def pin(value: Any) -> Pinned:
     if numba.config.DISABLE_JIT:
         return Pinned(value, None)
     try:
-        kind = numba.typeof(value)
+        traits = _traits(value)
+        plan = _PLANS.get(traits)
+        if plan is None:
+            _PLANS[traits] = plan = _plan(numba.typeof(value))
     except ValueError as error:
         raise TypingError(str(error)) from error
-    layout = _layout(kind)
-    memory = np.zeros(layout.size // _WORD + 1, np.int64)
-    kept: list[object] = [value, memory]
-    for (offset, leaf), part in zip(layout.leaves, _parts(value), strict=True):
-        if isinstance(leaf, types.Array):
+    memory = np.zeros(plan.words, np.int64)
+    written, address = memory.data, memory.ctypes.data
+    for (offset, leaf, write), part in zip(plan.leaves, _parts(value), strict=True):
+        if write is None:
+            _store(part, address + offset)
+        elif isinstance(leaf, types.Array):
             owned = np.asarray(part)
             place = owned.__array_interface__["data"][0]
             words = (0, 0, owned.size, owned.itemsize, place, *owned.shape, *owned.strides)
-            struct.pack_into(_code(leaf), memory.data, offset, *words)
-        elif _code(leaf):
-            struct.pack_into(_code(leaf), memory.data, offset, *(() if part is None else (part,)))
+            write(written, offset, *words)
         else:
-            _store(part, memory.ctypes.data + offset)
-    return Pinned(memory.ctypes.data, Handle.to(kind), tuple(kept))
+            write(written, offset, *(() if part is None else (part,)))
+    return Pinned(address, plan.kind, (value, memory))
+
+
+class _Plan(NamedTuple):
+    """How tuples of one type are laid out."""
+
+    kind: Handle
+    words: int
+    # Where each value stands that is no tuple, its type, and what writes it, None where only
+    # compiled code can.
+    leaves: tuple[tuple[int, Any, Callable[..., None] | None], ...]
+
+
+# By `_traits`: to ask Numba for the type of thirty arrays takes longer than to lay them out.
+_PLANS: Final[dict[Any, _Plan]] = {}
+# Flags of an array that are part of its type: contiguous either way, aligned, writeable.
+_OF_TYPE: Final = 0x1 | 0x2 | 0x100 | 0x400
+
+
+def _traits(value: Any) -> Any:
+    """Tell what decides of which type a value is, so that equal ones have one type."""
+    kind = type(value)
+    if kind is np.ndarray:
+        return value.dtype, value.ndim, value.flags.num & _OF_TYPE
+    if isinstance(value, tuple):
+        return kind, *map(_traits, value)
+    if kind in (float, bool, type(None)) or (kind is int and value.bit_length() < 64):
+        return kind
+    return numba.typeof(value)
+
+
+def _plan(kind: Any) -> _Plan:
+    layout = _layout(kind)
+    leaves = tuple(
+        (offset, leaf, struct.Struct(code).pack_into if (code := _code(leaf)) else None)
+        for offset, leaf in layout.leaves
+    )
+    return _Plan(Handle.to(kind), layout.size // _WORD + 1, leaves)
 
 
 class _Layout(NamedTuple):

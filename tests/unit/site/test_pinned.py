@@ -5,13 +5,15 @@ from __future__ import annotations
 import sys
 from typing import Any, NamedTuple
 
+import numba
 import numpy as np
 import pytest
+from numba import typeof
 from numba.core.errors import TypingError
-from numba.core.types import int64
+from numba.core.types import float32, int32, int64
 
 from inferway.site.compiled import call_of, entry
-from inferway.site.handle import pin
+from inferway.site.handle import Handle, pin
 
 
 class Inner(NamedTuple):
@@ -84,3 +86,30 @@ def test_what_is_read_is_still_there_afterwards() -> None:
 def test_what_has_no_type_is_said() -> None:
     with pytest.raises(TypingError, match="Cannot determine Numba type"):
         pin(whole(word=object()))
+
+
+def test_a_type_that_is_known_already_is_that_of_numba() -> None:
+    square, fixed = np.arange(9.0).reshape(3, 3), np.arange(9.0).reshape(3, 3)
+    fixed.flags.writeable = False
+    several = (
+        *(square, square.T, square[:, ::2], fixed, square[0], square.astype(np.float32)),
+        *(np.zeros((0, 3)), np.frombuffer(bytes(9), np.float64, 1, 1)),
+        *(True, 1, 2**62, -(2**63) + 1, 2**63, 1.0, None, np.int64(1), np.float64(1.0), "word"),
+        *((1, 2), (1, 2.0), (1, 2, 3), ()),
+    )
+    for part in (*several, *reversed(several)):
+        given = whole(small=part)
+        try:
+            kind = typeof(given)
+        except ValueError:
+            with pytest.raises(TypingError):
+                pin(given)
+        else:
+            assert pin(given).kind is Handle.to(kind)
+
+
+def test_a_type_is_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = whole(word=None)
+    pin(given)
+    monkeypatch.setattr(numba, "typeof", lambda part: int32 if part == -5 else float32)
+    assert pin(given).kind is Handle.to(typeof(given))
