@@ -68,26 +68,25 @@ def test_what_if_answers_beside_what_was(server: Any, served: Served, looked_at:
         assert picture.locator("path.band").count() >= 1
         assert picture.locator("path.mean").get_attribute("d")
         assert picture.locator("path.would").get_attribute("d")
-    # A slider that is moved asks by itself: `small` alone, which is more accurate.
+    # A slider that is moved asks by itself: a quarter of the requests.
     table = panel.get_by_role("region", name="Numbers of the replay")
     before = table.locator("tbody tr").last.inner_text()
-    slider = panel.get_by_label("Instances of tiny", exact=True)
+    slider = panel.get_by_label("Rate", exact=True)
     slider.focus()
-    page.keyboard.press("ArrowLeft")
-    assert slider.get_attribute("aria-valuetext") == "0"
+    page.keyboard.press("Home")
+    assert (slider.get_attribute("aria-valuetext") or "").startswith("0.250 times, ")
     page.wait_for_function(
         "before => document.querySelector('#what-if tbody tr:last-child').innerText !== before",
         arg=before,
         timeout=LIMIT_MS,
     )
-    small = server.server.sites["digits"].pool.accuracy[1]
-    expect(table.locator("tbody tr").last).to_contain_text(f"{small:.4f}")
     # The twin's sentence is shown where there is no such setting.
-    panel.get_by_label("Instances of small", exact=True).fill("0")
+    for name in ("tiny", "small"):
+        panel.get_by_label(f"Instances of {name}", exact=True).fill("0")
     expect(summary).to_contain_text("no instance of task 'digits'", timeout=LIMIT_MS)
     panel.get_by_role("button", name="As it is").click()
     expect(summary).to_contain_text("would have been", timeout=LIMIT_MS)
-    assert slider.input_value() == "1"
+    assert slider.input_value() == "0"
     assert page.evaluate(CONTRAST) == []
 
 

@@ -9,11 +9,13 @@ from urllib.parse import quote
 
 from inferway.dashboard.question import POLICIES, Question, Told, WhatIfError
 from inferway.dashboard.reader import Reader
-from inferway.dashboard.twin import TwinProcess
+from inferway.dashboard.twin import SUPERSEDED, SupersededError, TwinProcess
 from inferway.dashboard.watched import UnreadError, WatchedServer
 
 _WINDOW_S: Final = 300.0
 _LOOK_S: Final = 1.0
+_PAGES: Final = 1024
+"""Pages of which it is known which question is the newest."""
 _AHEAD: Final = 8
 """Tasks for which the twin is compiled before anybody asks; of others, when somebody does."""
 
@@ -34,6 +36,7 @@ class Rehearsals:
         self._twin = TwinProcess(reader.again)
         self._preparing: asyncio.Task[None] | None = None
         self._ready: set[tuple[str, str]] = set()
+        self._number, self._newest = 0, dict[str, int]()
         reader.twin = lambda: self._twin.state
         reader.leaving.append(self._twin.leave)
 
@@ -72,8 +75,14 @@ class Rehearsals:
         WhatIfError
             When there is no answer.
         """
-        source = self._reader.source(question.server)
+        source, self._number = self._reader.source(question.server), self._number + 1
+        number = self._newest[asker] = self._number
+        if len(self._newest) > _PAGES:
+            del self._newest[next(iter(self._newest))]
         told = await asyncio.to_thread(self._told, source, question.task, requests=True)
+        # What the older of two questions needs may have come after what the newer one does.
+        if self._newest.get(asker, number) > number:
+            raise SupersededError(SUPERSEDED)
         return await self._twin.ask(asker, question, told)
 
     def _told(self, source: WatchedServer, task: str, *, requests: bool = False) -> Told:

@@ -29,6 +29,7 @@ from inferway.dashboard.question import (
 
 _WAITING: Final = 16
 """Questions that may wait for their turn."""
+SUPERSEDED: Final = "a newer question took its place"
 
 
 class SupersededError(WhatIfError):
@@ -142,7 +143,7 @@ class TwinProcess:
         """
         for older in [*self._pending.values()]:
             if older.asker == asker and not older.result.done():
-                older.result.set_exception(SupersededError("a newer question took its place"))
+                older.result.set_exception(SupersededError(SUPERSEDED))
                 self._send(Cancel(older.number))
         if len(self._pending) >= _WAITING:
             raise WhatIfError("too many questions wait for the twin: ask again in a moment")
