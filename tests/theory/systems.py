@@ -271,7 +271,8 @@ def options_of(draw: st.DrawFn, policy: str, failures: object) -> dict[str, obje
     if policy == PATIENT:
         return {"hold": draw(st.integers(1, 3))}
     if policy == "escalate":  # a second answer pays at a price, and not always
-        return {"price": draw(st.sampled_from([0.5, 5.0, 20.0]))}
+        # At prices beyond 1e15 s, as small sites come to, rounding decides.
+        return {"price": draw(st.sampled_from([0.5, 5.0, 20.0])), "step": 0.02}
     if policy not in (VERSATILE, UNSURE):
         return {"rate": 0.6} if policy.startswith("r-") else {}
     least = draw(st.integers(1, 2))

@@ -105,7 +105,7 @@ def numbers() -> dict[str, Any]:
     found["general"] = {**result, "queries_per_cpu_s": None}
     asked = two_classes("exponential")
     asked = replace(asked, fleet=sure(asked.fleet), policy="escalate", options={"price": 5.0})
-    asked = replace(asked, arrivals=poisson(3.0), deadline_s=9.0)
+    asked = replace(asked, arrivals=poisson(3.0), deadline_s=9.0, target=0.75)
     result = run(asked, queries=400, warmup=50, engine="general").to_json()
     found["escalate"] = {**result, "queries_per_cpu_s": None}
     every = replace(
