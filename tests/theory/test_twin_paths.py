@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from fleets import sure
 from hypothesis import Phase, given, note, settings
 from hypothesis import strategies as st
 from plain_site import ANSWERED, DROPPED, LATE, MarkovSite
@@ -28,6 +29,7 @@ from inferway.dispatch import POLICIES
 from inferway.site import Fleet
 from inferway.twin import Failures, Scenario, SetOutage
 from inferway.twin.engine import engine_of, kinds_of
+from inferway.twin.kernel.escalation import AnswerSample
 
 REQUESTS = 80
 # To shrink a path takes minutes and makes it little shorter; the first difference says it all.
@@ -170,6 +172,34 @@ def test_a_service_may_begin_at_the_very_deadline() -> None:
     )
     left = compare(scenario, 40, 1, "general")
     assert [one.started_s for one in left if one.outcome == LATE][:2] == [0.0, 4.0]
+
+
+@pytest.mark.parametrize("late", ["drop", "serve"])
+def test_the_first_answer_goes_out_at_the_deadline(late: str) -> None:
+    """b is asked again, predicted to take .75 s, and takes 2 s: then nobody waits any longer."""
+    scenario = two_classes(
+        arrivals=constant(0.25),
+        service=(ServiceTime("deterministic", 0.5), ServiceTime("deterministic", 2.0)),
+        policy=UNSURE,
+        options={"again": 1},
+        measured_s={"a": {1: (0.5, 0.5)}, "b": {1: (0.75, 0.75)}},
+        deadline_s=1.5,
+        late=late,
+        answers=AnswerSample(np.zeros((1, 2), np.int64), np.zeros((1, 2))),
+    )
+    scenario = replace(scenario, fleet=sure(scenario.fleet))
+    left = compare(scenario, 10, 1, "general")
+    assert {one.server for one in left} <= {0, 1}
+    assert {one.outcome for one in left} == {ANSWERED}
+    assert [one.left_s - one.arrived_s for one in left] == pytest.approx([1.5] * 10)
+    # b's server goes away before the deadline, and at once the first answer is sent.
+    outages = tuple(SetOutage("b", 1, 4.0 * n + 1.0, 1.0) for n in range(10))
+    left = compare(replace(scenario, outages=outages), 10, 1, "general")
+    assert [one.left_s - one.arrived_s for one in left] == pytest.approx([1.0] * 10)
+    # In time, it is b's that is sent.
+    left = compare(replace(scenario, deadline_s=2.5), 10, 1, "general")
+    assert [one.server for one in left] == [2] * 10
+    assert [one.left_s - one.arrived_s for one in left] == pytest.approx([2.5] * 10)
 
 
 @pytest.mark.parametrize("late", ["drop", "serve"])

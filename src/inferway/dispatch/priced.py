@@ -22,9 +22,9 @@ also multiplies the price at once, up to 150 times. So the running mean is press
 from above, and not around it.
 
 It is argued, not proven, that this keeps the target wherever the bound allows it: a short bank
-raises the price without end, and at a price high enough each request goes to the most accurate
-class with a place, waiting there if need be. Where the target is out of reach of the rate, the
-same pressure lets queues grow up to their buffers. The constants were tuned in simulation on four
+raises the price until that outweighs any queue, and then each request goes to the most accurate
+class with a place, waiting there if need be. Where the target is out of reach of the rate, the same
+pressure lets queues grow up to their buffers. The constants were tuned in simulation on four
 classes of servers; `span` is taken over the classes that the LP mixes, since a class that is never
 worth a request says nothing of what an answer can win back; over all classes while the target is
 another than the policy was built for.
@@ -54,6 +54,9 @@ ENOUGH, MOST = 20.0, 2000.0  # Bank that is not short, and the most that is coun
 SHORTAGE = 5.0  # Spans that double the price
 STEEPEST = 150.0  # Times that a shortage multiplies the price at most
 LEAST = 0.02  # The base never falls below this part of the price's scale
+# The base never exceeds the least by more, which outweighs any queue: a target out of reach for
+# long would raise it beyond what numbers hold, and no class would be worth more than another.
+RANGE = 1e9
 _NONE = 1e-9  # Shares below are rounding
 # Of the energy price's scale, for an answer that exceeds the budget by the whole span of energies.
 ENERGY_STEP = 0.5
@@ -112,7 +115,7 @@ def reprice(
     most
         Greatest bank, in spans.
     least
-        Least base, s per unit of accuracy.
+        Least base, s per unit of accuracy; the greatest is a billion times that.
     push_step, gain_step
         How fast the base moves by a short bank, and by what is gained.
     """
@@ -123,7 +126,8 @@ def reprice(
     short = max(0.0, ENOUGH - bank) / SHORTAGE
     gate = max(1.0 / 150.0, 1.0 / (5.0 + answers / 20.0))
     push = min(np.log(1.0 + short), 1.0) / min(5000.0, 300.0 + answers / 2.0)
-    base = max(least, memory[_BASE] * np.exp(push_step * push - gain_step * gate * gain))
+    base = memory[_BASE] * np.exp(push_step * push - gain_step * gate * gain)
+    base = max(least, min(base, RANGE * least))
     memory[_BASE], memory[_BANK], memory[_ANSWERS] = base, bank, answers
     return base * min(1.0 + short, STEEPEST)
 

@@ -70,14 +70,16 @@ class _EntryLibrary(JITCodeLibrary):  # type: ignore[misc]
     def finalize(self) -> None:
         self._codegen._check_llvm_bugs()
         self._raise_if_finalized()
-        inner: list[str] = []
+        inner: set[str] = set()
         for library, module in _linked(self):
             self._reload_init.update(library._reload_init)
             if isinstance(library, _PartLibrary):
-                inner += (one.name for one in module.functions if not one.is_declaration)
+                inner |= {one.name for one in module.functions if not one.is_declaration}
             self._final_module.link_in(module, preserve=True)
-        for name in inner:
-            self._final_module.get_function(name).linkage = "internal"
+        # A part that no caller is left of, since what it decided was known, was not linked.
+        for one in self._final_module.functions:
+            if one.name in inner and not one.is_declaration:
+                one.linkage = "internal"
         self._optimize_final_module()
         self._final_module.verify()
         self._finalize_final_module()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from inferway.deployment import ServiceTime
-from inferway.deployment.workloads import PoissonArrivals
+from inferway.deployment.workloads import Phase, PhasedArrivals, PoissonArrivals
 from inferway.dispatch import Dispatcher, PolicyError
 from inferway.site import ACCEPT, ALL_CLASSES, ConfidenceTables, Fleet
 from inferway.twin import Scenario, run
@@ -283,6 +284,17 @@ def test_a_policy_of_ones_own_settles(
     assert dispatcher.settle(A, 0.0, 1, confidence, credit) == expected
 
 
+def test_a_settle_that_always_says_the_same_compiles(mine: str, tmp_path: Path) -> None:
+    """The compiler then leaves out what looks at servers."""
+    text = Path(mine.partition(":")[0]).read_text()
+    decision = "self.number if answer.expected[0] < 0.5 else ACCEPT"
+    assert decision in text
+    (tmp_path / "always.py").write_text(text.replace(decision, "ACCEPT"))
+    dispatcher = dispatcher_of(f"{tmp_path / 'always.py'}:Mine", number=0)
+    credit = answered(dispatcher)
+    assert dispatcher.settle(A, 0.0, 1, LOW, credit) == ACCEPT
+
+
 @pytest.mark.parametrize("number", [3, -1, -2, -9])
 def test_a_decision_on_an_answer_that_is_none_is_said(mine: str, number: int) -> None:
     dispatcher = dispatcher_of(mine, number=number)
@@ -303,13 +315,13 @@ def test_a_simulated_decision_on_an_answer_that_is_none_is_said(mine: str) -> No
 
 
 def scenario_of(policy: str = "escalate", **given: Any) -> Scenario:
-    return Scenario(
-        fleet=replace(FLEET, count=np.array([3, 3, 3]), buffer=None),
-        service=tuple(ServiceTime("exponential", 1 / rate) for rate in FLEET.rate.tolist()),
-        arrivals=PoissonArrivals.read({"process": "poisson", "rate": "5/s"}),
-        policy=policy,
-        **{"target": 0.85, **given},
-    )
+    usual: dict[str, Any] = {
+        "fleet": replace(FLEET, count=np.array([3, 3, 3]), buffer=None),
+        "arrivals": PoissonArrivals.read({"process": "poisson", "rate": "5/s"}),
+        "target": 0.85,
+    }
+    service = tuple(ServiceTime("exponential", 1 / rate) for rate in FLEET.rate.tolist())
+    return Scenario(service=service, policy=policy, **{**usual, **given})
 
 
 def test_a_price_that_plans_too_little_rises() -> None:
@@ -330,3 +342,22 @@ def test_the_balance_is_brought_back(balance: float) -> None:
     result = run(scenario, queries=20_000, warmup=0, seed=3, workers=1)
     assert abs(result.balance) < 100.0
     assert (result.accuracy.mean - 0.85) * 20_000 == pytest.approx(result.balance - balance, abs=20)
+
+
+@pytest.mark.parametrize("policy", ["escalate", "priced"])
+def test_a_price_of_what_was_out_of_reach_for_long_still_counts(policy: str) -> None:
+    """Afterwards what is owed is paid back; a price without end would not tell classes apart."""
+    hard = Phase.read({"for": "20000 s", "rate": "80/s"})
+    light = Phase.read({"for": "40000 s", "rate": "0.3/s"})
+    scenario = scenario_of(
+        policy,
+        arrivals=PhasedArrivals(process="phases", phases=(hard, light)),
+        fleet=replace(FLEET, count=np.array([3, 3, 3])),
+    )
+    engine = engine_of(scenario, seed=1)
+    engine.advance(10**9, until_s=20_000.0)
+    assert engine.site.balance[0] < -1000.0
+    assert np.isfinite(engine.policy.price[0])
+    owed = float(engine.site.balance[0])
+    engine.advance(3000)
+    assert engine.site.balance[0] > owed + 0.04 * 3000
