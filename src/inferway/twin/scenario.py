@@ -13,8 +13,8 @@ from inferway.deployment import Batch, PolicySpec, ServiceTime
 from inferway.deployment.policies import scheduled_dispatch, spec_of
 from inferway.deployment.workloads import Arrivals, PhasedArrivals
 from inferway.dispatch.batching import foresee, row_times
-from inferway.dispatch.bounds import max_rate
 from inferway.dispatch.contract import takes
+from inferway.dispatch.escalation_bounds import full_load, greatest_rate
 from inferway.scheduling import Conditions, Controller, controller_of
 from inferway.site.fleet import Fleet, fleet_of
 from inferway.site.view import Site, empty_site
@@ -58,7 +58,7 @@ class Scenario:
 
     fleet: Fleet
     service: tuple[ServiceTime, ...]  # By class, in the fleet's order
-    # Where it gives a ``load``, that is relative to `max_rate` of the fleet at the target.
+    # Where it gives a ``load``, that is relative to `full_load` of the fleet at the target.
     arrivals: Arrivals
     policy: str = "tad-op"
     # The policy's own, and `rate` (what it is told, 1/s) or `window` (over how many seconds it
@@ -160,8 +160,8 @@ class Scenario:
 
     @property
     def capacity_per_s(self) -> float:
-        """The greatest rate that keeps what is promised, 1/s."""
-        return max_rate(self.fleet, self.target, self.energy_budget)
+        """The rate that a load of 1 means, 1/s; see `full_load`."""
+        return full_load(self.fleet, self.target, self.energy_budget)
 
     @property
     def rate_per_s(self) -> float:
@@ -233,7 +233,7 @@ class Scenario:
             return float(told)
         if self.options.get("window") is not None:
             # As live: until the first window is over, half of what is feasible.
-            return 0.5 * self.capacity_per_s
+            return 0.5 * greatest_rate(self.policy, self.fleet, self.target, self.energy_budget)
         return self.rate_per_s
 
     @property

@@ -11,6 +11,10 @@ import pytest
 
 import inferway
 from inferway.deployment import Batch, ServiceTime
+from inferway.deployment.workloads import PoissonArrivals
+from inferway.dispatch import best_accuracy, max_escalation_rate
+from inferway.site import Fleet
+from inferway.site.confidence import difficulty_tables
 from inferway.twin import Failures, Scenario, SetOutage, run, scenario_of
 
 FILE = """
@@ -228,4 +232,24 @@ def test_arrivals_that_are_none() -> None:
         MapArrivals.read({"process": "map", "d0": [[-1.0]], "d1": [[2.0]]})
     assert np.isfinite(
         MapArrivals.read({"process": "map", "d0": [[-1.0]], "d1": [[1.0]]}).mean_rate_per_s()
+    )
+
+
+def test_a_target_that_only_asking_twice_reaches_is_simulated() -> None:
+    tables = difficulty_tables(np.array([0.75, 0.9]), 0.9, 0.5)
+    fleet = Fleet(
+        ("a", "b"), np.array([4.0, 1.0]), np.array([0.75, 0.9]), np.array([2, 2]), confidence=tables
+    )
+    target = (0.9 + best_accuracy(fleet)) / 2
+    assert target > 0.9
+    scenario = Scenario(
+        fleet,
+        (ServiceTime("deterministic", 0.25), ServiceTime("deterministic", 1.0)),
+        PoissonArrivals.read({"process": "poisson", "load": 0.5}),
+        policy="escalate",
+        target=target,
+    )
+    assert scenario.rate_per_s == pytest.approx(0.5 * max_escalation_rate(fleet, target))
+    assert run(scenario, queries=20_000, workers=1).accuracy.mean == pytest.approx(
+        target, abs=0.005
     )
