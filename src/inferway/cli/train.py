@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from inferway.catalog.zoo import Zoo
+    from inferway.catalog.zoo import Profile, Zoo
     from inferway.learning.settings import Settings
     from inferway.learning.training import TrainingProgress
 
@@ -259,10 +259,27 @@ def _builder() -> Callable[..., Zoo]:
     return build
 
 
+def _profile(one: Profile) -> dict[str, Any]:
+    """Write a profile with what people look for first at its top."""
+    import msgspec
+
+    times = ["batch", "mean_s", "p50_s", "p99_s", "cpu_s"]
+    found: dict[str, Any] = msgspec.to_builtins(one)
+    return found | {
+        "digest": one.digest,
+        "accuracy": one.accuracy,
+        "accuracy_interval": list(one.accuracy_interval),
+        "size_bytes": one.size_bytes,
+        "memory_bytes": one.times.memory_bytes,
+        "service": [{name: getattr(each, name) for name in times} for each in one.times.alone],
+    }
+
+
 def _present(zoos: list[Zoo], json: bool) -> None:
     entries = {
         one.name: {"origin": one.origin}
         | {key: part for key, part in one.to_json().items() if key not in {"schema", "zoo"}}
+        | {"profiles": [*map(_profile, one.profiles.values())]}
         for one in zoos
     }
     terminal.present(json, lambda: {"schema": 1, "zoos": entries}, lambda: map(_table, zoos))

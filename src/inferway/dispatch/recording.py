@@ -100,6 +100,13 @@ def _recorded(kind: int) -> Callable[..., None]:
     return call
 
 
+# Arrays of a site that a recording holds. What confidences say is none of them, as policies that go
+# by it are not recorded.
+RECORDED: Final = tuple(
+    field for field in Site._fields if field not in ("bin_mass", "bin_accuracy", "bin_edges")
+)
+
+
 @dataclass(slots=True)
 class Losses:
     """Losses of what could not be written down so far."""
@@ -525,7 +532,7 @@ def restore(dispatcher: Dispatcher, state: dict[str, np.ndarray]) -> None:
 
 
 def _state(dispatcher: Dispatcher) -> dict[str, np.ndarray]:
-    arrays = {f"site.{field}": getattr(dispatcher.site, field) for field in Site._fields}
+    arrays = {f"site.{field}": getattr(dispatcher.site, field) for field in RECORDED}
     arrays["dispatcher.lasting"] = np.array(dispatcher.lasting, np.int64)
     for field, value in zip(dispatcher.policy._fields, dispatcher.policy, strict=True):
         if isinstance(value, np.ndarray):

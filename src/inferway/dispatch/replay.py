@@ -28,6 +28,7 @@ from inferway.dispatch.recording import (
     LASTING,
     MARK,
     PULL,
+    RECORDED,
     RETUNE,
     ROUTE,
     SCHEMA,
@@ -313,10 +314,10 @@ def _check_state(dispatcher: Dispatcher, state: dict[str, np.ndarray]) -> None:
     for name, sound in _facts_of_arrays(dispatcher, state):
         if not sound:
             raise UnsoundError(f"{name} is none of such a site")
-    for field in Site._fields:
+    for field in RECORDED:
         if f"site.{field}" not in state:
             raise UnsoundError(f"there is no site.{field}")
-    said = {field: state[f"site.{field}"] for field in Site._fields}
+    said = {field: state[f"site.{field}"] for field in RECORDED}
     for name, sound in _facts_of_site(dispatcher.site, said):
         if not sound:
             raise UnsoundError(f"{name} is none of such a site")

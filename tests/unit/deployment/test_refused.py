@@ -515,8 +515,8 @@ MISTAKES: list[tuple[str, str]] = [
     (
         after("dispatch: {policy: [priced]}\n"),
         "6: dispatch.policy: expected one of fastest-only, most-accurate-only, jiq-fast, "
-        "jiq-accurate, tad, tad-op, r-jiq, r-jsq, r-jsq-d, priced, deadline, least-cost, alias, "
-        "sq, hw-e, got a list",
+        "jiq-accurate, tad, tad-op, r-jiq, r-jsq, r-jsq-d, priced, escalate, deadline, "
+        "least-cost, alias, sq, hw-e, got a list",
     ),
     (after("cost: {alpha: .nan}\n"), "6: cost.alpha: expected a plain number, got nan"),
     # workloads
