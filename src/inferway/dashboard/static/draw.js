@@ -73,9 +73,10 @@ export function rounds(greatest, count) {
 
 // Three digits that count.
 export function digits(value, count = 3) {
-  if (value === null || value === undefined) return "–";
+  if (value === null || value === undefined || !Number.isFinite(value)) return "–";
   if (value === 0) return "0";
-  const size = Math.floor(Math.log10(Math.abs(value)));
+  // Numbers have twenty digits behind the point at most.
+  const size = Math.max(-17, Math.floor(Math.log10(Math.abs(value))));
   return value.toLocaleString("en", {
     maximumFractionDigits: Math.max(0, count - 1 - size),
     minimumFractionDigits: Math.max(0, Math.min(count - 1 - size, count)),
