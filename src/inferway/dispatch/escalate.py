@@ -40,7 +40,7 @@ from pydantic import Field
 from inferway.deployment.units import Number, PositiveNumber
 from inferway.dispatch.bounds import UnreachableError
 from inferway.dispatch.escalation_bounds import escalation_price
-from inferway.dispatch.priced import HEADROOM, LEAST, MOST, WAIT, least_busy, reprice
+from inferway.dispatch.priced import HEADROOM, LEAST, MOST, WAIT, cheapest_in, reprice
 from inferway.site import (
     ACCEPT,
     DISPATCHED,
@@ -52,7 +52,6 @@ from inferway.site import (
     Request,
     Site,
     has_class,
-    idle_in,
 )
 from inferway.site.compiled import jit
 from inferway.site.view import Floats, Ints
@@ -177,12 +176,7 @@ class Escalate(NamedTuple):
         """The server from which an answer costs least, a second one counted in."""
         price, first_s = self.price[0], self.costs_s
         for k in range(site.rate.size):
-            server = idle_in(site, request, k)
-            if server >= 0:
-                cost_s = 1.0 / site.rate[k]
-            else:
-                server, cost_s = least_busy(site, request, k, self.wait)
-            self.servers[k], first_s[k] = server, cost_s
+            self.servers[k], first_s[k] = cheapest_in(site, request, k, self.wait)
         left_s = request.deadline_s - site.clock_s[0]
         best, least = -1, np.inf
         for i in range(site.rate.size):
@@ -201,11 +195,7 @@ class Escalate(NamedTuple):
             worth = price * answer.expected[j]
             if not has_class(request.classes, j) or 1.0 / site.rate[j] - worth >= least:
                 continue
-            server = idle_in(site, request, j)
-            if server >= 0:
-                cost_s = 1.0 / site.rate[j]
-            else:
-                server, cost_s = least_busy(site, request, j, self.wait)
+            server, cost_s = cheapest_in(site, request, j, self.wait)
             if cost_s - worth < least:
                 best, least = server, cost_s - worth
         return best
@@ -263,7 +253,7 @@ def outlook(policy: Escalate, site: Site, i: int, left_s: float) -> float:
 
 
 def _best_gain(tables: ConfidenceTables, own: Floats) -> Floats:
-    """What a second answer that costs nothing gains by way of each class, (K,)."""
+    """Gain of a second answer that costs nothing, by way of each class first, (K,)."""
     gain = tables.expected.max(axis=2) - own
     return np.asarray((tables.mass * gain).sum(axis=1))
 

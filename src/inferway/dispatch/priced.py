@@ -89,6 +89,16 @@ def least_busy(site: Site, request: Request, k: int, wait: float) -> tuple[int, 
 
 
 @jit
+def cheapest_in(site: Site, request: Request, k: int, wait: float) -> tuple[int, float]:
+    """The server of class k where a request takes least, idle ones first, and that cost, s.
+
+    -1 and inf where no server may take the request.
+    """
+    server = idle_in(site, request, k)
+    return (server, 1.0 / site.rate[k]) if server >= 0 else least_busy(site, request, k, wait)
+
+
+@jit
 def reprice(
     memory: Floats,
     site: Site,

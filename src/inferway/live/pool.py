@@ -363,7 +363,9 @@ class Pool:
             request.dispatched_s = self.now()
         if server >= 0:
             request.predicted_s = dispatcher.predicted_wait_s + dispatcher.predicted_service_s
-            request.server, request.credit = server, dispatcher.credit
+            request.server = server
+            if self._settles:
+                request.credit = dispatcher.credit
             if self.servers.put(request) and request.deadline_s < math.inf:
                 self._time(request, now_s)
         return server
@@ -425,7 +427,8 @@ class Pool:
         if request.server < 0:
             self._release(request)
         else:
-            request.abandoned = request.hand is not None  # nor is there anybody to send that to
+            if request.hand is not None:  # nor is there anybody to send that to
+                request.abandoned = True
             if not self.servers.recall(request):
                 self.servers.abort(request)
                 return
@@ -451,6 +454,7 @@ class Pool:
         done = self._done
         while done:
             job = done.popleft()
+            kept_bytes = job.kept_bytes  # another server may have the request in a moment
             try:
                 if isinstance(job, RequestBatch):
                     self._settle_batch(job)
@@ -458,8 +462,8 @@ class Pool:
                     self._settle(job, 0)
             except Exception as error:  # the others are to have their answers all the same
                 self.report(error)
-            if job.kept_bytes is not None and self.options.headroom is not None:
-                self.options.headroom.settle(*job.kept_bytes)
+            if kept_bytes is not None and self.options.headroom is not None:
+                self.options.headroom.settle(*kept_bytes)
         if self.held:
             self._pull()
 
@@ -556,21 +560,26 @@ class Pool:
                     request.confidence = float(confidence.mean())
             except Exception as error:  # what is not known of an answer does not take it away
                 self.report(error)
-        to = self.dispatcher.settle(
-            server,
-            now_s,
-            self._draw(64) - HALF_WORD,
-            confidence,
-            request.credit,
-            count=1 if hand is None else 2,
-            entered_s=request.received_s,
-            deadline_s=request.deadline_s,
-            floor=request.floor,
-            priority=request.priority,
-            classes=request.classes,
-            rows=request.rows,
-            counted=request.counted,
-        )
+        try:
+            to = self.dispatcher.settle(
+                server,
+                now_s,
+                self._draw(64) - HALF_WORD,
+                confidence,
+                request.credit,
+                count=1 if hand is None else 2,
+                entered_s=request.received_s,
+                deadline_s=request.deadline_s,
+                floor=request.floor,
+                priority=request.priority,
+                classes=request.classes,
+                rows=request.rows,
+                counted=request.counted,
+            )
+        except Exception as error:  # nor does a policy that breaks
+            self.report(error)
+            request.hand = None
+            return False
         request.credit, request.settled = self.dispatcher.credit, True
         if to < 0:
             request.hand = None
@@ -589,6 +598,7 @@ class Pool:
         self.queues[server].popleft()
         self.dispatcher.finish(server, now_s, request.service_s, measured)
         request.outcome, request.outputs, request.call = None, None, None
+        request.kept_bytes, request.passed, request.status = None, None, 0
         request.server, request.started_s, request.together = to, 0.0, (0, 0)
         waits_s = self.dispatcher.predicted_wait_s + self.dispatcher.predicted_service_s
         request.predicted_s = now_s - request.received_s + waits_s
@@ -656,7 +666,9 @@ class Pool:
         # Of a run for several requests, each one's part by its rows.
         rows = request.together[1]
         part_s = request.service_s * request.rows / rows if rows else request.service_s
-        accuracy = request.credit if self._settles else self.accuracy[k]
+        accuracy = self.accuracy[k]
+        if request.settled and accuracy is not None:
+            accuracy = request.credit
         stats.answered(column, request.rows, accuracy, request.latency_s, part_s, request.counted)
         self.log.keep(request, self.facts)
         if self.noted is not None:

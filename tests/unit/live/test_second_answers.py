@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from inferway.dispatch import Dispatcher
+from inferway.dispatch.dispatcher import PolicyError
 from inferway.live import Outcome, Pool, PoolOptions, TaskSite
 from inferway.live.explain import RequestLog
 from inferway.live.request import InferRequest
@@ -299,3 +300,20 @@ def test_it_is_not_recorded(tmp_path: Path) -> None:
     pool = Asked(tmp_path, Echo(10.0)).pool
     with pytest.raises(ValueError, match="serve without --record"):
         pool.record(tmp_path / "recording")
+
+
+def test_a_policy_that_breaks_takes_no_answer_away(tmp_path: Path) -> None:
+    async def test(asked: Asked) -> None:
+        told: list[Exception] = []
+        asked.pool.report = told.append  # type: ignore[method-assign]
+
+        def settle(*_: Any, **__: Any) -> int:
+            raise PolicyError("a number that is no server")
+
+        asked.pool.dispatcher.settle = settle  # type: ignore[method-assign]
+        found = await asked.answer(UNSURE)
+        assert (found.outcome, found.variant) == (Outcome.ANSWERED, "quick")
+        assert [str(one) for one in told] == ["a number that is no server"]
+        assert asked.balance == pytest.approx(0.755 - TARGET)
+
+    served(tmp_path, Echo(10.0), test)
