@@ -64,7 +64,7 @@ workload: {digits: {arrivals: {process: poisson, rate: 100/s}}}
 
 
 class Turn(NamedTuple):
-    """What a server took and gave in one turn: cores, and the median p99 of its seconds, s."""
+    """Cost and service of a server in one turn: cores, and the median p99 of its seconds, s."""
 
     cores: float
     p99_s: float

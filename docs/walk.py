@@ -44,7 +44,7 @@ NOT_COPIED = shutil.ignore_patterns(
 
 
 class Skipped(NamedTuple):
-    """What is not run: everything of a page (`*` for any) that has these words; and why."""
+    """Parts that are not run: everything of a page (`*` for any) that has these words; and why."""
 
     page: str
     words: str
@@ -106,7 +106,7 @@ class Step(NamedTuple):
 
     @property
     def failed(self) -> bool:
-        """Whether it ran and did not end with 0."""
+        """Tell whether it ran and did not end with 0."""
         return self.code not in (0, None)
 
     def __str__(self) -> str:

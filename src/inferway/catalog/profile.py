@@ -1,4 +1,4 @@
-"""What is known of a task's variants: accuracy, confidence, size, and what they take of machines.
+"""Profiles of a task's variants: accuracy, confidence, size, and what they take of machines.
 
 `inferway profile` measures it; it stands beside a deployment file or in a zoo.
 """
@@ -41,7 +41,7 @@ class BatchTime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class MachineTimes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a variant takes of one machine.
+    """Times and memory of a variant on one machine.
 
     Attributes
     ----------

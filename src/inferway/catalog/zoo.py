@@ -83,7 +83,7 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def times(self) -> MachineTimes:
-        """What it takes of this machine, else of the one that it was first measured on."""
+        """Times and memory on this machine, else of the one that it was first measured on."""
         machines = self.measured.machines
         return machines.get(machine_hash()) or next(iter(machines.values()))
 

@@ -45,7 +45,7 @@ class PageSource(msgspec.Struct, frozen=True):
 
 
 class PageContent(msgspec.Struct):
-    """What is to be shown from now on."""
+    """Servers to be shown from now on."""
 
     servers: list[PageSource]
     doing: str = ""

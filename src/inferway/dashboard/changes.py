@@ -17,7 +17,7 @@ from inferway.loadgen.access import Access, ask_whoever
 from inferway.unreadable import UNREADABLE
 
 _APPLY_S: Final = 300.0
-"""How long a server may take to load what is new."""
+"""Time that a server may take to load what is new."""
 _NODE: Final = "here"
 
 

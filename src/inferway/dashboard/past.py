@@ -14,7 +14,7 @@ from inferway.live.request import Outcome
 from inferway.twin.trace import RecordedTrace
 
 WINDOW_S: Final = 300.0
-"""How much is replayed, at most."""
+"""Most that is replayed."""
 MOST: Final = 100_000
 """Requests that are replayed, at most."""
 FEWEST: Final = 50

@@ -56,8 +56,8 @@ class Question(msgspec.Struct, forbid_unknown_fields=True):
     lost: str = ""
 
 
-class Told(msgspec.Struct):
-    """What a server has told of a task.
+class ObservedTask(msgspec.Struct):
+    """Words of a server on a task.
 
     Attributes
     ----------
@@ -81,7 +81,7 @@ class Prepare(msgspec.Struct, tag="prepare"):
     """Compile what a task's setting needs."""
 
     number: int
-    told: Told
+    told: ObservedTask
 
 
 class Ask(msgspec.Struct, tag="ask"):
@@ -89,7 +89,7 @@ class Ask(msgspec.Struct, tag="ask"):
 
     number: int
     question: Question
-    told: Told
+    told: ObservedTask
 
 
 class Cancel(msgspec.Struct, tag="cancel"):
@@ -102,7 +102,7 @@ Order = Prepare | Ask | Cancel
 
 
 class Doing(msgspec.Struct, tag="doing"):
-    """What is being done for an order, in words; whether code is being compiled for it."""
+    """State of an order, in words; whether code is being compiled for it."""
 
     number: int
     words: str

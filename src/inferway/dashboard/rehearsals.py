@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any, Final
 from urllib.parse import quote
 
-from inferway.dashboard.question import POLICIES, Question, Told, WhatIfError
+from inferway.dashboard.question import POLICIES, ObservedTask, Question, WhatIfError
 from inferway.dashboard.reader import Reader
 from inferway.dashboard.twin import SUPERSEDED, SupersededError, TwinProcess
 from inferway.dashboard.watched import UnreadError, WatchedServer
@@ -85,14 +85,14 @@ class Rehearsals:
             raise SupersededError(SUPERSEDED)
         return await self._twin.ask(asker, question, told)
 
-    def _told(self, source: WatchedServer, task: str, *, requests: bool = False) -> Told:
+    def _told(self, source: WatchedServer, task: str, *, requests: bool = False) -> ObservedTask:
         content = source.told("/deployment")["content"]
         fleet = fleet_of(source, task)
         rows = b""
         if requests:
             since_s = source.times[-1] - _WINDOW_S - 1.0 if source.times else 0.0
             rows = source.requests(task, since_s)
-        return Told(content or {}, fleet, rows, self._folder)
+        return ObservedTask(content or {}, fleet, rows, self._folder)
 
 
 def fleet_of(source: WatchedServer, task: str) -> dict[str, Any]:

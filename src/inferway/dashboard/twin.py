@@ -18,11 +18,11 @@ from inferway.dashboard.question import (
     Cancel,
     Doing,
     Done,
+    ObservedTask,
     Order,
     Prepare,
     Question,
     Said,
-    Told,
     WhatIfError,
     framed,
 )
@@ -119,7 +119,7 @@ class TwinProcess:
         if self._reading is not None:
             await asyncio.gather(self._reading, return_exceptions=True)
 
-    async def prepare(self, told: Told) -> str:
+    async def prepare(self, told: ObservedTask) -> str:
         """Compile what a task needs; returns why that cannot be, or nothing."""
         self._wanted += 1
         try:
@@ -131,7 +131,7 @@ class TwinProcess:
             self._changed()
         return ""
 
-    async def ask(self, asker: str, question: Question, told: Told) -> dict[str, Any]:
+    async def ask(self, asker: str, question: Question, told: ObservedTask) -> dict[str, Any]:
         """Answer a question; one that the same asker has asked before is answered no more.
 
         Raises

@@ -32,7 +32,7 @@ from inferway.deployment import DeploymentError
 from inferway.site.compiled import watched
 
 _NICE: Final = 5
-"""What is served has the processors first."""
+"""Niceness of the process: servers have the processors first."""
 
 
 class TwinWorker:

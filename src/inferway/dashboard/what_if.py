@@ -1,4 +1,4 @@
-"""What another setting would have done to the last minutes: a question, and the twin's answer.
+"""The last minutes under another setting: a question, and the twin's answer.
 
 The twin replays the very requests that a server had, with service times as these had them, once
 with the setting in force and once with that of the question. How far the first of the two is from
@@ -29,7 +29,7 @@ from inferway.dashboard.past import (
     window,
     written_name,
 )
-from inferway.dashboard.question import POLICIES, Question, Told, WhatIfError
+from inferway.dashboard.question import POLICIES, ObservedTask, Question, WhatIfError
 from inferway.deployment import Deployment
 from inferway.deployment.deployment import build
 from inferway.deployment.policies import FILE_POLICY
@@ -44,7 +44,7 @@ from inferway.twin.scenario import Scenario, scenario_of
 from inferway.twin.trace import calibrated, departures
 
 REPLICATIONS: Final = 4
-"""How often each setting is replayed; the arrivals are the same each time."""
+"""Replays of each setting; the arrivals are the same each time."""
 _WITHIN: Final = (0.05, 0.95)
 """Shares of the stretches below and above the twin's band."""
 _NODE: Final = "here"
@@ -61,7 +61,7 @@ class Canceled(Exception):  # noqa: N818 - it is no error
     """Somebody has asked something newer."""
 
 
-def prepared(told: Told) -> None:
+def prepared(told: ObservedTask) -> None:
     """Compile what the setting in force needs; ValueError as `answer`."""
     deployment, name = rehearsal(told)
     times_s = np.linspace(0.0, 1.0, 3)
@@ -70,7 +70,7 @@ def prepared(told: Told) -> None:
 
 def answer(
     question: Question,
-    told: Told,
+    told: ObservedTask,
     stop: Event,
     progress: Callable[[str], None] = lambda words: None,
 ) -> dict[str, Any]:
@@ -136,7 +136,7 @@ def answer(
     return found
 
 
-def rehearsal(told: Told) -> tuple[Deployment, str]:
+def rehearsal(told: ObservedTask) -> tuple[Deployment, str]:
     """Make a deployment of one task's fleet, which the twin can run anywhere; and the task's name.
 
     It has no models and no addresses: of each class the accuracy and the service time that the

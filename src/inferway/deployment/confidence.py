@@ -1,4 +1,4 @@
-"""What profiles say of a task's confidences: bins of a variant, and joint tables of two.
+"""Confidences of a task by its profiles: bins of a variant, and joint tables of two.
 
 The file's own profile counts more than a zoo's. Either is used while it is of the same model.
 """

@@ -398,7 +398,7 @@ class PublishedCatalog(Section):
 
 @dataclass(frozen=True)
 class Difficulty(Section):
-    """How sure variants are of their answers of which only numbers are known, by a normal model."""
+    """Confidence of variants of which only numbers are known, by a normal model."""
 
     quality: Annotated[
         Ratio,

@@ -104,7 +104,7 @@ class ProfilingOptions:
 
 @dataclass(frozen=True)
 class RowAnswers:
-    """What a variant's answers to N rows come to.
+    """Score and confidence of a variant's answers to N rows.
 
     Attributes
     ----------

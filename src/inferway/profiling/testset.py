@@ -36,7 +36,7 @@ _Column = tuple[NDArray[np.float64], NDArray[np.bool_]]  # confidence, and right
 
 
 class ImageAnswers(NamedTuple):
-    """What K variants say of the N images of a zoo's test set, in its order.
+    """Answers of K variants to the N images of a zoo's test set, in its order.
 
     Attributes
     ----------

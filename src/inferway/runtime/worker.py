@@ -150,7 +150,7 @@ def anonymous_file() -> int:
 
 
 class TensorLayout:
-    """How the inputs, or the outputs, of a call lie one behind the other, from a place on.
+    """Places of the inputs, or the outputs, of a call, one behind the other from a place on.
 
     Parameters
     ----------

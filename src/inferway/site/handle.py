@@ -168,7 +168,7 @@ def pin(value: Any) -> Pinned:
 
 
 class _Plan(NamedTuple):
-    """How tuples of one type are laid out."""
+    """Layout of tuples of one type."""
 
     kind: Handle
     words: int

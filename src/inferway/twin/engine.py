@@ -174,10 +174,10 @@ class SiteEngine:
         return cast("Site", self.world.site)
 
     @property
-    def again(self) -> escalation.Again | None:
+    def again(self) -> escalation.SecondAnswers | None:
         """Counts of second answers; None where the policy asks for none."""
         found = getattr(self.world, "again", None)
-        return found if isinstance(found, escalation.Again) else None
+        return found if isinstance(found, escalation.SecondAnswers) else None
 
     @property
     def now_s(self) -> float:
@@ -296,10 +296,10 @@ class GeneralEngine(SiteEngine):
         self._times_s, self._phases, self._at = np.zeros(0), np.zeros(0, np.int64), 0
         self._course = PhaseCourse(scenario.arrivals)
 
-    def _again(self) -> escalation.Again | escalation.Once:
+    def _again(self) -> escalation.SecondAnswers | escalation.SingleAnswer:
         """Make what second answers need, if the policy asks for any."""
         if not hasattr(self.policy, "settle"):
-            return escalation.Once(0)
+            return escalation.SingleAnswer(0)
         sample, bins = self.scenario.answers, self.scenario.fleet.confidence
         if sample is None:
             mass = np.zeros((len(self.scenario.fleet.rate), 0)) if bins is None else bins.mass

@@ -15,7 +15,7 @@ from inferway.deployment.workloads import PhasedArrivals, TraceArrivals
 from inferway.site.fleet import Fleet
 from inferway.site.view import Floats
 from inferway.twin.engine import CrowdedError, GeneralEngine, Kind, MarkovEngine, engine_of
-from inferway.twin.kernel.escalation import Again
+from inferway.twin.kernel.escalation import SecondAnswers
 from inferway.twin.kernel.state import Records, Tally, quantiles
 from inferway.twin.result import (
     ClassResult,
@@ -62,7 +62,7 @@ class Replicated:
     # second server those answered, and the sum of their accuracies.
     samples: list[tuple[float, int, float, float]]
     lengths: Floats  # (K, L) share of server time by queue length
-    again: Again | None = None  # What was counted of second answers, where there may be any
+    again: SecondAnswers | None = None  # What was counted of second answers, where there may be any
 
 
 def replicate(
@@ -447,7 +447,9 @@ def _rise(outcomes: Sequence[Replicated]) -> float:
     return _ratio(second_s * first, first_s * second)
 
 
-def _escalated(fleet: Fleet, again: Sequence[Again], answers: int) -> tuple[Escalated, ...] | None:
+def _escalated(
+    fleet: Fleet, again: Sequence[SecondAnswers], answers: int
+) -> tuple[Escalated, ...] | None:
     """Shares of the answers that are of a second variant, by pair, the greatest first."""
     if not again:
         return None

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from inferway.dashboard.question import Told
+from inferway.dashboard.question import ObservedTask
 from inferway.live.recent import ROW, Rows, head_of, written
 from inferway.live.request import Outcome
 
@@ -56,8 +56,8 @@ def rows(count: int = 2000, rate_per_s: float = 100.0, seed: int = 1) -> Rows:
     return found
 
 
-def told(kept: Rows | None = None, **keys: Any) -> Told:
+def told(kept: Rows | None = None, **keys: Any) -> ObservedTask:
     """All of it, with rows of the usual kind if none are given."""
     some = rows() if kept is None else kept
     body = written(head_of(TASK, ["tiny", "big"], 1000.0, len(some)), some)
-    return Told(CONTENT, fleet(**keys), body)
+    return ObservedTask(CONTENT, fleet(**keys), body)

@@ -15,10 +15,10 @@ from inferway.dashboard.question import (
     Cancel,
     Doing,
     Done,
+    ObservedTask,
     Order,
     Prepare,
     Question,
-    Told,
     WhatIfError,
     framed,
     frames,
@@ -64,7 +64,7 @@ def test_what_is_canceled_before_its_turn_is_not_begun() -> None:
 
 def test_what_is_wrong_is_a_sentence_and_the_next_question_is_answered() -> None:
     wrong = Question("http://here:8002", "digits", target=0.95)
-    broken = Told({}, {"task": "digits"})
+    broken = ObservedTask({}, {"task": "digits"})
     said = worked(Ask(1, wrong, told()), Prepare(2, broken), Ask(3, QUESTION, told()))
     first, second, third = (one for one in said if isinstance(one, Done))
     assert first.error.startswith("0.95 is above the best variant")
@@ -89,7 +89,7 @@ def test_it_answers_in_a_process_of_its_own_and_the_newest_question_of_each_page
         assert await twin.prepare(told()) == ""
         state = twin.state
         assert (state["state"], state["done"], state["of"]) == ("ready", 1, 1)
-        assert "needs at least 1" in await twin.prepare(Told({}, fleet(classes=[])))
+        assert "needs at least 1" in await twin.prepare(ObservedTask({}, fleet(classes=[])))
         older = asyncio.create_task(twin.ask("a page", QUESTION, told()))
         other = asyncio.create_task(twin.ask("another", QUESTION, told()))
         await asyncio.sleep(0)

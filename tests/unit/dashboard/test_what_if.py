@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from lately import CONTENT, fleet, rows, told
 
-from inferway.dashboard.question import POLICIES, Question, Told, WhatIfError
+from inferway.dashboard.question import POLICIES, ObservedTask, Question, WhatIfError
 from inferway.dashboard.what_if import Canceled, answer, rehearsal
 from inferway.dispatch.contract import policy_class
 
@@ -26,7 +26,7 @@ class Mine(NamedTuple):
 """
 
 
-def asked(of: Told | None = None, **keys: Any) -> dict[str, Any]:
+def asked(of: ObservedTask | None = None, **keys: Any) -> dict[str, Any]:
     question = Question("http://here:8002", "digits", **keys)
     return answer(question, told() if of is None else of, threading.Event())
 
@@ -114,7 +114,7 @@ def test_what_cannot_be_asked_is_said_in_a_sentence(keys: dict[str, Any], senten
 def test_rows_that_are_none_are_refused() -> None:
     for body in (b"", b"{}\n", b'{"row": []}\nx', told().requests[:-1]):
         with pytest.raises(WhatIfError, match="cannot be read"):
-            asked(Told(CONTENT, fleet(), body))
+            asked(ObservedTask(CONTENT, fleet(), body))
 
 
 def test_a_newer_question_ends_it() -> None:
@@ -129,14 +129,14 @@ def test_code_of_another_process_is_not_run(tmp_path: Path) -> None:
     for policy in (f"{tmp_path}/mine.py:Mine", "./mine.py:Mine"):
         content = CONTENT | {"dispatch": {"policy": policy}}
         with pytest.raises(WhatIfError, match="only a page that is started with it"):
-            rehearsal(Told(content, fleet()))
+            rehearsal(ObservedTask(content, fleet()))
         within = {"digits": CONTENT["tasks"]["digits"] | {"dispatch": {"policy": policy}}}
         with pytest.raises(WhatIfError, match="only a page that is started with it"):
-            rehearsal(Told(CONTENT | {"tasks": within}, fleet()))
+            rehearsal(ObservedTask(CONTENT | {"tasks": within}, fleet()))
     assert not ran.exists()
     # Of a page that is started with the server, its policy is the starter's own.
     mine = CONTENT | {"dispatch": {"policy": "./mine.py:Mine"}}
-    deployment, _ = rehearsal(Told(mine, fleet(), folder=str(tmp_path)))
+    deployment, _ = rehearsal(ObservedTask(mine, fleet(), folder=str(tmp_path)))
     assert deployment.folder == tmp_path
     assert policy_class(deployment.policy_of("digits").policy, deployment.folder) is not None
     assert ran.exists()
@@ -147,7 +147,7 @@ def test_nothing_of_the_file_but_its_settings_is_needed() -> None:
         "tasks": {"digits": {"variants": {"far": {"remote": "http://nowhere/v2/models/x"}}}},
         "nodes": {"here": {"budget": "1 GB"}},
     }
-    deployment, name = rehearsal(Told(content, fleet()))
+    deployment, name = rehearsal(ObservedTask(content, fleet()))
     (task,) = deployment.tasks.values()
     assert (name, task.accuracy_target) == ("digits", 0.8)
     assert {one.name: one.accuracy for one in task.variants.values()} == {"tiny": 0.7, "big": 0.9}
@@ -155,7 +155,7 @@ def test_nothing_of_the_file_but_its_settings_is_needed() -> None:
 
 
 def test_every_policy_that_may_be_asked_for_can_be_made() -> None:
-    deployment, _ = rehearsal(Told(CONTENT, fleet(deadline_s=1.0)))
+    deployment, _ = rehearsal(ObservedTask(CONTENT, fleet(deadline_s=1.0)))
     for policy in POLICIES:
         assert deployment.with_(policy=policy).policy_of("digits").policy == policy
 

@@ -1,8 +1,8 @@
 """Second answers in the general engine: what of a request is remembered while another is asked.
 
-A world whose policy settles carries `Again`; any other carries `Once`, and compiled code has then
-nothing of all this. Each request is one of N whose confidences and answers are known: it is drawn
-when it enters, so that the bins of all classes belong together.
+A world whose policy settles carries `SecondAnswers`; any other carries `SingleAnswer`, and compiled
+code has then nothing of all this. Each request is one of N whose confidences and answers are known:
+it is drawn when it enters, so that the bins of all classes belong together.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from inferway.site.compiled import either, jit
 from inferway.site.draw import step, unit
 from inferway.site.view import Floats, Ints, Site
 
-NOBODY = -1  # In `Again.hand`: no answer is in hand
+NOBODY = -1  # In `SecondAnswers.hand`: no answer is in hand
 
 
 class AnswerSample(NamedTuple):
@@ -48,13 +48,13 @@ def sampled(mass: Floats, rows: int = 1 << 16) -> AnswerSample:
     return AnswerSample(bins, np.full(bins.shape, np.nan))
 
 
-class Once(NamedTuple):
+class SingleAnswer(NamedTuple):
     """Requests are answered by the server that was asked first."""
 
     nothing: int
 
 
-class Again(NamedTuple):
+class SecondAnswers(NamedTuple):
     """Requests may be answered by a second server; P phases, K classes, M entries of the pool."""
 
     bins: Ints  # (N, K) bin of each class's confidence at each of N requests
@@ -72,10 +72,12 @@ class Again(NamedTuple):
     moved: Ints  # (P, K, K) answers of the second that was asked, by first and second
 
 
-def empty_again(sample: AnswerSample, phases: int, entries: int, state: np.ndarray) -> Again:
+def empty_again(
+    sample: AnswerSample, phases: int, entries: int, state: np.ndarray
+) -> SecondAnswers:
     """Nothing is remembered."""
     classes = sample.bins.shape[1]
-    return Again(
+    return SecondAnswers(
         bins=np.ascontiguousarray(sample.bins, np.int16),
         score=np.ascontiguousarray(sample.score, np.float64),
         request=np.zeros(entries, np.int64),
@@ -90,9 +92,9 @@ def empty_again(sample: AnswerSample, phases: int, entries: int, state: np.ndarr
     )
 
 
-def enlarged(again: Again | Once) -> Again | Once:
+def enlarged(again: SecondAnswers | SingleAnswer) -> SecondAnswers | SingleAnswer:
     """The same with twice the entries."""
-    if isinstance(again, Once):
+    if isinstance(again, SingleAnswer):
         return again
     twice = {
         name: np.concatenate([getattr(again, name), np.zeros_like(getattr(again, name))])
@@ -101,15 +103,15 @@ def enlarged(again: Again | Once) -> Again | Once:
     return again._replace(**twice)
 
 
-def forgotten(again: Again | Once) -> None:
+def forgotten(again: SecondAnswers | SingleAnswer) -> None:
     """Set what was counted to 0."""
-    if isinstance(again, Again):
+    if isinstance(again, SecondAnswers):
         for counts in (again.earned, again.in_time, again.scored, again.moved):
             counts[:] = 0
 
 
-class Second(NamedTuple):
-    """What of a request is remembered besides when it came: of `Once`, nothing that counts."""
+class InHand(NamedTuple):
+    """Memory of a request besides when it came: of `SingleAnswer`, nothing that counts."""
 
     request: int
     hand: int
@@ -129,20 +131,20 @@ def _noted(again: Any, entry: int, second: Any) -> None:
     again.credit[entry] = second.credit
 
 
-def _remembered(again: Any, entry: int) -> Second:
-    return Second(again.request[entry], again.hand[entry], again.worth[entry], again.credit[entry])
+def _remembered(again: Any, entry: int) -> InHand:
+    return InHand(again.request[entry], again.hand[entry], again.worth[entry], again.credit[entry])
 
 
 # ``drawn(again)``: the number of the request that enters.
-drawn = either(Again, _drawn, lambda again: 0)
+drawn = either(SecondAnswers, _drawn, lambda again: 0)
 # ``noted(again, entry, second)`` remembers it with an entry of the pool.
-noted = either(Again, _noted, lambda again, entry, second: None)
+noted = either(SecondAnswers, _noted, lambda again, entry, second: None)
 # ``remembered(again, entry)``: what was noted with an entry.
-remembered = either(Again, _remembered, lambda again, entry: Second(0, NOBODY, 0.0, 0.0))
+remembered = either(SecondAnswers, _remembered, lambda again, entry: InHand(0, NOBODY, 0.0, 0.0))
 
 
 @jit
-def expected_of(again: Again, site: Site, k: int, request: int, expected: Floats) -> bool:
+def expected_of(again: SecondAnswers, site: Site, k: int, request: int, expected: Floats) -> bool:
     """Write the (K,) expected accuracies of a request that class k has answered.
 
     False where nothing is known of the answer but its class's accuracy.
@@ -167,4 +169,6 @@ def _counted(
 
 # ``counted(again, phase, first, k, request, earned, late)`` counts an answer of class k; `first` is
 # the class that was asked before, or below 0.
-counted = either(Again, _counted, lambda again, phase, first, k, request, earned, late: None)
+counted = either(
+    SecondAnswers, _counted, lambda again, phase, first, k, request, earned, late: None
+)

@@ -31,8 +31,8 @@ from inferway.site.view import (
 )
 from inferway.twin.kernel.escalation import (
     NOBODY,
-    Again,
-    Second,
+    InHand,
+    SecondAnswers,
     counted,
     drawn,
     expected_of,
@@ -172,12 +172,12 @@ def _send(
     if server >= 0:
         credit = site.accuracy[site.server_class[server]]
         site.balance[0] += credit - world.targets[phase]
-        _join(world, server, arrived_s, phase, now_s, Second(number, NOBODY, 0.0, credit))
+        _join(world, server, arrived_s, phase, now_s, InHand(number, NOBODY, 0.0, credit))
     elif may_hold:
         if server == HOLD and site.held[0] < rules.central:
             central = site.queue.size
             push(world.waiting, central, site.held[0] == 0, arrived_s, phase)
-            noted(world.again, world.waiting.last[central], Second(number, NOBODY, 0.0, 0.0))
+            noted(world.again, world.waiting.last[central], InHand(number, NOBODY, 0.0, 0.0))
             site.held[0] += 1
         else:
             world.counts[PRESENT] -= 1
@@ -203,7 +203,7 @@ def _falls_open(world: World, deadline_s: float, now_s: float, least: int) -> bo
 
 @jit
 def _join(
-    world: World, server: int, arrived_s: float, phase: int, now_s: float, second: Second
+    world: World, server: int, arrived_s: float, phase: int, now_s: float, second: InHand
 ) -> None:
     site = world.bound.site
     push(world.waiting, server, site.queue[server] == 0, arrived_s, phase)
@@ -312,7 +312,7 @@ def _answered(
     started_s: float,
     now_s: float,
     server: int,
-    second: Second,
+    second: InHand,
     event: Event,
 ) -> None:
     """An answer has come, and is sent."""
@@ -324,14 +324,14 @@ def _answered(
 
 @jit
 def _settled(
-    again: Again,
+    again: SecondAnswers,
     world: World,
     arrived_s: float,
     phase: int,
     started_s: float,
     now_s: float,
     server: int,
-    second: Second,
+    second: InHand,
     event: Event,
 ) -> None:
     """An answer has come: it is sent, or another server is asked, or an earlier answer is sent."""
@@ -359,11 +359,11 @@ def _settled(
         return
     credit = bound.expected[site.server_class[to]]
     site.balance[0] += credit - second.credit
-    asked = Second(second.request, server, worth, credit)
+    asked = InHand(second.request, server, worth, credit)
     _join(world, to, arrived_s, phase, now_s, asked)
 
 
-_answer = either(Again, _settled, _answered)
+_answer = either(SecondAnswers, _settled, _answered)
 
 
 @jit
@@ -374,7 +374,7 @@ def _send_answer(
     started_s: float,
     now_s: float,
     server: int,
-    second: Second,
+    second: InHand,
     earned: float,
 ) -> None:
     """Send an answer of an expected accuracy, which the balance counts from now on."""
@@ -391,14 +391,14 @@ def _send_answer(
 
 
 @jit
-def _send_first(world: World, arrived_s: float, phase: int, now_s: float, second: Second) -> None:
+def _send_first(world: World, arrived_s: float, phase: int, now_s: float, second: InHand) -> None:
     """Send the answer in hand: the second server has failed, or the deadline has passed.
 
     In that case it was sent then, and not only now that the server looks at it.
     """
     sent_s = min(now_s, arrived_s + world.rules.deadline_s)
     world.tally.area[0] -= now_s - sent_s
-    alone = Second(second.request, NOBODY, 0.0, second.credit)
+    alone = InHand(second.request, NOBODY, 0.0, second.credit)
     _send_answer(world, arrived_s, phase, np.nan, sent_s, second.hand, alone, second.worth)
 
 
@@ -413,7 +413,7 @@ def _drop(world: World, server: int, k: int, now_s: float) -> None:
 
 
 @jit
-def _withdraw(world: World, server: int, k: int, now_s: float) -> tuple[float, int, Second]:
+def _withdraw(world: World, server: int, k: int, now_s: float) -> tuple[float, int, InHand]:
     """Undo the dispatch of a server's first; when it came, in which phase, and what it has."""
     site = world.bound.site
     entry = pop(world.waiting, server)

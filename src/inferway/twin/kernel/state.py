@@ -200,7 +200,9 @@ class World(NamedTuple):
     counts: Ints
     # (2,) from when on requests count, s, inf during the warm-up; start of the present call, s.
     since_s: Floats
-    again: Any  # `Again` where requests may be asked of a second server, else `Once`
+    again: (
+        Any  # `SecondAnswers` where requests may be asked of a second server, else `SingleAnswer`
+    )
 
     @property
     def site(self) -> Site:
