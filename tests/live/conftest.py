@@ -19,6 +19,7 @@ import pytest
 import uvloop
 
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.append(str(Path(__file__).parents[1]))
 sys.path.append(str(Path(__file__).parents[2] / "docs"))
 
 from patient import Patient

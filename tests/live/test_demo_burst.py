@@ -15,6 +15,7 @@ import pytest
 
 import inferway
 from inferway.studies.live import compare_schedulers
+from prepared import INTERRUPTIBLE, prepared
 
 
 @pytest.mark.slow
@@ -60,13 +61,12 @@ def _marked(mark: str) -> list[int]:
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks for processes in /proc")
 def test_ctrl_c_leaves_nothing_running(tmp_path: Path, until: Any) -> None:
     mark = uuid.uuid4().hex
+    command = (sys.executable, "-m", "inferway", "demo", "burst", "--out", str(tmp_path))
     process = subprocess.Popen(
-        [sys.executable, "-m", "inferway", "demo", "burst", "--out", str(tmp_path)],
+        prepared(INTERRUPTIBLE, *command),
         env=os.environ | {"INFERWAY_MARK": mark},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
-        # A shell that starts something in the background has it ignore Ctrl-C.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     until(lambda: len(_marked(mark)) > 1)
     process.send_signal(signal.SIGINT)

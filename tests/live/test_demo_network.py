@@ -18,6 +18,7 @@ import pytest
 
 import inferway
 from inferway.studies.live import compare_placements
+from prepared import INTERRUPTIBLE, prepared
 
 pytest.importorskip("zenoh", reason="nodes need the extra `network`")
 pytestmark = pytest.mark.slow
@@ -84,13 +85,12 @@ def _eventually(condition: Callable[[], bool]) -> None:
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks for processes in /proc")
 def test_ctrl_c_stops_all_nodes(tmp_path: Path) -> None:
     mark = uuid.uuid4().hex
+    command = (sys.executable, "-m", "inferway", "demo", "network", "--out", str(tmp_path))
     process = subprocess.Popen(
-        [sys.executable, "-m", "inferway", "demo", "network", "--out", str(tmp_path)],
+        prepared(INTERRUPTIBLE, *command),
         env=os.environ | {"INFERWAY_MARK": mark},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
-        # A shell that starts something in the background has it ignore Ctrl-C.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     try:
         _eventually(lambda: len(_marked(mark)) >= 4)  # the demo itself, and nodes

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-import resource
 import socket
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+
+from prepared import limited, prepared
 
 ASK = b"GET /v2/health/live HTTP/1.1\r\nHost: t\r\n\r\n"
 LIMIT = 64
@@ -26,10 +27,9 @@ def test_running_out_of_descriptors_is_said_and_survived(tmp_path: Path, until: 
     log = tmp_path / "log"
     with log.open("wb") as written:
         server = subprocess.Popen(
-            [sys.executable, "-c", _PROGRAM],
+            prepared(limited("RLIMIT_NOFILE", LIMIT), sys.executable, "-c", _PROGRAM),
             stdout=subprocess.PIPE,
             stderr=written,
-            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (LIMIT, LIMIT)),
         )
     wires: list[socket.socket] = []
 

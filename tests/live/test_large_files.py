@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import resource
 import subprocess
 import sys
 import time
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 
 from inferway.cli import main
+from prepared import limited, prepared
 
 BILLION = 1_000_000_000
 LIMIT_S = 10.0
@@ -120,9 +120,8 @@ def test_memory_stays_bounded(tmp_path: Path) -> None:
     )
     files = sorted(map(str, tmp_path.glob("*.yaml")))
     ended = subprocess.run(
-        [sys.executable, "-c", script, *files],
+        prepared(limited("RLIMIT_AS", 8 * GIB), sys.executable, "-c", script, *files),
         capture_output=True, text=True, timeout=120, check=False,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (8 * GIB, 8 * GIB)),
     )  # fmt: skip
     assert ended.returncode == 0, ended.stderr[-2000:]
     codes, _, kib = ended.stdout.splitlines()[-1].rpartition(" ")
@@ -135,10 +134,10 @@ def test_what_there_is_no_memory_for_is_no_bug(tmp_path: Path) -> None:
     nodes = "{here: {instances: {t/v: 1000000}, buffer: 1000000}}"
     load = "{t: {arrivals: {process: poisson, load: 0.5}}}"
     file.write_text(whole(nodes=nodes, workload=load))
+    command = (sys.executable, "-m", "inferway", "simulate", str(file), "--queries", "1000")
     ended = subprocess.run(
-        [sys.executable, "-m", "inferway", "simulate", str(file), "--queries", "1000"],
+        prepared(limited("RLIMIT_AS", 8 * GIB), *command),
         capture_output=True, text=True, timeout=300, check=False,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (8 * GIB, 8 * GIB)),
     )  # fmt: skip
     assert ended.returncode == 1
     assert "this needs more memory than there is" in ended.stderr

@@ -22,6 +22,7 @@ import tritonclient.http
 
 import inferway
 from inferway.live import ServeError, apply
+from prepared import INTERRUPTIBLE, prepared
 
 LIMIT_S = 60.0
 CODE = """\
@@ -248,19 +249,10 @@ def test_another_file_is_applied_with_workers_of_its_own(
     until(lambda: not any(map(lives, before)))
 
 
-# A shell in the background has its programs ignore Ctrl-C.
-INTERRUPTIBLE = (
-    "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); "
-    "os.execv(sys.argv[1], sys.argv[1:])"
-)
-
-
 def served(path: Path) -> tuple[subprocess.Popen[str], list[int]]:
-    # Not by a function before the program: in a process that has had gRPC, its threads' ends may
-    # break what has been forked.
-    command = [sys.executable, "-c", INTERRUPTIBLE, sys.executable, "-m", "inferway", "serve"]
+    command = (sys.executable, "-m", "inferway", "serve", str(path), "--json")
     process = subprocess.Popen(
-        [*command, str(path), "--json", "--http-port", "0", "--admin-port", "0"],
+        prepared(INTERRUPTIBLE, *command, "--http-port", "0", "--admin-port", "0"),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from inferway.loadgen import DriveError, Stream, drive, replay
+from prepared import INTERRUPTIBLE, prepared
 
 
 def test_what_is_sent_and_what_is_read(serve, images):
@@ -226,12 +227,10 @@ def until(true, deadline_s=30.0):
 def test_ctrl_c_before_the_generator_has_begun_is_silent(serve, presses):
     server = serve()
     with subprocess.Popen(
-        [sys.executable, "-c", SCRIPT, server.url],
+        prepared(INTERRUPTIBLE, sys.executable, "-c", SCRIPT, server.url),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        # Started in the background by a shell, a process ignores it, and so does all it starts.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     ) as process:
         assert process.stdout.readline() == "begins\n"
         (generator,) = until(lambda: generators(process.pid))
