@@ -130,37 +130,39 @@ Lemma E.1 | Eq. 18 is a subgradient. | covered
 - theory/test_placement_gain.py::test_the_subgradient_bounds_the_gain_and_is_its_slope
 Lemma F.1 | The gain is concave. | covered
 - theory/test_placement_gain.py::test_the_subgradient_bounds_the_gain_and_is_its_slope
-Lemma F.2 | Strong convexity of the mirror map. | not there
-= not built yet
-Lemma F.3 | The bound of the subgradients. | not there
-= not built yet
-Lemma F.4 | The dual norm. | not there
-= not built yet
-Lemma F.5 | The bound of the Bregman divergence. | not there
-= not built yet
-Lemma F.6 | The gain where no repository serves yet. | not there
-= not built yet
-Lemma F.7 | A capped sum is at least its product form. | not there
-= not built yet
-Lemma F.8 | The product form is at least 1 - 1/e of it. | not there
-= not built yet
-Lemma F.9 | The gain lies between Lambda and Lambda / psi. | not there
-= not built yet
+Lemma F.2 | Strong convexity of the mirror map. | covered
+- inferway.placement.regret:regret_bound
+- theory/test_placement_lemmas.py::test_f_2_the_mirror_map_is_strongly_convex
+Lemma F.3 | The bound of the subgradients. | covered
+- theory/test_placement_lemmas.py::test_f_3_subgradients_are_bounded
+Lemma F.4 | The dual norm. | covered
+- theory/test_placement_lemmas.py::test_f_4_the_norms_are_dual
+Lemma F.5 | The bound of the Bregman divergence. | covered
+- theory/test_placement_lemmas.py::test_f_5_the_divergence_from_the_first_state_is_bounded
+Lemma F.6 | The gain where no repository serves yet. | covered
+- theory/test_placement_lemmas.py::test_f_6_and_f_9_the_gain_lies_between_its_bounding_functions
+Lemma F.7 | A capped sum is at least its product form. | covered
+- theory/test_placement_lemmas.py::test_f_7_and_f_8_a_capped_sum_and_its_product
+Lemma F.8 | The product form is at least 1 - 1/e of it. | covered
+- theory/test_placement_lemmas.py::test_f_7_and_f_8_a_capped_sum_and_its_product
+Lemma F.9 | The gain lies between Lambda and Lambda / psi. | covered
+- theory/test_placement_lemmas.py::test_f_6_and_f_9_the_gain_lies_between_its_bounding_functions
 Lemma F.10 | DepRound is negatively correlated. | covered
+- theory/test_placement_lemmas.py::test_f_10_rounding_is_negatively_correlated_in_any_number
 - theory/test_placement_rounding.py::test_dep_round_is_negatively_correlated
 Lemma F.11 | Rounding loses nothing of Lambda in the mean. | covered
-- theory/test_placement_rounding.py::test_rounding_keeps_its_share_of_the_fractional_gain
+- theory/test_placement_lemmas.py::test_f_11_rounding_loses_nothing_of_the_lower_function
 Theorem V.1 | The (1 - 1/e)-regret is at most A sqrt(T). | covered
 - milp-gap
 - theory/test_placement_infida.py::test_regret_grows_slower_than_time
 Prop. V.1.1 | INFIDA-offline gains (1 - 1/e - eps) of the best static allocation. | covered
 - theory/test_placement_exact.py::test_infida_offline_keeps_its_promise_against_the_optimum
 App. G, constant A | The constant of the regret bound. | covered
-- inferway.placement.infida:regret_constant
+- inferway.placement.regret:RegretBound
 - unit/placement/test_bound.py::test_it_is_appendix_gs
-App. G, learning rate | eta = sqrt(2 theta D_max / T) / sigma. | not there
-- learning-rate
-= not built yet; the rate tunes itself beside hand-set ones
+App. G, learning rate | eta = sqrt(2 theta D_max / T) / sigma. | covered
+- inferway.placement.regret:RegretBound
+- theory/test_placement_lemmas.py::test_g_the_learning_rate_keeps_the_regret_below_its_bound
 Footnote 2 | Several copies of a model are models of their own. | covered
 - inferway.network.options:Models
 - unit/network/test_delivery.py::test_many_equal_costs_keep_their_order
@@ -286,16 +288,16 @@ Lemma 2 | Response time, accuracy and blocking of R-JIQ. | different
 Lemma 3 | Two classes are optimal without capacities. | covered
 - inferway.dispatch.bounds:relaxed
 - theory/test_bound.py::test_without_capacities_the_closed_form_is_the_lp
-Lemma 4 | N_LP-LB is continuous and convex. | not there
-= not built yet
-Lemma 5 | Its right derivative is the cost of a routing tuple. | not there
-= not built yet
+Lemma 4 | N_LP-LB is continuous and convex. | covered
+- theory/test_bound_lemmas.py::test_lemma_4_the_number_in_service_is_convex_and_does_not_fall
+Lemma 5 | Its right derivative is the cost of a routing tuple. | covered
+- theory/test_bound_lemmas.py::test_lemma_5_the_right_derivative_is_a_routing_tuple
 Lemmas 6 to 8 | Waterfilling is feasible and optimal up to the greatest rate. | covered
 - theory/test_bound.py::test_waterfilling_is_the_lp_on_ordered_fleets
-Lemma 9 | The right derivative is a routing at the target. | not there
-= not built yet
-Lemma 10 | It is the only one that costs so little. | not there
-= not built yet
+Lemma 9 | The right derivative is a routing at the target. | covered
+- theory/test_bound_lemmas.py::test_lemma_5_the_right_derivative_is_a_routing_tuple
+Lemma 10 | It is the only one that costs so little. | covered
+- theory/test_bound_lemmas.py::test_lemma_10_no_other_routing_of_these_signs_costs_as_little
 Lemma 11 | Jobs in a JIQ system below the Halfin-Whitt regime, from the literature. | not there
 - blocking
 = it is another paper's; what follows from it for blocking is checked

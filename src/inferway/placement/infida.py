@@ -23,7 +23,6 @@ arXiv:1002.4862). The norm is the dual one of Lemma F.4.
 
 from __future__ import annotations
 
-import math
 from typing import Annotated, Final, Literal, NamedTuple
 
 import numpy as np
@@ -37,7 +36,6 @@ from inferway.placement.objective import contribution
 from inferway.placement.rounding import couple_node, fill_node, round_node, scratch_for, word
 from inferway.site.compiled import entry, jit
 
-PSI: Final = 1.0 - 1.0 / math.e  # The share of the best static gain that INFIDA is held to
 FLOOR: Final = 1e-6  # Least fractional allocation
 RATE: Final = 32.0  # Of the tuning-free rate: the largest change of any log y in the first step
 _STEEPEST: Final = 600.0  # Largest exponent that stays finite with room for the projection
@@ -366,35 +364,3 @@ def couple_all(layout: Layout, node: int, y: Float, seed: int, x: Allocation) ->
     scratch = scratch_for(layout.first)
     for v in range(len(layout.rest)):
         couple_node(layout, v, y, word(seed, node + v), scratch, x)
-
-
-def regret_constant(network: DeliveryNetwork) -> float:
-    """A of ``(1 - 1/e)-regret <= A sqrt(T)``, in the unit of the options' costs times requests.
-
-    After Lemmas F.2, F.3 and F.5: with R request types, the greatest capacity L, the greatest cost
-    difference D to a repository, sizes s between their least and greatest, and budgets b,
-
-        A = PSI R L D / s_min sqrt(s_max V M) sqrt(2 sum_v b_v log(S_v / b_v)),
-
-    where S_v is what all models take together and b_v at most that. Nodes whose allocation is fixed
-    are left out of the sum, and all models are counted, useful or not. The bound is for the worst
-    adversary and loose by orders of magnitude; it is shown for its shape.
-
-    Raises
-    ------
-    ValueError
-        Where placement has nothing to decide.
-    """
-    layout, options = layout_of(network), network.options
-    free = layout.free
-    if not free.any():
-        raise ValueError("no pair is left to placement, so there is no regret to bound")
-    last = options.cost[options.first[1:] - 1]
-    difference = float((last - options.cost[options.first[:-1]]).max())
-    size, capacity = layout.size[free], layout.capacity[free]
-    budget = np.minimum(layout.budget, layout.total)
-    spent = budget[budget > 0]
-    spread = float(spent @ np.log(layout.total[budget > 0] / spent))
-    models = len(network.nodes) * len(network.models.task)
-    lipschitz = len(last) * float(capacity.max()) * difference / float(size.min())
-    return PSI * lipschitz * math.sqrt(float(size.max()) * models) * math.sqrt(2.0 * spread)

@@ -30,8 +30,8 @@ from inferway.placement.contract import (
     policy_of,
 )
 from inferway.placement.exact import best_static
-from inferway.placement.infida import PSI, regret_constant
 from inferway.placement.objective import minimal
+from inferway.placement.regret import PSI, regret_bound
 from inferway.placement.serving import serve, spent, tally
 from inferway.placement.static import Written
 from inferway.twin.result import NetworkResult, PartResult, Regret
@@ -262,6 +262,6 @@ def regret_of(
         best=best,
         discounted=PSI * total - own,
         plain=total - own,
-        bound=regret_constant(network) * float(np.sqrt(result.slots)),
+        bound=regret_bound(network).constant * float(np.sqrt(result.slots)),
         gap=optimum.gap,
     )

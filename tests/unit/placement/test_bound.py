@@ -8,7 +8,7 @@ import naive_placement as naive
 import numpy as np
 import pytest
 
-from inferway.placement.infida import PSI, regret_constant
+from inferway.placement.regret import PSI, regret_bound
 
 
 def test_it_is_appendix_gs() -> None:
@@ -25,7 +25,7 @@ def test_it_is_appendix_gs() -> None:
     lipschitz = 1 * 50.0 * difference / 2.0
     spread = 3.0 * math.log(6.0 / 3.0)
     expected = PSI * lipschitz * math.sqrt(4.0 * 2 * 2) * math.sqrt(2 * spread)
-    assert regret_constant(network) == pytest.approx(expected)
+    assert regret_bound(network).constant == pytest.approx(expected)
 
 
 def test_nothing_to_decide_has_no_regret() -> None:
@@ -33,4 +33,4 @@ def test_nothing_to_decide_has_no_regret() -> None:
         [naive.Node(np.inf)], [([0], [0.0])], [(0, 0, 3.0)], [[naive.Variant(0.6, 2.0, (50.0,))]]
     )
     with pytest.raises(ValueError, match="no pair is left to placement"):
-        regret_constant(network)
+        regret_bound(network).constant
