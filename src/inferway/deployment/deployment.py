@@ -23,7 +23,6 @@ from inferway.deployment.errors import (
 from inferway.deployment.model_folder import source_of
 from inferway.deployment.nodes import Network, Node
 from inferway.deployment.policies import (
-    ESCALATE,
     DispatchPolicy,
     Kind,
     PlacementPolicy,
@@ -455,11 +454,6 @@ def _unserved_task(
                 "is here"
             )
     policy = deployment.policy_of(task).policy
-    if policy == ESCALATE and not alone:
-        yield (
-            f"{field}.dispatch: {policy} asks a second variant, which nodes of a network do not "
-            "yet; `serve` and the twin of a site do"
-        )
     if row_of("dispatch", policy).steered and task.accuracy_target is None:
         yield f"{field}.accuracy_target: {policy} needs one to steer to"
 

@@ -100,6 +100,11 @@ def build_policy(
         raise ValueError(f"policy {name}: {said}{fault_of(error, found)}") from error
 
 
+def settles(name: str, folder: Path | None = None) -> bool:
+    """Tell whether a policy may ask a second server; ValueError as `policy_class`."""
+    return hasattr(policy_class(name, folder), "settle")
+
+
 def takes(name: str, option: str, folder: Path | None = None) -> bool:
     """Tell whether a policy's `build` names an option; ValueError as `policy_class`."""
     found = policy_class(name, folder)

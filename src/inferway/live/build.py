@@ -123,18 +123,24 @@ def pool_of(
             demands=needs,
             window_s=None if policy.get("rate") else policy.get("window"),
             idempotent=task.idempotent,
-            confidences=_confidences(deployment, task, fleet) if dispatcher.settles else (),
+            confidences=_confidences(deployment, task, fleet.variants, runtimes)
+            if dispatcher.settles
+            else (),
         ),
     )
 
 
 def _confidences(
-    deployment: Deployment, task: Task, fleet: Fleet
+    deployment: Deployment,
+    task: Task,
+    names: Sequence[str],
+    runtimes: Sequence[Served | Forwarding],
 ) -> list[Callable[[Arrays], Floats] | None]:
     """By class, what reads the calibrated confidence of its answers; None of those without."""
     found: list[Callable[[Arrays], Floats] | None] = []
-    for name in fleet.variants:
-        variant = task.variants.get(name)
+    for name, runtime in zip(names, runtimes, strict=True):
+        named = runtime.variant if isinstance(runtime, Forwarding) else name
+        variant = task.variants.get(named)
         bins = None if variant is None else variant.confidence_bins
         found.append(
             None

@@ -115,3 +115,4 @@ class PoolTerms(NamedTuple):
     drop_late: bool  # whether a request whose deadline has passed is dropped
     now: Callable[[], float]  # the clock of deadlines and service times, seconds
     budget: RetryBudget  # earns retries with each request that is sent to another node
+    settles: bool = False  # whether answers are looked at here, and a second variant may be asked

@@ -170,7 +170,10 @@ class Pool:
     def _instances(self) -> list[Instance]:
         options, made = self.options, list[Instance]()
         late, now = options.drop_late, options.now
-        terms = PoolTerms(self.task, self.signature, options.node, late, now, self.budget)
+        terms = PoolTerms(
+            *(self.task, self.signature, options.node, late, now, self.budget),
+            settles=self.dispatcher.settles,
+        )
         for server, (k, one) in enumerate(zip(self.class_of, self.runtimes, strict=True)):
             name = f"{self.task}/{self.variants[k]}#{server - self.first[k]}"
             bounds: dict[str, Any] = {
@@ -585,13 +588,18 @@ class Pool:
             request.hand = None
             return False
         assert request.outputs is not None
+        passed = request.passed
         request.hand = AnswerInHand(
             *(server, request.outputs, self.dispatcher.in_hand),
             *(request.started_s, request.service_s, request.together),
+            passed=passed,
         )
-        request.escalated_from = self.names[k][0]
+        request.escalated_from, request.first_node = self.names[k]
         self.stats.escalated(self.columns[k], self.columns[self.class_of[to]])
-        if measured >= 0:
+        if passed is not None:
+            if passed.strayed:
+                measured = -1
+        elif measured >= 0:
             rows, most = measured or request.rows, self.most_rows[k]
             self.stats.ran(self.columns[k], rows, most, request.service_s)
         self.stats.run_sum_s[self.columns[k]] += request.service_s
@@ -640,10 +648,11 @@ class Pool:
             started_s=hand.started_s,
             service_s=hand.service_s,
             together=hand.together,
-            passed=None,
+            passed=hand.passed,
             status=0,
             credit=hand.worth,
             escalated_from="",
+            first_node="",
             latency_s=now_s - request.received_s,
             late=now_s > request.deadline_s,
             balance=None if self.options.target is None else self.balance.item(),

@@ -86,6 +86,8 @@ class AnswerInHand(msgspec.Struct, frozen=True, gc=False):
         Its expected accuracy.
     started_s, service_s, together
         Of its run, as in `InferRequest`.
+    passed
+        Where another node gave it, that node's headers, as in `InferRequest`.
     """
 
     server: int
@@ -94,6 +96,7 @@ class AnswerInHand(msgspec.Struct, frozen=True, gc=False):
     started_s: float
     service_s: float
     together: tuple[int, int]
+    passed: Any = None
 
 
 class _Job(msgspec.Struct, eq=False, kw_only=True):
@@ -153,7 +156,8 @@ class InferRequest(_Job, eq=False):
     # What holds the body and its headers as they came (`inferway.live.http.exchange.Exchange`), to
     # be forwarded so; None where the protocol has none that another node understands.
     raw: Any = None
-    # What another node answered to it (`inferway.live.upstream.headers.Response`), to be passed on.
+    # What another node answered to it (`inferway.live.upstream.headers.Response`), to be passed on;
+    # with `outputs`, which have been read from its body, its headers alone count.
     passed: Any = None
     late: bool = False  # it was answered after its deadline
     undecoded: bool = False  # there are inputs to be decoded yet
@@ -174,6 +178,7 @@ class InferRequest(_Job, eq=False):
     hand: AnswerInHand | None = None
     sent: bool = False
     escalated_from: str = ""  # the variant that was asked before the one that answers
+    first_node: str = ""  # and the node of that one, as `node`
 
     def untime(self) -> None:
         """Let the deadline pass unnoticed."""

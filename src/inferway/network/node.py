@@ -12,13 +12,16 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
 from inferway.dispatch.batching import Rule, foresee, least_s, most_per_s, rule_of, rules_of
+from inferway.dispatch.contract import settles
 from inferway.dispatch.deployed import dispatcher_on
 from inferway.network.offers import Offer, fleet_at, lasting_classes
+from inferway.site.confidence import confidence_tables
 
 if TYPE_CHECKING:
     from inferway.deployment import Batch, Deployment, Task
@@ -131,6 +134,7 @@ class TaskFleets:
         """
         deployment, kind, network = self.deployment, self.kind, self.deployment.network
         variants = [(kind.variants[name], copies) for name, copies in own.items()]
+        policy = deployment.policy_of(kind).policy
         fleet, stands_for = fleet_at(
             self.task,
             [(v.name, v.accuracy, v.service_on(self.hardware).rate, n) for v, n in variants],
@@ -138,6 +142,8 @@ class TaskFleets:
             self.buffer,
             node=self.node,
             rate_per_s=self.peak_per_s,
+            # By the profiles of this node's file; neighbors tell of an offer's accuracy alone.
+            tables=partial(confidence_tables, kind) if settles(policy, deployment.folder) else None,
         )
         rate_per_s: float | None = None
         if self.rate_per_s > 0.0:

@@ -12,15 +12,16 @@ takes the service time there and the way there and back.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 from typing import Final
 
 import msgspec
 import numpy as np
 
 from inferway.deployment.nodes import MAX_HOPS
+from inferway.site.confidence import ConfidenceTables
 from inferway.site.fleet import Fleet
-from inferway.site.view import MAX_CLASSES
+from inferway.site.view import MAX_CLASSES, Floats
 
 # Virtual servers of an offer, at most, where nothing says how much is asked for: requests that are
 # under way to it at once.
@@ -182,6 +183,7 @@ def fleet_at(
     *,
     node: str = "",
     rate_per_s: float | None = None,
+    tables: Callable[[Sequence[str], Floats], ConfidenceTables | None] | None = None,
 ) -> tuple[Fleet, list[Offer | None]]:
     """Make the fleet of a node that also forwards, and say which offer each class stands for.
 
@@ -190,7 +192,9 @@ def fleet_at(
     own instances beat may be among them, for it takes what these cannot. Offers are classes
     ``VARIANT@NODE``; beyond the classes that a site can have, the slowest are left out,
     repositories last. A buffer of None is `PLACES`, and no limit where there are no offers.
-    ValueError where there is neither an instance nor an offer, or as `Fleet`.
+    `tables` makes what confidences say, of the variant of each class and its accuracy; nothing does
+    where no second variant is ever asked. ValueError where there is neither an instance nor an
+    offer, or as `Fleet`.
     """
     known = sorted(
         (offer for offer in _shortest(offers) if offer.task == task),
@@ -199,16 +203,19 @@ def fleet_at(
     if not own and not known:
         raise ValueError(f"nothing runs for task {task!r} at {node or 'the node'} or is offered")
     names = [f"{offer.variant}@{offer.node}" for offer in known]
+    mine = [variant for variant, *_ in own]
+    accuracy = np.array([*(accuracy for _, accuracy, *_ in own), *(o.accuracy for o in known)])
     fleet = Fleet(
-        variants=(*(variant for variant, *_ in own), *names),
+        variants=(*mine, *names),
         rate=np.array([*(rate for *_, rate, _ in own), *(1.0 / o.response_s for o in known)]),
-        accuracy=np.array([*(accuracy for _, accuracy, *_ in own), *(o.accuracy for o in known)]),
+        accuracy=accuracy,
         count=np.array(
             [*(count for *_, count in own), *(servers_for(o, rate_per_s) for o in known)]
         ),
         buffer=PLACES if buffer is None and known else buffer,
         task=task,
         node=node,
+        confidence=tables and tables([*mine, *(offer.variant for offer in known)], accuracy),
     )
     by_name = dict(zip(names, known, strict=True))
     return fleet, [by_name.get(name) for name in fleet.variants]

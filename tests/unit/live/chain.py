@@ -149,21 +149,24 @@ class Node:
         return self._site
 
     async def serve(self, *offers: tuple[str, str, str], accuracy: float = 0.7, **kw: Any) -> None:
-        """Serve `tiny`, and what the neighbors offer: (variant, node, neighbor), at a rate."""
-        names = ["tiny", *(f"{variant}@{node}" for variant, node, _ in offers)]
+        """Serve a variant, and what the neighbors offer: (variant, node, neighbor), at a rate."""
+        names = [kw.pop("own", "tiny"), *(f"{variant}@{node}" for variant, node, _ in offers)]
         accuracies = [accuracy, *(0.9 + 0.01 * i for i in range(len(offers)))]
         offered = kw.pop("rate", 1e2)
         rates = [1e3, *(offered for _ in offers)]
         copies = kw.pop("copies", 2)
         counts = [1, *(copies for _ in offers)]
-        fleet = Fleet(tuple(names), np.array(rates), np.array(accuracies), np.array(counts))
+        numbers = map(np.array, (rates, accuracies, counts))
+        fleet = Fleet(tuple(names), *numbers, confidence=kw.pop("tables", None))
         dispatcher = Dispatcher(fleet, kw.pop("policy", "jiq-accurate"), target=0.8)
-        runtimes: list[Any] = [self.runtime]
-        for variant, node, neighbor in offers:
-            forwarding = Forwarding(
+        ways = {
+            f"{variant}@{node}": Forwarding(
                 self.upstreams[neighbor], node, variant, (neighbor, node), self.spans
             )
-            runtimes += [forwarding] * copies
+            for variant, node, neighbor in offers
+        }
+        of_class = [ways.get(name, self.runtime) for name in fleet.variants]
+        runtimes: list[Any] = np.repeat(of_class, fleet.count).tolist()
         self._site = TaskSite.of(
             Pool(
                 "task",

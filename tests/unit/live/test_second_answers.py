@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cascade import CASCADE
 
 from inferway.dispatch import Dispatcher
 from inferway.dispatch.dispatcher import PolicyError
@@ -26,27 +27,6 @@ TARGET = 0.8
 SURE, UNSURE = 0.9, 0.1
 # Expected accuracy of `quick` where it is sure and where it is not, and of `good` there.
 EXPECTED = {SURE: (0.95, 0.97), UNSURE: (0.3, 0.75)}
-CASCADE = '''
-from typing import NamedTuple
-
-from inferway.site import ACCEPT
-
-
-class Cascade(NamedTuple):
-    """Asks the second class where the first one is less sure than half."""
-
-    least: float
-
-    @classmethod
-    def build(cls, fleet, *, target, rate_per_s):
-        return cls(0.5)
-
-    def choose(self, site, request, draw):
-        return site.first[0]
-
-    def settle(self, site, request, answer, draw):
-        return site.first[1] if answer.expected[0] < self.least else ACCEPT
-'''
 
 
 class Echo(NullRuntime):

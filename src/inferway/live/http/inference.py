@@ -75,9 +75,13 @@ class Infer:
         self.site = site = intake.site
         self.headers = None if site.node is None else ResponseHeaders(site.node)
         signature = site.pool.signature
-        # What goes to another node is decoded there; batches of open shapes look at each other's.
-        self._later = site.pool.forwards(intake.classes) and not any(
-            -1 in tensor.shape[1:] for tensor in signature.inputs
+        # What goes to another node is decoded there. Batches of open shapes look at each other's,
+        # and where answers are looked at, what is sent on is written anew.
+        looks = site.pool.dispatcher.settles and intake.counted
+        self._later = (
+            site.pool.forwards(intake.classes)
+            and not looks
+            and not any(-1 in tensor.shape[1:] for tensor in signature.inputs)
         )
         self._forms = [[(tensor, raw) for tensor in signature.outputs] for raw in (False, True)]
 
@@ -188,9 +192,8 @@ class Infer:
         """Send what came of a request; RefusalError when the protocol cannot hold the answer."""
         exchange: Exchange = request.raw
         site, headers = self.site, self.headers
-        extra = b""
-        if request.passed is not None:  # another node's answer, its body as it came
-            answer = request.passed
+        extra, answer = b"", request.passed
+        if answer is not None and request.outputs is None:  # another node's, its body as it came
             extra = answer.lines
             if headers is not None:
                 extra = headers.passed(answer, exchange.path, site.now() - request.received_s)
@@ -209,8 +212,10 @@ class Infer:
                 extra += headers.own(exchange.path, took_s, request.variant, unserved)
             exchange.refuse(request.status or STATUS[request.outcome], request.reason, extra)
             return
-        if headers is not None:
+        if headers is not None and answer is None:
             extra = headers.own(exchange.path, request.latency_s, request.variant, False)
+        elif headers is not None:
+            extra = headers.passed(answer, exchange.path, request.latency_s)
         packed = ACCEPT_ENCODING in exchange.headers
         if _is_long(request, packed=packed):
             # The request has ended, and its place is free; only its answer is still being written.

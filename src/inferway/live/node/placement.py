@@ -125,7 +125,7 @@ class LocalDemand:
 
     `types` has the request type by (task, entry node); what is of none is served and not counted by
     type. The attributes of `COUNTED` are rows since the start, and `for_clients` those by task and
-    variant that were served here for clients of this node.
+    variant that were run here for clients of this node, a first answer included that was not sent.
     """
 
     def __init__(self, node: str, types: Mapping[tuple[str, str], int]) -> None:
@@ -147,6 +147,8 @@ class LocalDemand:
             self.served += rows
             if not path:
                 self.for_clients[task, request.variant] += rows
+        if request.escalated_from and not path and request.first_node in ("", self.node):
+            self.for_clients[task, request.escalated_from] += rows
         if not path:
             self.arrived += rows
             if request.outcome is not Outcome.ANSWERED:

@@ -31,6 +31,7 @@ from inferway.live.upstream.headers import (
 from inferway.live.upstream.rtt import differ
 from inferway.live.upstream.spans import Spans
 from inferway.live.upstream.upstream import Upstream, UpstreamCall
+from inferway.protocol import RefusalError
 from inferway.protocol.inference import AnswerError, content_lines, decode, encode
 from inferway.runtime import Arrays, RemoteError, RemoteRuntime
 
@@ -115,9 +116,10 @@ class Forwarding:
 class NodeInstance(RemoteInstance):
     """Forwards to a variant of another node, by way of a neighbor.
 
-    A request that came over HTTP goes on as it came, its body undecoded, and so does its answer;
-    others are written as binary tensors. Where late requests are served, what is sent does not
-    carry what is left of its deadline.
+    A request that came over HTTP goes on as it came, its body undecoded, and so does its answer.
+    Others are written as binary tensors, and so are those on whose answers it is decided here: by
+    all outputs, whatever the client wants of them. Where late requests are served, what is sent
+    does not carry what is left of its deadline.
     """
 
     def __init__(self, name: str, forwarding: Forwarding, terms: PoolTerms) -> None:
@@ -171,7 +173,15 @@ class NodeInstance(RemoteInstance):
 
     def _send(self, job: Job) -> None:
         request = job.members[0] if isinstance(job, RequestBatch) else job
-        started_s, identity, exchange = job.started_s, request.identity, request.raw
+        started_s, identity, given = job.started_s, request.identity, Arrays()
+        exchange = None if self._reads(request) else request.raw
+        if exchange is None:
+            try:
+                given = request.inputs
+            except RefusalError as refusal:
+                job.outcome, job.reason = Outcome.INVALID, refusal.reason
+                asyncio.get_running_loop().call_soon(self._end, job)
+                return
         if self._spans is not None:
             to = (self.group.name, self.forwarding.node, self.forwarding.variant)
             lines = self._spans.forward(self._terms.task, request, to, started_s)
@@ -182,7 +192,7 @@ class NodeInstance(RemoteInstance):
             lines += body_lines(exchange.headers)
         else:
             signature = self._terms.signature
-            asked = [(tensor, request.inputs[tensor.name]) for tensor in signature.inputs]
+            asked = [(tensor, given[tensor.name]) for tensor in signature.inputs]
             body, json_length = encode(asked, signature.outputs, binary=True)
             size = sum(map(len, body))
             lines += content_lines(json_length)
@@ -212,8 +222,9 @@ class NodeInstance(RemoteInstance):
     def _take(self, job: Job, request: InferRequest, answer: Response) -> None:
         job.outcome = Outcome.ANSWERED
         request.passed = answer
-        if request.raw is not None:
+        if not self._reads(request):
             return
+        answer.lines = b""  # of a body that goes no further
         try:
             length = None if answer.json_length is None else int(answer.json_length)
             job.outputs = decode(self._terms.signature, request.rows, answer.body, length)
@@ -221,6 +232,10 @@ class NodeInstance(RemoteInstance):
             job.outcome, request.passed, request.status = Outcome.FAILED, None, BAD_GATEWAY
             wrong = f"the remote server's answer {error}" if type(error) is AnswerError else error
             job.reason = f"the answer of node {self.forwarding.node} is wrong: {wrong}"
+
+    def _reads(self, request: InferRequest) -> bool:
+        """Tell whether the answer is read here, and so not passed on as it comes."""
+        return request.raw is None or (self._terms.settles and request.counted)
 
     def _refuse(self, job: Job, request: InferRequest, answer: Response | ConnectError) -> None:
         failure = failure_of(answer, self.group.name)

@@ -100,6 +100,12 @@ class Both:
         assert mine.fleet.variants == theirs.fleet.variants
         for name in ("rate", "accuracy", "count"):
             assert np.array_equal(getattr(mine.fleet, name), getattr(theirs.fleet, name))
+        assert mine.policy_name == theirs.policy_name
+        assert (mine.fleet.confidence is None) == (theirs.fleet.confidence is None)
+        for table, other_table in zip(
+            mine.fleet.confidence or (), theirs.fleet.confidence or (), strict=True
+        ):
+            assert np.array_equal(table, other_table)
         assert mine.fleet.buffer == theirs.fleet.buffer
         assert mine.lasting == theirs.lasting
         assert np.array_equal(mine.site.healthy, theirs.site.healthy)
@@ -153,6 +159,7 @@ class Counted(NodePools):
     [
         ("deadline: 1 s", ""),
         ("accuracy_target: 0.85", ""),
+        ("accuracy_target: 0.85\n    dispatch: {policy: escalate}", ""),
         ("dispatch: {policy: fastest-only}", BATCH),
     ],
 )

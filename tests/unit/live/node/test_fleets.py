@@ -310,3 +310,48 @@ def test_a_site_has_the_servers_that_the_batches_of_others_need(run: Callable[..
             assert not world.fleets.heed("digits")
 
     run(work)
+
+
+def test_confidences_of_offers_are_by_the_profiles_of_the_nodes_own_file(
+    run: Callable[..., None],
+) -> None:
+    async def work(world: World) -> None:
+        await world.load("mini")
+        # Nothing here is as accurate; the node does what it can until others are heard of.
+        await world.fleets.run({("digits", "mini"): 1})
+        assert world.site.pool.dispatcher.policy_name == "deadline"
+        world.offers = [CLOUD, METRO]
+        await world.fleets.refresh("digits")
+        pool = world.site.pool
+        assert pool.dispatcher.policy_name == "escalate"
+        fleet = pool.dispatcher.fleet
+        tables = fleet.confidence
+        assert tables is not None
+        task = world.fleets._plan.tasks["digits"]
+        names = [pool.names[k][0] for k in pool.classes]
+        assert sorted(names) == ["large", "mini", "small"]
+        assert names != list(pool.variants)
+        for k, name in enumerate(names):
+            bins = task.variants[name].confidence_bins
+            assert bins is not None
+            assert tables.mass[k].tolist() == pytest.approx(bins.mass)
+        assert tables.expected_accuracy() == pytest.approx(fleet.accuracy, abs=1e-6)
+        # Whoever answers, the same part of an answer says how sure it is.
+        outputs = {"probabilities": np.full((1, 10), 0.1, np.float32)}
+        assert len(pool.options.confidences) == 3
+        assert all(read is not None for read in pool.options.confidences)
+        assert {read(outputs).shape for read in pool.options.confidences if read} == {(1,)}
+
+    task = "accuracy_target: 0.86\n    dispatch: {policy: escalate}"
+    run(work, task=task)
+
+
+def test_no_confidences_are_laid_out_for_policies_that_ask_once(run: Callable[..., None]) -> None:
+    async def work(world: World) -> None:
+        await world.load("mini")
+        world.offers = [CLOUD]
+        await world.fleets.run({("digits", "mini"): 1})
+        assert world.site.pool.dispatcher.fleet.confidence is None
+        assert world.site.pool.options.confidences == ()
+
+    run(work, task="accuracy_target: 0.85")

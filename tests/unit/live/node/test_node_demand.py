@@ -53,6 +53,20 @@ def test_what_another_node_answered_was_forwarded(demand: LocalDemand) -> None:
     assert demand.cut() == ({4: 2.0}, {4: 2.0}, {})
 
 
+@pytest.mark.parametrize("first_node", ["metro", "cloud"])
+def test_a_first_answer_that_was_not_sent_has_taken_time_where_it_was_run(
+    demand: LocalDemand, first_node: str
+) -> None:
+    asked = request(variant="large", node="cloud", rows=2)
+    asked.escalated_from, asked.first_node = "mini", first_node
+    demand.ended("digits", asked)
+    here = {("digits", "mini"): 2} if first_node == "metro" else {}
+    assert demand.for_clients == here
+    # What placement counts are answers.
+    assert (demand.arrived, demand.forwarded, demand.served) == (2, 2, 0)
+    assert demand.cut() == ({4: 2.0}, {4: 2.0}, {})
+
+
 @pytest.mark.parametrize(
     "outcome", [outcome for outcome in Outcome if outcome is not Outcome.ANSWERED]
 )
