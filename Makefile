@@ -30,7 +30,7 @@ SHARED := --numprocesses=3 --dist
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: $(call STAMP,dashboard) ## Serve real models on this machine and compare four policies (under 2 minutes)
+demo: $(call STAMP,dashboard) ## Serve real models on this machine and compare five policies (under 2 minutes)
 	$(CLI) demo
 
 test: $(call STAMP,test) ## Run the tests, but not the slow ones

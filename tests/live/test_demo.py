@@ -34,7 +34,7 @@ def result(tmp_path_factory):
         out=out,
         duration_s=3.0,
         within_s=600.0,  # also where others use the machine, no stream is shortened
-        policies=("fastest-only", "tad-op"),
+        policies=("fastest-only", "tad-op", "escalate"),
         progress=lambda doing, part: seen.append(part),
         look=lambda doing, servers: looked.append((doing, list(servers))),
     )
@@ -50,16 +50,17 @@ def check_looks(looked: list[tuple[str, list[SeenServer]]]) -> None:
     assert turns[0] == ("measuring this machine: starting a server", [])
     asked, ended = (turns.index(("fastest-only", [one])) for one in (False, True))
     assert asked < ended < turns.index(("tad-op", [False, True]))
-    assert turns[-1] == ("simulating what was recorded", [True, True])
+    assert turns[-1] == ("simulating what was recorded", [True, True, True])
     servers = looked[-1][1]
-    assert [one.name for one in servers] == ["tad-op", "fastest-only"]
-    assert len({one.url for one in servers}) == 2
+    assert [one.name for one in servers] == ["escalate", "tad-op", "fastest-only"]
+    assert len({one.url for one in servers}) == 3
 
 
-def test_both_policies_got_the_same_requests_and_answered(result):
-    fastest, tad_op = result.rows
-    assert (fastest["policy"], tad_op["policy"]) == ("fastest-only", "tad-op")
-    assert fastest["offered"] == tad_op["offered"] > 100
+def test_all_policies_got_the_same_requests_and_answered(result):
+    assert [one["policy"] for one in result.rows] == ["fastest-only", "tad-op", "escalate"]
+    offered, *others = (one["offered"] for one in result.rows)
+    assert others == [offered, offered]
+    assert offered > 100
     for policy in result.rows:
         assert policy["failed"] == 0
         assert sum(policy["shares"].values()) == pytest.approx(1)
@@ -70,9 +71,9 @@ def test_both_policies_got_the_same_requests_and_answered(result):
 
 def test_measured_accuracy_is_the_profiles(result):
     """The labels, the images and the answers belong together: a mix-up would show chance, 0.1."""
-    fastest, tad_op = result.rows
+    fastest, tad_op, escalate = result.rows
     assert fastest["shares"] == {"tiny": 1.0}
-    for policy in (fastest, tad_op):
+    for policy in (fastest, tad_op, escalate):
         low, high = policy["accuracy_interval"]
         margin = high - low
         assert low - margin < policy["profile_accuracy"] < high + margin
@@ -85,8 +86,14 @@ def test_the_load_follows_from_the_machine(result):
     assert load["burst_per_s"] < load["feasible_per_s"]
     assert bound["rate_per_s"] == pytest.approx(load["mean_per_s"], rel=0.05)
     assert bound["rate_per_s"] < bound["max_rate_per_s"]
-    line = [latency for _, latency in bound["line"]]
-    assert line == pytest.approx(sorted(line), rel=1e-9)  # flat pieces are equal but for rounding
+    twice = bound["escalate"]
+    assert twice["least_response_time_s"] < bound["least_response_time_s"]
+    assert twice["max_rate_per_s"] > bound["max_rate_per_s"]
+    assert sum(twice["shares"].values()) == pytest.approx(1)
+    assert twice["line"][-1][0] > bound["line"][-1][0]  # more accurate than any variant
+    for of in (bound, twice):
+        line = [latency for _, latency in of["line"]]
+        assert line == pytest.approx(sorted(line), rel=1e-9)  # flat pieces: equal but for rounding
 
 
 def test_what_it_wrote(result):
@@ -152,9 +159,10 @@ def test_the_whole_demo_shows_what_it_says(tmp_path: Path) -> None:
     short = 0.01
     result = compare_policies(out=tmp_path)
     by_name = {row["policy"]: row for row in result.rows}
-    assert list(by_name) == ["fastest-only", "most-accurate-only", "tad-op", "priced"]
+    names = ["fastest-only", "most-accurate-only", "tad-op", "priced", "escalate"]
+    assert list(by_name) == names
     target = result.found["target"]
-    for name in ("tad-op", "priced"):
+    for name in ("tad-op", "priced", "escalate"):
         one = by_name[name]
         assert one["profile_accuracy"] >= target - short
         assert one["accuracy_interval"][1] >= target

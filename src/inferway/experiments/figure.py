@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 import matplotlib as mpl
@@ -72,21 +73,24 @@ class Mark(NamedTuple):
 def trade_off(
     points: Sequence[Mark],
     *,
-    bound: Sequence[tuple[float, float]] = (),
+    bounds: Mapping[str, Sequence[tuple[float, float]]] = MappingProxyType({}),
     target: float | None = None,
     title: str = "",
     latency_label: str = "latency",
 ) -> Figure:
     """Draw latency (logarithmic) against accuracy.
 
-    Points without finite numbers are left out. `bound` has pairs of an accuracy target and the
-    least latency in seconds, a line that nothing can get below; `target` is a vertical line.
+    Points without finite numbers are left out. `bounds` has lines by what they are called: pairs of
+    an accuracy target and the least latency in seconds. The first is solid, others are dashed.
+    `target` is a vertical line.
     """
     drawn = [one for one in points if one.accuracy == one.accuracy and one.latency_s > 0]
-    across = [end for one in drawn for end in one.interval] + [one for one, _ in bound]
+    lines = {label: line for label, line in bounds.items() if line}
+    across = [end for one in drawn for end in one.interval]
+    across += [goal for line in lines.values() for goal, _ in line]
     across += [] if target is None else [target]
     up = [one.latency_s for one in drawn] + [one.tail_s for one in drawn if one.tail_s]
-    up += [latency_s for _, latency_s in bound]
+    up += [latency_s for line in lines.values() for _, latency_s in line]
     with canvas(7.2, 4.6, font=STYLE["font.size"]) as figure:
         axes = figure.add_subplot()
         axes.set(yscale="log", xlabel="measured accuracy (95 % interval)", ylabel=latency_label)
@@ -107,21 +111,22 @@ def trade_off(
                 capsize=3,
                 zorder=3,
             )
-        if bound:
-            axes.plot(*zip(*bound, strict=True), color=INK, linewidth=1.5, zorder=2)
+        for index, (label, line) in enumerate(lines.items()):
+            dash: Any = (0, (5, 2)) if index else "-"
+            axes.plot(*zip(*line, strict=True), color=INK, linewidth=1.5, linestyle=dash, zorder=2)
             axes.annotate(
-                "lower bound (LP)",
-                bound[len(bound) // 3],
-                xytext=(0, 6),
+                label,
+                line[len(line) // 3],
+                xytext=(0, -6 if index else 6),
                 textcoords="offset points",
                 ha="center",
-                va="bottom",
+                va="top" if index else "bottom",
             )
         if across:  # room for labels on the left, and no number touches the frame
             span = max(max(across) - min(across), 0.02)
             axes.set_xlim(min(across) - 0.3 * span, max(across) + 0.08 * span)
         if up:
-            axes.set_ylim(min(up) / 1.6, max(up) * 1.8)
+            axes.set_ylim(min(up) / (1.6 if len(lines) < 2 else 3.0), max(up) * 1.8)
         if target is not None:
             axes.axvline(target, color=SOFT, linewidth=1.0, linestyle=(0, (4, 3)), zorder=1)
             axes.annotate(

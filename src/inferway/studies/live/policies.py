@@ -7,7 +7,7 @@ carry the stream, and all variants together can.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -18,8 +18,15 @@ from numpy.typing import NDArray
 from rich.table import Table
 
 from inferway.catalog.zoo import testset
+from inferway.deployment.policies import ESCALATE
 from inferway.deployment.workloads import MapArrivals
-from inferway.dispatch.bounds import max_rate, solve
+from inferway.dispatch.bounds import Optimum, max_rate, solve
+from inferway.dispatch.escalation_bounds import (
+    EscalationOptimum,
+    escalation_bound,
+    max_escalation_rate,
+    solve_escalation,
+)
 from inferway.dispatch.promise import SLACK
 from inferway.experiments.claim import Claim
 from inferway.experiments.figure import Mark, save, trade_off
@@ -57,21 +64,26 @@ from inferway.studies.live.servers import (
 )
 from inferway.workload.arrivals import times
 
-POLICIES: Final = ("fastest-only", "most-accurate-only", "tad-op", "priced")
-DURATION_S: Final = 24.0  # of the stream for each policy
-# What the whole comparison may take: below two minutes, also where compiling takes long.
-WITHIN_S: Final = 108.0
+POLICIES: Final = ("fastest-only", "most-accurate-only", "tad-op", "priced", ESCALATE)
+DURATION_S: Final = 20.0  # of the stream for each policy
+# What the streams may last until: all is over in two minutes, also where compiling takes long.
+WITHIN_S: Final = 100.0
 # How far the mean profile accuracy of a finite run may stay below the target, for a policy that
 # only moves around it.
 NEAR: Final = 0.001
 # By how much the tail of the most accurate variant alone is longer, at least.
 SPEEDUP: Final = 3.0
+# Mean latency of `escalate` over that of `priced`, at most.
+HALF: Final = 0.5
 # Mean lengths of a quiet phase and of a burst.
 QUIET_S: Final = 1.4
 BURST_S: Final = 0.7
 
 _FILE: Final = "digits.yaml"
 _BOUND: Final = "lower bound (LP)"
+_TWICE: Final = "bound with escalation"
+_NARROW: Final = _TWICE.replace("with ", "with\n")  # No wider than a policy
+_POINTS: Final = 60  # of a bound's line
 _PART: Final = BURST_S / (QUIET_S + BURST_S)
 _SWING: Final = 2.5  # rate of a burst over the quiet one, where the fleet can carry it
 _PEAK_LOAD: Final = 0.75  # rate of a burst over the greatest feasible rate, at most
@@ -155,7 +167,8 @@ def latency_table(target: float, rows: Sequence[Row], bound: Row, load: TwoLevel
         ]
         for row in rows
     ]
-    cells.append([_BOUND, "", milliseconds(bound["least_response_time_s"]), "", "", "", ""])
+    for name, one in ((_BOUND, bound), (_NARROW, bound["escalate"])):
+        cells.append([name, "", milliseconds(one["least_response_time_s"]), "", "", "", ""])
     return table(
         f"Task {TASK}, accuracy target {target:g}: latency in ms, the same "
         f"{rows[0]['offered']} requests for each policy",
@@ -188,7 +201,11 @@ def shares_table(
         ],
         [
             [name, f"{mean:.4f}", state, *(percent(parts.get(one, 0.0), 0) for one in accuracies)]
-            for name, parts, mean, state in [*shown, (_BOUND, bound["shares"], target, "")]
+            for name, parts, mean, state in [
+                *shown,
+                (_BOUND, bound["shares"], target, ""),
+                (_NARROW, bound["escalate"]["shares"], target, ""),
+            ]
         ],
     )
 
@@ -219,12 +236,13 @@ def twin_table(twins: Mapping[str, Row]) -> Table:
 def claims(target: float, rows: Sequence[Row]) -> list[Claim]:
     """Check what is to be shown; a claim about a policy that did not run is left out."""
     by_name = {row["policy"]: row for row in rows}
-    keeping = [by_name[name] for name in ("tad-op", "priced") if name in by_name]
+    keeping = [by_name[name] for name in ("tad-op", "priced", ESCALATE) if name in by_name]
     least = target - NEAR
-    # One of them counts what it owes; the other is near the target.
+    # Two of them count what they owe; the other is near the target.
     sayings = {
         "tad-op": (f"tad-op is within {NEAR:g} of the target {target:g}", least),
         "priced": (f"priced keeps the target {target:g}", target - SLACK),
+        ESCALATE: (f"{ESCALATE} keeps the target {target:g}", target - SLACK),
     }
     found = [
         ours(
@@ -251,6 +269,16 @@ def claims(target: float, rows: Sequence[Row]) -> list[Claim]:
             times = accurate["p95_s"] / row["p95_s"]
             says = f"most-accurate-only has at least {SPEEDUP:g} times the p95 of {row['policy']}"
             found.append(ours(says=says, value=times, at_least=SPEEDUP, why=f"{times:.1f} times"))
+    if (once := by_name.get("priced")) and (twice := by_name.get(ESCALATE)):
+        part = twice["mean_s"] / once["mean_s"]
+        found.append(
+            ours(
+                says=f"{ESCALATE} has at most half of the mean of priced",
+                value=HALF - part,
+                at_least=0.0,
+                why=f"{twice['mean_s'] * 1e3:.2f} of {once['mean_s'] * 1e3:.2f} ms, {part:.2f}",
+            )
+        )
     return found
 
 
@@ -277,7 +305,8 @@ def compare_policies(
     duration_s
         Length of the stream for each policy, seconds.
     within_s
-        Shorten the streams, to half of that at most, so that all ends within this time, seconds.
+        Shorten the streams, to half of that at most, so that the last ends within this time,
+        seconds.
     policies
         Which to run, in this order.
     progress
@@ -310,12 +339,15 @@ def compare_policies(
             policy: write(served.with_(policy=policy), folder / f"{policy}.yaml")
             for policy in policies
         }
-        recordings = {policy: folder / f"{policy}-recording" for policy in policies}
+        # What recordings do not hold yet is what is asked again.
+        recordings = {
+            policy: folder / f"{policy}-recording" for policy in policies if policy != ESCALATE
+        }
         accuracies = dict(zip(fleet.variants, fleet.accuracy.tolist(), strict=True))
         steps.begin("starting a server for each policy", len(policies) * _START_S)
         with serving(files, recordings) as servers:
             # Between two streams: encoding, the last answers.
-            duration_s = contest.fitting(duration_s, len(policies), 1.5)
+            duration_s = contest.fitting(duration_s, len(policies), 2.0)
             times_s = load.arrivals(duration_s, seed)
             measure = partial(_measured, accuracies, target)
             rows = contest.drive(servers, times_s, duration_s, measure)
@@ -326,7 +358,7 @@ def compare_policies(
     marked = ("policy", "accuracy", "accuracy_interval", "mean_s", "p95_s")
     drawn = trade_off(
         [Mark(*(row[of] for of in marked)) for row in rows],
-        bound=bound["line"],
+        bounds={_BOUND: bound["line"], _TWICE: bound["escalate"]["line"]},
         target=target,
         title="Latency against accuracy, one machine, the same requests",
         latency_label="mean latency (whisker: 95th percentile)",
@@ -375,6 +407,7 @@ def replayed(
         {
             name: [str(file), "--trace", str(recordings[name]), *shown]
             for name, file in files.items()
+            if name in recordings
         }
     )
     return {name: one["tasks"][task]["trace"] for name, one in found.items()}, warnings
@@ -408,22 +441,48 @@ def _measured(
 
 
 def _bound(fleet: Fleet, target: float, rate_per_s: float) -> Row:
-    """Solve the LP at the stream's mean rate, for the target and for those that can be kept."""
+    """Solve both LPs at the stream's mean rate, for the target and for those that can be kept."""
     best = solve(fleet, target, rate_per_s)
-    even = np.linspace(fleet.accuracy.min(), fleet.accuracy.max(), 200)
-    # The line bends at the variants' accuracies.
-    goals = np.unique([*even, *fleet.accuracy, target]).tolist()
+    twice = escalation_bound(fleet, target=target, rate_per_s=rate_per_s)
+    assert twice.first is not None
+    shares = dict(twice.first)  # of the answers that are sent
+    for one in twice.then or ():
+        shares[one.first] -= one.share
+        shares[one.then] += one.share
     return {
         "rate_per_s": rate_per_s,
         "max_rate_per_s": max_rate(fleet, target),
         "least_response_time_s": best.response_time_s,
         "shares": dict(zip(fleet.variants, best.shares.tolist(), strict=True)),
-        "line": [
-            [goal, solve(fleet, goal, rate_per_s).response_time_s]
-            for goal in goals
-            if max_rate(fleet, goal) >= rate_per_s
-        ],
+        "line": _line(fleet, [*fleet.accuracy, target], rate_per_s, max_rate, solve),
+        "escalate": twice.to_json()
+        | {
+            "shares": shares,
+            "line": _line(
+                fleet,
+                [*fleet.accuracy, target, twice.best_accuracy],
+                rate_per_s,
+                max_escalation_rate,
+                solve_escalation,
+            ),
+        },
     }
+
+
+def _line(
+    fleet: Fleet,
+    accuracies: Sequence[float],
+    rate_per_s: float,
+    most: Callable[[Fleet, float], float],
+    least: Callable[[Fleet, float, float], Optimum | EscalationOptimum],
+) -> list[list[float]]:
+    """Draw the least latency at a rate over targets that can be kept; it bends at accuracies."""
+    even = np.linspace(min(accuracies), max(accuracies), _POINTS)
+    return [
+        [goal, least(fleet, goal, rate_per_s).response_time_s]
+        for goal in np.unique([*even, *accuracies]).tolist()
+        if most(fleet, goal) >= rate_per_s
+    ]
 
 
 def _next_steps(out: Path) -> str:

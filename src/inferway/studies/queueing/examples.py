@@ -113,11 +113,13 @@ def _trade_off_figure(settings: Settings, results: Results) -> Drawing:
     goals = [low + (high - low) * step / 60 for step in range(61)]
     drawn = trade_off(
         marks,
-        bound=[
-            (goal, solve(fleet, goal, rate_per_s).response_time_s)
-            for goal in goals
-            if max_rate(fleet, goal) >= rate_per_s
-        ],
+        bounds={
+            "lower bound (LP)": [
+                (goal, solve(fleet, goal, rate_per_s).response_time_s)
+                for goal in goals
+                if max_rate(fleet, goal) >= rate_per_s
+            ]
+        },
         target=settings.target,
         title=f"{settings.servers} servers, load {settings.load:g} ([Anonymous], Fig. 1)",
         latency_label="mean response time",

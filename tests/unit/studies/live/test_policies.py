@@ -43,6 +43,7 @@ _POLICIES = (
     _PRICED | {"policy": "most-accurate-only", "p95_s": 0.4, "rejected": 0.25},
     _PRICED | {"policy": "tad-op", "p95_s": 0.03},
     _PRICED,
+    _PRICED | {"policy": "escalate", "mean_s": 0.0025},
 )
 _BOUND = {
     "rate_per_s": 150.0,
@@ -50,6 +51,14 @@ _BOUND = {
     "least_response_time_s": 0.003,
     "shares": {"tiny": 0.7, "large": 0.3},
     "line": [[0.9, 0.002]],
+    "escalate": {
+        "max_rate_per_s": 900.0,
+        "least_response_time_s": 0.0014,
+        "first": {"tiny": 1.0, "large": 0.0},
+        "then": [{"from": "tiny", "bin": 0, "to": "large", "share": 0.11}],
+        "shares": {"tiny": 0.89, "large": 0.11},
+        "line": [[0.9, 0.001]],
+    },
 }
 _LOAD = TwoLevels(300.0, 90.0, 100.0, 225.0)
 
@@ -97,6 +106,8 @@ def test_text_shows_every_policy_the_bound_and_whole_commands(result):
     for policy in _POLICIES:
         assert policy["policy"] in text
     assert "lower bound (LP)" in text
+    fast, shares = (line.split()[2:] for line in text.splitlines() if "bound with" in line)
+    assert (fast, shares) == (["1.4"], ["0.9300", "89", "%", "11", "%"])
     assert "large" in text
     assert "40 %" in text
     assert "25.0 %" in text
@@ -110,7 +121,7 @@ def test_text_shows_every_policy_the_bound_and_whole_commands(result):
 
 def test_claims_hold_on_what_they_describe():
     found = claims(0.93, _POLICIES)
-    assert len(found) == 5
+    assert len(found) == 8
     assert all(claim.reproduced for claim in found)
 
 
@@ -123,6 +134,9 @@ def test_claims_hold_on_what_they_describe():
         (2, {"profile_accuracy": 0.9289}, "tad-op is within"),
         (3, {"accuracy_interval": (0.9, 0.929)}, "priced keeps"),
         (3, {"profile_accuracy": 0.9294}, "priced keeps"),
+        (4, {"profile_accuracy": 0.9294}, "escalate keeps"),
+        (4, {"accuracy_interval": (0.9, 0.929)}, "escalate keeps"),
+        (4, {"mean_s": 0.00251}, "escalate has at most half of the mean of priced"),
     ],
 )
 def test_claims_fail_when_they_should(index, changes, broken):
