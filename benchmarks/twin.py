@@ -5,9 +5,10 @@
 
 TAD-OP on [Anonymous]'s four classes (rates 2, 1, 0.9, 0.1; accuracies 0.7, 0.75, 0.8, 1; equal
 counts; target 0.76) at load 0.5, every response time kept, for each engine and three sizes; a
-user's own policy file beside the built-in one; the start of `inferway simulate` from its cache; and
-the peers SimPy and Ciw, in the same run, on the easier M/M/64. All cases take turns in each round
-and the best round of each counts: others may use the machine. Needs `pip install inferway[bench]`.
+user's own policy file beside the built-in one; `escalate` beside `priced` on the zoo's profile, at
+load 0.5 of examples/digits.yaml; the start of `inferway simulate` from its cache; and the peers
+SimPy and Ciw, in the same run, on the easier M/M/64. All cases take turns in each round and the
+best round of each counts: others may use the machine. Needs `pip install inferway[bench]`.
 
 With ``--beside DIR``, the twin of another checkout takes turns with ours, a process each, without
 the peers: the ratio of CPU time for each case and for the whole process, with its interval.
@@ -24,17 +25,19 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from beside import add_options, add_turn, compare
 
+import inferway as iw
 from inferway.deployment import ServiceTime
 from inferway.deployment.workloads import PoissonArrivals
 from inferway.dispatch import tad_op
 from inferway.site import Fleet
-from inferway.twin import Scenario, run
+from inferway.twin import Scenario, run, scenario_of
 from inferway.twin.engine import Kind
 
 SIZES = (64, 4096, 65_536)
@@ -45,6 +48,8 @@ GROWTH = 1.3
 START_S = 2.0
 OWN = 0.5
 """A user's own policy over the built-in one."""
+ESCALATE = 0.5
+"""`escalate` over `priced`, same engine."""
 LAWS = {"markov": "exponential", "ordered": "deterministic", "general": "exponential"}
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
@@ -65,6 +70,12 @@ def scenario(servers: int, law: str, **options: Any) -> Scenario:
         target=0.76,
         **options,
     )
+
+
+def on_zoo(policy: str) -> Scenario:
+    """The digits zoo at half the greatest rate of policies that choose before an answer."""
+    digits = scenario_of(iw.load(EXAMPLES / "digits.yaml").with_(policy=policy), "digits")
+    return replace(digits, arrivals=PoissonArrivals(process="poisson", load=0.5))
 
 
 def twin(what: Scenario, kind: Kind | None, queries: int) -> Callable[[], float]:
@@ -167,6 +178,8 @@ def cases(folder: Path, scale: float) -> dict[str, Callable[[], float]]:
     for kind in ("markov", "general"):
         mine = scenario(64, "exponential", policy="./own.py:TadOp", folder=folder)
         found[f"own tad-op {kind}"] = twin(mine, kind, queries)
+    for policy in ("priced", "escalate"):
+        found[f"{policy} on the zoo"] = twin(on_zoo(policy), "ordered", queries)
     cheapest = scenario(64, "exponential", policy="./cheapest.py:Cheapest", folder=EXAMPLES)
     found["cheapest.py"] = twin(cheapest, None, queries // 4)
     found["M/M/64 twin"] = m_m_64(queries)
@@ -219,6 +232,8 @@ def goals(found: dict[str, float]) -> list[tuple[str, float, float, bool]]:
     for kind in ("markov", "general"):
         share = found[f"own tad-op {kind}"] / found[f"{kind} 64"]
         rows.append((f"own policy over built-in, {kind}", share, OWN, share >= OWN))
+    asked = found["escalate on the zoo"] / found["priced on the zoo"]
+    rows.append(("escalate over priced, ordered", asked, ESCALATE, asked >= ESCALATE))
     rows.append(
         ("cached start, s", found["start wall s"], START_S, found["start wall s"] < START_S)
     )
@@ -261,7 +276,10 @@ def main() -> None:
     for kind in GOALS:
         row = [found[f"{kind} {servers}"] / 1e6 for servers in SIZES]
         print(f"{kind:28}" + "".join(f"{value:14.2f}" for value in row))
-    for name in ("own tad-op markov", "own tad-op general", "cheapest.py"):
+    for name in (
+        *("own tad-op markov", "own tad-op general", "cheapest.py"),
+        *("priced on the zoo", "escalate on the zoo"),
+    ):
         print(f"{name:28}{found[name] / 1e6:14.2f}")
     ours = found["M/M/64 twin"]
     for name in ("M/M/64 twin", "M/M/64 simpy", "M/M/64 ciw"):

@@ -18,6 +18,11 @@ least over j in each bin apart would take three times as long to compute, for 3 
 on the digits zoo. Where a request's deadline leaves no time for a second service, none is counted
 on.
 
+Few classes are looked at so closely: a request by way of i costs no less than it would with second
+answers from servers that nobody waits for. That is concave in the price, a minimum of straight
+lines, so what it is at two prices bounds it in between; i is left out where that is no less than
+what the class costs that is the best where nobody waits.
+
 The price moves as that of `priced`, but by the accuracy that a dispatch plans, which is the sum
 above with accuracies alone, and not by that of the answer. Expectations of single answers spread
 some ten times as far, for no fault of the price, and a price that follows them is too slow or too
@@ -44,6 +49,7 @@ from inferway.dispatch.priced import HEADROOM, LEAST, MOST, WAIT, cheapest_in, r
 from inferway.site import (
     ACCEPT,
     DISPATCHED,
+    REJECT,
     SETTLED,
     Answer,
     ConfidenceTables,
@@ -53,7 +59,7 @@ from inferway.site import (
     Site,
     has_class,
 )
-from inferway.site.compiled import jit
+from inferway.site.compiled import jit, seldom
 from inferway.site.view import Floats, Ints
 
 # Answers in which a balance is brought back: at first, for each answer so far, and at most.
@@ -64,6 +70,10 @@ SPREAD = 4.0  # Factor of the price, either way, that changes plans by a span
 _NARROWEST = 0.01  # Least span
 _ANSWERS, _TARGET, _MEAN, _VARIANCE = range(4)  # Places in `Escalate.record`
 _SLOWEST = 1e-3  # Weight of one answer in the record's mean and variance
+# Of bounds on costs: how far from the price they hold, either way; by how much they take services
+# to be quicker than they are, so that they hold while measured times go down a little; how much
+# slower they may become before bounds are too loose; and what of the price rounding may be.
+_AROUND, _QUICKER, _SLOWER, _ROUNDING = 0.05, 1.02, 0.9, 1e-9
 
 
 class Escalate(NamedTuple):
@@ -80,10 +90,9 @@ class Escalate(NamedTuple):
     step: float  # How fast the price moves, of what is set for it
     wait: float
     best: float  # Best accuracy, if all servers were free
-    # What follows from the tables: (K,) accuracy by way of each class first, without a second, and
-    # with any for free; (K, K) most that a second class gains on the first in a bin.
+    # What follows from the tables: (K,) accuracy by way of each class without a second; (K, K) most
+    # that a second class gains on the first in a bin.
     own: Floats
-    most: Floats
     most_gain: Floats
     # (K, K, E + 1) bins by falling gain of a second class on the first: the gain, below any at the
     # end; and of so many bins the mass, and mass times gain.
@@ -96,6 +105,13 @@ class Escalate(NamedTuple):
     costs_s: Floats
     plans: Floats
     asked: Ints
+    # Bounds: (2,) prices between which they hold, s per unit of accuracy, and (K,) service rates up
+    # to which; (2, K) least cost of a request from when a class has answered it, s, at the lower
+    # price, and its change with the price; (1,) the class that is best where nobody waits.
+    between: Floats
+    rates: Floats
+    ahead: Floats
+    likely: Ints
 
     @classmethod
     def build(
@@ -147,7 +163,6 @@ class Escalate(NamedTuple):
         gain = np.take_along_axis(gain, order, axis=2)
         mass = np.take_along_axis(tables.mass[:, None, :] + np.zeros_like(gain), order, axis=2)
         plain = tables.expected_accuracy()
-        most = plain + _best_gain(tables, own)
         classes = len(fleet.rate)
         none = np.zeros((classes, classes, 1))
         planned = [_planned(fleet, tables, scale * factor) for factor in (1 / SPREAD, SPREAD)]
@@ -159,9 +174,8 @@ class Escalate(NamedTuple):
             span=max(planned[1] - planned[0], _NARROWEST),
             step=step,
             wait=wait,
-            best=float(most.max()),
+            best=float((plain + _best_gain(tables, own)).max()),
             own=plain,
-            most=most,
             most_gain=np.ascontiguousarray(gain[:, :, 0]),
             gains=np.concatenate([gain, none - 1.0], axis=2),
             mass=np.concatenate([none, np.cumsum(mass, axis=2)], axis=2),
@@ -170,22 +184,33 @@ class Escalate(NamedTuple):
             costs_s=np.zeros(classes),
             plans=plain.copy(),
             asked=np.ones((classes, classes), np.int64),
+            between=np.zeros(2),
+            rates=np.zeros(classes),
+            ahead=np.zeros((2, classes)),
+            likely=np.zeros(1, np.int64),
         )
 
     def choose(self, site: Site, request: Request, draw: int) -> int:
         """The server from which an answer costs least, a second one counted in."""
         price, first_s = self.price[0], self.costs_s
+        bound = self.between[0] <= price <= self.between[1]
         for k in range(site.rate.size):
             self.servers[k], first_s[k] = cheapest_in(site, request, k, self.wait)
+            bound = bound and _SLOWER * self.rates[k] <= site.rate[k] <= self.rates[k]
+        if not bound:
+            _find_bounds(self, site)
         left_s = request.deadline_s - site.clock_s[0]
+        likely, more, rounding = self.likely[0], price - self.between[0], _ROUNDING * price
         best, least = -1, np.inf
-        for i in range(site.rate.size):
-            if first_s[i] - price * self.most[i] >= least:
-                continue  # whatever is asked second
-            then = outlook(self, site, i, left_s)
-            if first_s[i] + then < least:
-                best, least = self.servers[i], first_s[i] + then
-        return best
+        for turn in range(-1, site.rate.size):  # the likely one first, and the others in order
+            i = likely if turn < 0 else turn
+            no_less = first_s[i] + self.ahead[0, i] + more * self.ahead[1, i]
+            if turn == likely or no_less >= least + rounding:
+                continue
+            cost_s = first_s[i] + outlook(self, site, i, left_s)
+            if cost_s < least or (cost_s == least and i < best):
+                best, least = i, cost_s
+        return self.servers[best] if best >= 0 else REJECT
 
     def settle(self, site: Site, request: Request, answer: Answer, draw: int) -> int:
         """Accept, unless another answer's gain is worth more than it costs."""
@@ -250,6 +275,36 @@ def outlook(policy: Escalate, site: Site, i: int, left_s: float) -> float:
             saved, gained = mine, policy.gained[i, j, b]
     policy.plans[i] = own + gained
     return -price * own - saved
+
+
+@seldom
+def _find_bounds(policy: Escalate, site: Site) -> None:
+    """Bound what requests cost by way of each class, at prices around the present one."""
+    low, high = (1.0 - _AROUND) * policy.price[0], (1.0 + _AROUND) * policy.price[0]
+    policy.between[0], policy.between[1] = low, high
+    for k in range(site.rate.size):
+        policy.rates[k] = _QUICKER * site.rate[k]
+    least = np.inf
+    for i in range(site.rate.size):
+        at_low, at_high = _least_ahead(policy, i, low), _least_ahead(policy, i, high)
+        policy.ahead[0, i], policy.ahead[1, i] = at_low, (at_high - at_low) / (high - low)
+        cost_s = 1.0 / site.rate[i] + (at_low + at_high) / 2.0
+        if cost_s < least:
+            policy.likely[0], least = i, cost_s
+
+
+@jit
+def _least_ahead(policy: Escalate, i: int, price: float) -> float:
+    """Cost of a request from when class i has answered it, s, if nobody waits at any other."""
+    saved = 0.0
+    for j in range(policy.rates.size):
+        if j == i:
+            continue
+        service_s, b = 1.0 / policy.rates[j], 0
+        while price * policy.gains[i, j, b] > service_s:
+            b += 1
+        saved = max(saved, price * policy.gained[i, j, b] - service_s * policy.mass[i, j, b])
+    return -price * policy.own[i] - saved
 
 
 def _best_gain(tables: ConfidenceTables, own: Floats) -> Floats:

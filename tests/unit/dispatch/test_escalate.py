@@ -14,6 +14,7 @@ from inferway.deployment import ServiceTime
 from inferway.deployment.workloads import Phase, PhasedArrivals, PoissonArrivals
 from inferway.dispatch import Dispatcher, PolicyError
 from inferway.site import ACCEPT, ALL_CLASSES, ConfidenceTables, Fleet
+from inferway.site.confidence import difficulty_tables
 from inferway.twin import Scenario, run
 from inferway.twin.engine import engine_of
 
@@ -239,6 +240,49 @@ def test_the_first_choice_sees_the_queue_of_the_second() -> None:
     dispatcher.policy.price[0] = CHEAP
     assert dispatcher.arrive(0.0, 1) == A
     assert dispatcher.policy.plans[A] == pytest.approx(0.6 + 0.5 * 0.5)
+
+
+def test_no_class_is_left_out_that_would_be_the_best() -> None:
+    """At any price, with any queues, and where services become quicker or slower than they were."""
+    random = np.random.default_rng(5)
+    accuracy = np.array([0.6, 0.7, 0.8, 0.85, 0.9])
+    tables = difficulty_tables(accuracy, 0.8, 0.8)
+    fleet = Fleet(
+        tuple("abcde"),
+        np.array([100.0, 50.0, 20.0, 8.0, 1.0]),
+        accuracy,
+        np.array([1, 2, 1, 1, 1]),
+        confidence=tables,
+    )
+    dispatcher = dispatcher_of(fleet=fleet)
+    site, policy = dispatcher.site, dispatcher.policy
+    classes, chosen = range(5), set[int]()
+    gain = tables.expected - np.diagonal(tables.expected, axis1=0, axis2=2).T[:, :, None]
+    for _ in range(400):
+        policy.price[0] *= random.choice([0.3, 0.97, 0.99, 1.01, 1.03, 3.0])
+        policy.price[0] = min(max(policy.price[0], 1e-3), 1e3)
+        drift = random.choice([1.0, 1.0, 0.995, 1.01, 0.8, 1.3], 5)
+        site.rate[:] = np.clip(site.rate * drift, 0.5 * fleet.rate, 2.0 * fleet.rate)
+        price, cost_s = float(policy.price[0]), np.zeros(5)
+        for k in classes:
+            servers = range(int(site.first[k]), int(site.first[k + 1]))
+            queue = min(int(site.queue[server]) for server in servers)
+            crowd = max(0, int(site.in_system[k]) - len(servers) + 1 - queue)
+            crowd = 0.5 / len(servers) ** 0.5 * (len(servers) * queue + crowd) if queue else 0.0
+            cost_s[k] = (1.0 + policy.wait * queue + crowd) / site.rate[k]
+        # (K, K) of a second class in all bins in which it pays, less what is paid without it.
+        pays = np.minimum(0.0, cost_s - price * gain).transpose(0, 2, 1)
+        then_s = (tables.mass[:, None, :] * pays).sum(axis=2)
+        total_s = cost_s - price * tables.expected_accuracy() + then_s.min(axis=1)
+        server = dispatcher.arrive(0.0, 1, counted=False)
+        best = int(site.server_class[server])
+        assert total_s[best] == pytest.approx(total_s.min(), rel=1e-9)
+        chosen.add(best)
+        while random.random() < 0.6:
+            (busy,) = np.nonzero(site.queue)
+            if len(busy):
+                dispatcher.finish(int(random.choice(busy)), 0.0, 0.0)
+    assert len(chosen) > 3  # the last is worth more after another
 
 
 def test_build_says_what_is_missing() -> None:

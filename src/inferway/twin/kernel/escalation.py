@@ -33,7 +33,7 @@ class AnswerSample(NamedTuple):
     score: Floats
 
 
-def sampled(mass: Floats, rows: int = 1 << 16) -> AnswerSample:
+def sampled(mass: Floats, rows: int = 1 << 14) -> AnswerSample:
     """Requests whose bins have the shares that a profile says, (K, E), apart from each other.
 
     Of a class without confidence, all are in the first bin, which is not looked at.
@@ -58,9 +58,15 @@ class SecondAnswers(NamedTuple):
     """Requests may be answered by a second server; P phases, K classes, M entries of the pool."""
 
     bins: Ints  # (N, K) bin of each class's confidence at each of N requests
-    score: Floats  # (N, K) how right each class's answer is, 0..1; nan where that is not known
+    # (N, K) how right each class's answer is, 0..1; nan where that is not known, and without any
+    # row where none is.
+    score: Floats
     # By entry of the pool.
     request: Ints  # (M,) which of the N it is
+    # Of the class where it is, as kept with it: to look it up when the answer has come would wait
+    # for memory that is far away.
+    bin: Ints  # (M,) bin of that one's confidence
+    right: Floats  # (M,) score of that one's answer
     hand: Ints  # (M,) server whose answer is in hand, or NOBODY
     worth: Floats  # (M,) expected accuracy of that answer
     credit: Floats  # (M,) expected accuracy that the balance counts
@@ -77,10 +83,14 @@ def empty_again(
 ) -> SecondAnswers:
     """Nothing is remembered."""
     classes = sample.bins.shape[1]
+    rows = 0 if np.isnan(sample.score).all() else len(sample.score)
     return SecondAnswers(
-        bins=np.ascontiguousarray(sample.bins, np.int16),
-        score=np.ascontiguousarray(sample.score, np.float64),
+        # Small, as it is looked up at random.
+        bins=np.ascontiguousarray(sample.bins, np.uint8 if sample.bins.max() < 256 else np.int16),
+        score=np.ascontiguousarray(sample.score[:rows], np.float64),
         request=np.zeros(entries, np.int64),
+        bin=np.zeros(entries, np.int64),
+        right=np.zeros(entries),
         hand=np.full(entries, NOBODY),
         worth=np.zeros(entries),
         credit=np.zeros(entries),
@@ -98,7 +108,7 @@ def enlarged(again: SecondAnswers | SingleAnswer) -> SecondAnswers | SingleAnswe
         return again
     twice = {
         name: np.concatenate([getattr(again, name), np.zeros_like(getattr(again, name))])
-        for name in ("request", "hand", "worth", "credit")
+        for name in ("request", "bin", "right", "hand", "worth", "credit")
     }
     return again._replace(**twice)
 
@@ -117,6 +127,11 @@ class InHand(NamedTuple):
     hand: int
     worth: float
     credit: float
+    bin: int = 0
+    right: float = 0.0
+
+
+NOTHING = InHand(0, NOBODY, 0.0, 0.0, 0, 0.0)
 
 
 def _drawn(again: Any) -> int:
@@ -124,51 +139,66 @@ def _drawn(again: Any) -> int:
     return int(unit(again.state[0]) * again.bins.shape[0])
 
 
-def _noted(again: Any, entry: int, second: Any) -> None:
+def _score(again: Any, request: int, k: int) -> float:
+    return again.score[request, k] if again.score.shape[0] > 0 else np.nan
+
+
+def _noted(again: Any, entry: int, k: int, second: Any) -> None:
     again.request[entry] = second.request
+    if k >= 0:
+        again.bin[entry] = again.bins[second.request, k]
+        again.right[entry] = score_of(again, second.request, k)
     again.hand[entry] = second.hand
     again.worth[entry] = second.worth
     again.credit[entry] = second.credit
 
 
 def _remembered(again: Any, entry: int) -> InHand:
-    return InHand(again.request[entry], again.hand[entry], again.worth[entry], again.credit[entry])
+    return InHand(
+        again.request[entry],
+        again.hand[entry],
+        again.worth[entry],
+        again.credit[entry],
+        again.bin[entry],
+        again.right[entry],
+    )
 
 
 # ``drawn(again)``: the number of the request that enters.
 drawn = either(SecondAnswers, _drawn, lambda again: 0)
-# ``noted(again, entry, second)`` remembers it with an entry of the pool.
-noted = either(SecondAnswers, _noted, lambda again, entry, second: None)
+# ``score_of(again, request, k)``: how right class k's answer is; nan where that is not known.
+score_of = either(SecondAnswers, _score, lambda again, request, k: np.nan)
+# ``noted(again, entry, k, second)`` remembers it with an entry of the pool, at a server of class k;
+# below 0 at none.
+noted = either(SecondAnswers, _noted, lambda again, entry, k, second: None)
 # ``remembered(again, entry)``: what was noted with an entry.
-remembered = either(SecondAnswers, _remembered, lambda again, entry: InHand(0, NOBODY, 0.0, 0.0))
+remembered = either(SecondAnswers, _remembered, lambda again, entry: NOTHING)
 
 
 @jit
-def expected_of(again: SecondAnswers, site: Site, k: int, request: int, expected: Floats) -> bool:
-    """Write the (K,) expected accuracies of a request that class k has answered.
+def expected_of(site: Site, k: int, b: int, expected: Floats) -> bool:
+    """Write the (K,) expected accuracies of a request that class k has answered, in bin b.
 
     False where nothing is known of the answer but its class's accuracy.
     """
     known = site.bin_mass.shape[1] > 0 and site.bin_mass[k, 0] > 0.0
     for j in range(site.rate.size):
-        expected[j] = site.bin_accuracy[k, again.bins[request, k], j] if known else site.accuracy[j]
+        expected[j] = site.bin_accuracy[k, b, j] if known else site.accuracy[j]
     return known
 
 
 def _counted(
-    again: Any, phase: int, first: int, k: int, request: int, earned: float, late: bool
+    again: Any, phase: int, first: int, k: int, right: float, earned: float, late: bool
 ) -> None:
     if phase < 0:
         return
     again.earned[phase, k] += earned
     again.in_time[phase, k] += 0.0 if late else earned
-    again.scored[phase, k] += again.score[request, k]
+    again.scored[phase, k] += right
     if first >= 0:
         again.moved[phase, first, k] += 1
 
 
-# ``counted(again, phase, first, k, request, earned, late)`` counts an answer of class k; `first` is
-# the class that was asked before, or below 0.
-counted = either(
-    SecondAnswers, _counted, lambda again, phase, first, k, request, earned, late: None
-)
+# ``counted(again, phase, first, k, right, earned, late)`` counts an answer of class k, with its
+# score; `first` is the class that was asked before, or below 0.
+counted = either(SecondAnswers, _counted, lambda again, phase, first, k, right, earned, late: None)

@@ -38,6 +38,7 @@ from inferway.twin.kernel.escalation import (
     expected_of,
     noted,
     remembered,
+    score_of,
 )
 from inferway.twin.kernel.event_list import crowded, next_s, put, take
 from inferway.twin.kernel.service_times import draw
@@ -172,12 +173,13 @@ def _send(
     if server >= 0:
         credit = site.accuracy[site.server_class[server]]
         site.balance[0] += credit - world.targets[phase]
-        _join(world, server, arrived_s, phase, now_s, InHand(number, NOBODY, 0.0, credit))
+        _join(world, server, arrived_s, phase, now_s, InHand(number, NOBODY, 0.0, credit, 0, 0.0))
     elif may_hold:
         if server == HOLD and site.held[0] < rules.central:
             central = site.queue.size
             push(world.waiting, central, site.held[0] == 0, arrived_s, phase)
-            noted(world.again, world.waiting.last[central], InHand(number, NOBODY, 0.0, 0.0))
+            alone = InHand(number, NOBODY, 0.0, 0.0, 0, 0.0)
+            noted(world.again, world.waiting.last[central], -1, alone)
             site.held[0] += 1
         else:
             world.counts[PRESENT] -= 1
@@ -207,7 +209,7 @@ def _join(
 ) -> None:
     site = world.bound.site
     push(world.waiting, server, site.queue[server] == 0, arrived_s, phase)
-    noted(world.again, world.waiting.last[server], second)
+    noted(world.again, world.waiting.last[server], site.server_class[server], second)
     wait_s, service_s = foreseen(world.upkeep, site, server)
     k = enter(world.upkeep, site, server, world.rules.places)
     if world.rules.grows and site.queue[server] > site.arrived_s.shape[1] // 2:
@@ -346,7 +348,7 @@ def _settled(
             _send_answer(world, arrived_s, phase, started_s, now_s, server, second, second.credit)
         return
     to = ACCEPT
-    if expected_of(again, site, k, second.request, bound.expected):
+    if expected_of(site, k, second.bin, bound.expected):
         world.states[0] = step(world.states[0])
         word_ = word(world.states[0])
         to = resettle(bound, server, 1, now_s, word_, arrived_s, deadline_s, 0.0, 0, ALL_CLASSES, 1)
@@ -359,7 +361,7 @@ def _settled(
         return
     credit = bound.expected[site.server_class[to]]
     site.balance[0] += credit - second.credit
-    asked = InHand(second.request, server, worth, credit)
+    asked = InHand(second.request, server, worth, credit, 0, 0.0)
     _join(world, to, arrived_s, phase, now_s, asked)
 
 
@@ -383,7 +385,7 @@ def _send_answer(
     first = site.server_class[second.hand] if second.hand != NOBODY else -1
     site.balance[0] += earned - second.credit
     late = now_s > arrived_s + world.rules.deadline_s
-    counted(world.again, phase, first, k, second.request, earned, late)
+    counted(world.again, phase, first, k, second.right, earned, late)
     world.counts[PRESENT] -= 1
     _leave(world, arrived_s, phase, started_s, now_s, server, LATE if late else ANSWERED)
     event = Event(SETTLED, server, 1, True, 0.0, 0.0, 0, earned)
@@ -398,7 +400,8 @@ def _send_first(world: World, arrived_s: float, phase: int, now_s: float, second
     """
     sent_s = min(now_s, arrived_s + world.rules.deadline_s)
     world.tally.area[0] -= now_s - sent_s
-    alone = InHand(second.request, NOBODY, 0.0, second.credit)
+    right = score_of(world.again, second.request, world.bound.site.server_class[second.hand])
+    alone = InHand(second.request, NOBODY, 0.0, second.credit, 0, right)
     _send_answer(world, arrived_s, phase, np.nan, sent_s, second.hand, alone, second.worth)
 
 
