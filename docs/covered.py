@@ -107,10 +107,10 @@ Sec. VI, OLAG | Online load-aware greedy. | different
 Sec. VI, INFIDA-offline | One static allocation from INFIDA's average. | covered
 - inferway.placement.static:InfidaOffline
 - placement-gain
-Sec. VI-B | A dynamic refresh period, B from B_init to B_target. | different
+Sec. VI-B | A dynamic refresh period, B from B_init to B_target. | covered
 - refresh-period
 - inferway.placement.infida:Refresh
-= in Python and in the study; a deployment file has a constant period only
+- unit/placement/test_refresh.py::test_a_file_may_say_dynamic_and_strict
 Lemma III.1 | The gain as savings times additional requests (eq. 16). | covered
 - theory/test_placement_gain.py::test_capacities_costs_and_gains_are_the_papers
 Lemma A.1 | The gain of a slot is normalized, submodular and monotone. | covered
@@ -308,8 +308,10 @@ Sec. 5.2 and 6 | Singletons and pairs that shuffle are needed. | covered
 Sec. 8.1, energy | A second constraint, an energy budget. | covered
 - energy
 - theory/test_bound.py::test_duality_with_an_energy_budget
-Sec. 8.1, triplets | Tuples for several constraints. | not there
-= not built yet; two prices keep both constraints instead
+Sec. 8.1, triplets | Tuples for several constraints. | covered
+- inferway.dispatch.triplets:fill
+- theory/test_bound_lemmas.py::test_triplets_fill_the_lp_with_two_means
+- energy
 Sec. 8.1, R-JIQ with pairs | Negative routing vectors by cancelling and rerouting. | not there
 = not built yet
 Sec. 8.1, guarantees | A proof for TAD-OP. | not there

@@ -325,6 +325,8 @@ MISTAKES: Final[dict[str, str | bytes]] = {
     "placement-option": _after("placement: {policy: greedy, refresh: 1}"),
     "placement-learning-rate": _after("placement: {policy: infida, learning_rate: 0}"),
     "placement-refresh": _after("placement: {policy: infida, refresh: 0}"),
+    "placement-refresh-word": _after("placement: {policy: infida, refresh: never}"),
+    "placement-residual": _after("placement: {policy: infida, residual: none}"),
     "placement-rounding": _after("placement: {policy: infida, rounding: new}"),
     # networks
     "network-number": _after("network: 5"),

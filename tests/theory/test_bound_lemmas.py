@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
-from fleets import fleet, loads, ordered_fleets, targets
+from fleets import any_fleets, fleet, loads, ordered_fleets, targets
 from hypothesis import given, settings
 from scipy.optimize import linprog
 
 from inferway.dispatch import max_rate, routing_tuples, solve, waterfill
+from inferway.dispatch.triplets import fill
 from inferway.site import Fleet
 
 
@@ -99,3 +101,60 @@ def test_lemma_10_no_other_routing_of_these_signs_costs_as_little(seed: int) -> 
         for direction in np.vstack([np.eye(len(signs)), -np.eye(len(signs))]):
             far = linprog(direction, **keeps)
             assert far.x == pytest.approx(one.routing, abs=1e-5)
+
+
+@settings(max_examples=200, deadline=None)
+@given(any_fleets(max_classes=5), targets, loads)
+def test_tuples_that_hold_one_mean_fill_the_lp_on_any_fleet(
+    of: Fleet, where: float, load: float
+) -> None:
+    target = where * float(of.accuracy.max())
+    rate = load * max_rate(of, target)
+    filled = fill(of, target, rate)
+    assert filled.response_time_s == pytest.approx(solve(of, target, rate).response_time_s)
+    assert max(len(one.classes) for one, _ in filled.steps) <= 2
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_triplets_fill_the_lp_with_two_means(seed: int) -> None:
+    # [Anonymous], Sec. 8.1: pairs generalized for an accuracy target and an energy budget.
+    rng = np.random.default_rng(seed)
+    classes = int(rng.integers(3, 6))
+    rates, accuracy, energy = rng.uniform([[0.2], [0.3], [1]], [[3], [1], [9]], (3, classes))
+    of = fleet(rates.tolist(), accuracy.tolist(), rng.integers(1, 20, classes).tolist())
+    of = replace(of, energy=energy)
+    target = float(np.quantile(of.accuracy, rng.uniform(0.2, 0.8)))
+    budget = float(np.quantile(of.energy, rng.uniform(0.3, 0.9)))
+    while True:  # more energy, until some mix keeps both
+        try:
+            greatest = max_rate(of, target, budget)
+            break
+        except ValueError:
+            budget *= 1.2
+    used = set()
+    for load in (0.05, 0.5, 0.9, 0.999):
+        optimum = solve(of, target, load * greatest, budget)
+        filled = fill(of, target, load * greatest, budget)
+        assert filled.response_time_s == pytest.approx(optimum.response_time_s, rel=1e-6)
+        assert filled.shares @ of.accuracy >= target - 1e-7
+        assert filled.shares @ of.energy <= budget + 1e-7
+        costs = [one.cost_s for one, _ in filled.steps]
+        assert costs == sorted(costs)  # the number in service is convex
+        used |= {len(one.classes) for one, _ in filled.steps}
+    assert max(used) <= 3
+
+
+def test_a_triplet_by_hand() -> None:
+    # The example of two prices: half of b alone keeps 0.7, and 2.3 J need some of c.
+    of = replace(fleet([1.0, 0.5, 0.25], [0.6, 0.8, 1.0], [100] * 3), energy=np.array([1, 4, 3.0]))
+    filled = fill(of, 0.7, 1.0, 2.3)
+    ((one, weight),) = filled.steps
+    assert (one.classes, one.held, weight) == ((0, 1, 2), (0, 1), 1.0)
+    assert one.routing == pytest.approx([0.55, 0.4, 0.05])
+    assert filled.response_time_s == pytest.approx(1.55)
+
+
+def test_what_no_tuple_carries_is_said() -> None:
+    of, target = generic(1)
+    with pytest.raises(ValueError, match="no routing tuple carries the last"):
+        fill(of, target, 1.01 * max_rate(of, target))

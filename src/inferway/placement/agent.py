@@ -26,7 +26,7 @@ import numpy as np
 from inferway.placement.contract import Allocation, Float
 from inferway.placement.infida import (
     InfidaState,
-    Refresh,
+    Refreshing,
     first_state,
     learn_all,
     left_for,
@@ -184,7 +184,7 @@ class Agent(LocalPolicy):
         *,
         seed: int = 0,
         learning_rate: float | None = None,
-        refresh: int | Refresh | tuple[float, float, float] = 1,
+        refresh: Refreshing = 1,
         rounding: Literal["coupled", "fresh"] = "coupled",
         residual: Literal["elastic", "strict"] = "elastic",
     ) -> None:

@@ -26,8 +26,9 @@ from __future__ import annotations
 from typing import Annotated, Final, Literal, NamedTuple
 
 import numpy as np
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
+from inferway.deployment.errors import parsed
 from inferway.deployment.units import Count, PositiveNumber
 from inferway.network.delivery import DeliveryNetwork
 from inferway.placement.contract import Allocation, Float, Observation, batch_of, load_of
@@ -57,11 +58,19 @@ class Refresh(NamedTuple):
         return slot - last >= int(self.start + (self.target - self.start) * done)
 
 
-def refresh_of(value: int | Refresh | tuple[float, float, float]) -> Refresh:
+Refreshing = int | Literal["dynamic"] | Refresh | tuple[float, float, float]
+DYNAMIC: Final = Refresh(1.0, 32.0, 60.0)  # The paper's, an hour of slots of a minute (Sec. VI-B)
+
+
+def refresh_of(value: Refreshing) -> Refresh:
     """Read a refresh period: slots, or (first period, last one, slots that the change takes).
 
-    ValueError for a period below one slot.
+    ``dynamic`` is `DYNAMIC`. ValueError for a period below one slot, and for anything else.
     """
+    if value == "dynamic":
+        return DYNAMIC
+    if not isinstance(value, int | tuple):
+        raise ValueError(f"a refresh period is a number of slots, or dynamic, not {value!r}")
     found = Refresh(value, value) if isinstance(value, int) else Refresh(*value)
     if min(found.start, found.target) < 1 or found.stretch < 0:
         raise ValueError(f"a refresh period is one slot or more, not {value}")
@@ -81,7 +90,7 @@ class InfidaOptions(NamedTuple):
 def options_of(
     seed: int,
     learning_rate: float | None,
-    refresh: int | Refresh | tuple[float, float, float],
+    refresh: Refreshing,
     rounding: str,
     residual: str,
 ) -> InfidaOptions:
@@ -139,7 +148,7 @@ class Infida:
         *,
         seed: int = 0,
         learning_rate: float | None = None,
-        refresh: int | Refresh | tuple[float, float, float] = 1,
+        refresh: Refreshing = 1,
         rounding: Literal["coupled", "fresh"] = "coupled",
         residual: Literal["elastic", "strict"] = "elastic",
     ) -> None:
@@ -160,7 +169,12 @@ class Infida:
             PositiveNumber | None, Field(description="Step size; if not given, it tunes itself.")
         ] = None,
         refresh: Annotated[
-            Count, Field(description="Slots between two changes of the integral allocation.")
+            Count | Literal["dynamic"],
+            BeforeValidator(parsed(refresh_of)),
+            Field(
+                description="Slots between two changes of the integral allocation; `dynamic` goes "
+                "from 1 to 32 over the first 60 slots."
+            ),
         ] = 1,
         rounding: Annotated[
             Literal["coupled", "fresh"],
@@ -169,7 +183,13 @@ class Infida:
                 "models move."
             ),
         ] = "coupled",
-        residual: Literal["elastic", "strict"] = "elastic",
+        residual: Annotated[
+            Literal["elastic", "strict"],
+            Field(
+                description="With rounding `fresh`, whether the one model that does not fit wholly "
+                "may exceed the budget, or what gains most and fits takes its place."
+            ),
+        ] = "elastic",
     ) -> Infida:
         """Make the policy; it needs no `batches`, the future's least of all.
 

@@ -33,4 +33,4 @@ def test_nothing_to_decide_has_no_regret() -> None:
         [naive.Node(np.inf)], [([0], [0.0])], [(0, 0, 3.0)], [[naive.Variant(0.6, 2.0, (50.0,))]]
     )
     with pytest.raises(ValueError, match="no pair is left to placement"):
-        regret_bound(network).constant
+        regret_bound(network)
