@@ -349,7 +349,6 @@ class Dispatcher:
         draw: int,
         confidence: Floats,
         credit: float,
-        *,
         count: int = 1,
         entered_s: float = 0.0,
         deadline_s: float = np.inf,
@@ -393,7 +392,7 @@ class Dispatcher:
             happened then.
         """
         try:
-            decided = self._settle(
+            decided: int = self._settle(
                 self._bound,
                 server,
                 now_s,
@@ -415,7 +414,7 @@ class Dispatcher:
                 raise
         if decided == NO_SERVER:
             raise no_server(self.policy_name, self.fleet, "ACCEPT")
-        return int(decided)
+        return decided
 
     def fall_back(
         self,
