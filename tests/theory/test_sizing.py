@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inferway.dispatch import max_rate, solve
+from inferway.dispatch import max_escalation_rate, max_rate, solve, solve_escalation
 from inferway.dispatch.sizing import Need, cheapest, roomiest
 from inferway.site import Fleet
+from inferway.site.confidence import difficulty_tables
 
 
 def fleet_of(need: Need, counts: tuple[int, ...]) -> Fleet:
@@ -23,6 +24,7 @@ def fleet_of(need: Need, counts: tuple[int, ...]) -> Fleet:
         need.accuracy[some],
         np.array(counts)[some],
         energy=need.energy[some],
+        confidence=None if need.confidence is None else need.confidence.ordered(some),
     )
 
 
@@ -30,12 +32,15 @@ def fits(need: Need, counts: tuple[int, ...], load: float) -> float:
     """The greatest rate, where these instances could do; else 0."""
     if (np.array(counts) < need.least).any() or need.size_bytes @ counts > need.budget_bytes:
         return 0.0
+    twice = need.confidence is not None
     try:
         fleet = fleet_of(need, counts)
-        greatest = max_rate(fleet, need.target, need.energy_budget)
+        most = max_escalation_rate if twice else max_rate
+        greatest = most(fleet, need.target, need.energy_budget)
         if greatest * load < need.rate_per_s * (1 - 1e-9):
             return 0.0
-        least_s = solve(fleet, need.target, need.rate_per_s, need.energy_budget).response_time_s
+        least = solve_escalation if twice else solve
+        least_s = least(fleet, need.target, need.rate_per_s, need.energy_budget).response_time_s
     except ValueError:
         return 0.0
     return greatest if least_s <= need.latency_s * (1 + 1e-9) else 0.0
@@ -50,6 +55,8 @@ def needs(draw: st.DrawFn) -> Need:
     size = draw(st.integers(1, 3))
     rng = np.random.default_rng(draw(st.integers(0, 10_000)))
     accuracy, rate = rng.uniform(0.4, 0.99, size), rng.uniform(0.3, 4, size)
+    twice = draw(st.booleans())
+    tables = difficulty_tables(accuracy, float(rng.uniform(0.3, 0.95)), 0.5, bins=4)
     return Need(
         task="t",
         variants=tuple("abc"[:size]),
@@ -65,6 +72,7 @@ def needs(draw: st.DrawFn) -> Need:
         least=rng.integers(0, 2, size),
         most=np.full(size, 4.0),
         budget_bytes=float(rng.choice([np.inf, 12 * 2.0**30])),
+        confidence=tables if twice else None,
     )
 
 

@@ -93,7 +93,7 @@ def max_escalation_rate(
         raise UnreachableError(
             f"the target {goal:g} is above the best accuracy {best:.6g} that asking twice reaches"
         )
-    program = _program(fleet, target, energy_budget)
+    program = escalation_program(fleet, target, energy_budget)
     unit = float(fleet.capacity.max())
     solution = linear_program(
         -program.asked, program.rows, program.limits(fleet.capacity / unit), bounds=(0.0, None)
@@ -142,7 +142,7 @@ def solve_escalation(
         # At the very greatest rate rounding may leave no room at all.
         rate_per_s = min(rate_per_s, greatest * (1 - 10 * TOLERANCE))
         room = np.minimum(fleet.capacity / rate_per_s, _AMPLE)
-    program = _program(fleet, target, energy_budget)
+    program = escalation_program(fleet, target, energy_budget)
     unit_s = float(1.0 / fleet.rate.max())
     solution = linear_program(
         program.service_s / unit_s,
@@ -239,14 +239,17 @@ def full_load(fleet: Fleet, target: float | None, energy_budget: float | None = 
         return max_escalation_rate(fleet, target, energy_budget)
 
 
-class _Program(NamedTuple):
-    """The LP's columns, K classes that are asked first and E escalations, and its rows."""
+class EscalationProgram(NamedTuple):
+    """The LP's columns, K classes that are asked first and E escalations, and its rows.
+
+    Without any confidence there are no escalations, and it is the LP of `inferway.dispatch.bounds`.
+    """
 
     asked: Floats  # (K + E,) 1 for the first K
     service_s: Floats  # (K + E,)
     # Target, energy if it counts, K classes' capacities, and the bins that are asked again.
     rows: Any
-    units: Floats  # (1,) or (2,) of the mean's rows
+    units: Floats  # (1,) or (2,) of the means' rows
     place: tuple[NDArray[np.int64], ...]  # Class, bin and class of each escalation, E of each
 
     def limits(self, room: Floats) -> Floats:
@@ -292,7 +295,9 @@ def _gains(fleet: Fleet) -> Floats:
     return np.where((tables.mass > 0.0)[:, :, None], tables.expected - own[:, :, None], 0.0)
 
 
-def _program(fleet: Fleet, target: float | None, energy_budget: float | None) -> _Program:
+def escalation_program(
+    fleet: Fleet, target: float | None, energy_budget: float | None
+) -> EscalationProgram:
     """Lay out the LP; escalations that gain nothing cost time and are left out."""
     from scipy.sparse import csr_array
 
@@ -325,7 +330,7 @@ def _program(fleet: Fleet, target: float | None, energy_budget: float | None) ->
     value, row, column = (np.concatenate(parts) for parts in zip(*entries, strict=True))
     shape = (bin_row + len(pairs), len(asked))
     rows = csr_array((value, (row, column)), shape=shape)
-    return _Program(asked, (1.0 / fleet.rate)[runs_on], rows, np.array(units), place)
+    return EscalationProgram(asked, (1.0 / fleet.rate)[runs_on], rows, np.array(units), place)
 
 
 def _escalations(fleet: Fleet, then: Floats) -> tuple[Escalation, ...]:

@@ -2,9 +2,10 @@
 
 Mixed-integer programs, solved by HiGHS: whole numbers n_v of instances; shares of the traffic at
 the arrival rate, whose mean service time has to be within the latency; and the traffic that the
-instances carry at most ([Anonymous], Definition 1), which says how much room they leave. Queues are
-not in it, so an answer has to be simulated; one that fails is ruled out together with all that
-have no more of any variant.
+instances carry at most ([Anonymous], Definition 1), which says how much room they leave. Traffic is
+what first variants and, where confidences are given, second ones are asked, as in
+`inferway.dispatch.escalation_bounds`. Queues are not in it, so an answer has to be simulated; one
+that fails is ruled out together with all that have no more of any variant.
 """
 
 from __future__ import annotations
@@ -18,8 +19,11 @@ from typing import Any
 
 import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
-from scipy.sparse import csr_array
+from scipy.sparse import csr_array, hstack, vstack
 
+from inferway.dispatch.escalation_bounds import EscalationProgram, escalation_program
+from inferway.site.confidence import ConfidenceTables
+from inferway.site.fleet import Fleet
 from inferway.site.view import Floats, Ints
 
 _TIE = 1e-5  # Of equal prices, the most room: what all of it counts against the smallest price
@@ -45,6 +49,9 @@ class Need:
         (V,) instances at least, and at most (inf for no limit).
     budget_bytes
         What all instances may take together (inf for no limit).
+    confidence
+        What confidences of the variants say, in their order, where a second variant may be asked;
+        None where none may.
     """
 
     task: str
@@ -61,6 +68,19 @@ class Need:
     least: Ints
     most: Floats
     budget_bytes: float
+    confidence: ConfidenceTables | None = None
+
+    @property
+    def ample(self) -> Fleet:
+        """One instance of each variant, in the order of fleets."""
+        return Fleet(
+            self.variants,
+            self.rate,
+            self.accuracy,
+            np.ones(len(self.rate), np.int64),
+            energy=self.energy,
+            confidence=self.confidence,
+        )
 
 
 def cheapest(need: Need, *, load: float) -> Ints | None:
@@ -96,11 +116,14 @@ def _solve(
 ) -> Ints | None:
     """The counts of least cost: (V,) of an instance, and of the load that all can carry.
 
-    Columns: V counts, V shares, V loads carried (of the arrival rate), and for each that failed V
-    switches, one of which is on where more of its variant are taken.
+    Columns: V counts, T shares of traffic, T loads carried (of the arrival rate), and for each that
+    failed V switches, one of which is on where more of its variant are taken.
     """
     size, ones = len(need.rate), np.ones(len(need.rate))
-    columns = (3 + len(failed)) * size
+    program, instances = _traffic(need)
+    streams = len(program.asked)
+    carried, switched = size + streams, size + 2 * streams
+    columns = switched + len(failed) * size
     rows: list[Floats] = []
     limits: list[tuple[float, float]] = []
 
@@ -113,36 +136,63 @@ def _solve(
             rows.append(row)
             limits.append((least, most))
 
-    add(1.0, 1.0, (size, ones))
-    add(-np.inf, 1.0, (size, 1 / (need.rate * need.latency_s)))
+    add(1.0, 1.0, (size, program.asked))
+    add(-np.inf, 1.0, (size, program.service_s / need.latency_s))
     add(-np.inf, need.budget_bytes / 2**20, (0, need.size_bytes / 2**20))
-    for traffic in (size, 2 * size):
-        for v, rate in enumerate(need.rate):
-            add(-np.inf, 0.0, (traffic + v, [need.rate_per_s / float(rate)]), (v, [-1.0]))
-        if need.target is not None:
-            add(-np.inf, 0.0, (traffic, need.target - need.accuracy))
-        if need.energy_budget is not None:
-            add(-np.inf, 0.0, (traffic, need.energy / need.energy_budget - 1))
-    add(least_room, np.inf, (2 * size, ones))
+    add(least_room, np.inf, (carried, program.asked))
     # Cheaper by more than rounding.
     add(-np.inf, below / _unit(need) - 1e-4, (0, need.price / _unit(need)))
-    for number, counts in enumerate(failed, 3):
+    for number, counts in enumerate(failed):
+        at = switched + number * size
         for v, count in enumerate(counts.tolist()):
-            add(0.0, np.inf, (v, [1.0]), (number * size + v, [-(count + 1.0)]))
-        add(1.0, np.inf, (number * size, ones))
-    switches = np.ones(len(failed) * size)
-    none = np.zeros(2 * size)
+            add(0.0, np.inf, (v, [1.0]), (at + v, [-(count + 1.0)]))
+        add(1.0, np.inf, (at, ones))
+    none, rest = (
+        csr_array(program.rows.shape),
+        csr_array((program.rows.shape[0], len(failed) * size)),
+    )
+    every = vstack(
+        [
+            csr_array(np.array(rows)),
+            hstack([instances, program.rows, none, rest]),
+            hstack([instances, none, program.rows, rest]),
+        ]
+    )
+    least, most = np.array(limits).T
+    kept = np.zeros(2 * program.rows.shape[0])
+    switches, flows = np.ones(len(failed) * size), np.ones(streams)
     with _silence():
         solution: Any = milp(
-            np.concatenate([price, 0 * ones, of_room * ones, 0 * switches]),
-            integrality=np.concatenate([ones, none, switches]),
+            np.concatenate([price, 0 * flows, of_room * program.asked, 0 * switches]),
+            integrality=np.concatenate([ones, 0 * flows, 0 * flows, switches]),
             bounds=Bounds(
-                np.concatenate([need.least, none, 0 * switches]),
-                np.concatenate([need.most, ones, np.inf * ones, switches]),
+                np.concatenate([need.least, 0 * flows, 0 * flows, 0 * switches]),
+                np.concatenate([need.most, flows, np.inf * flows, switches]),
             ),
-            constraints=LinearConstraint(csr_array(np.array(rows)), *np.array(limits).T),
+            constraints=LinearConstraint(
+                every, np.concatenate([least, kept - np.inf]), np.concatenate([most, kept])
+            ),
         )
     return None if solution.x is None else np.rint(solution.x[:size]).astype(np.int64)
+
+
+def _traffic(need: Need) -> tuple[EscalationProgram, Any]:
+    """Lay out T streams of traffic at the arrival rate, and the V instances that carry them.
+
+    Rows of both together are at most 0: means that are kept, what instances have room for, and
+    answers that may be asked again.
+    """
+    fleet = need.ample
+    program = escalation_program(fleet, need.target, need.energy_budget)
+    first, classes = len(program.units), np.arange(len(fleet.rate))
+    scale = np.ones(program.rows.shape[0])
+    scale[first + classes] = need.rate_per_s / fleet.rate
+    variant = np.array([need.variants.index(name) for name in fleet.variants])
+    entries = (np.full(len(classes), -1.0), (first + classes, variant))
+    return (
+        program._replace(rows=program.rows.multiply(scale[:, None]).tocsr()),
+        csr_array(entries, shape=(len(scale), len(classes))),
+    )
 
 
 @contextmanager

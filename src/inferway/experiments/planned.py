@@ -1,8 +1,9 @@
 """Planning: the cheapest instances that keep every promise, each answer tried in the twin.
 
-`inferway.dispatch.sizing` proposes instances that could do, and the twin runs them under the
-policy that the file names. First the load is searched at which the cheapest instances just hold:
-that gives a price. Then whatever is cheaper is tried, what leaves most room first; what fails
+`inferway.dispatch.sizing` proposes instances that could do: by the bound of policies that choose
+before they see an answer, or for `escalate` by the bound with escalation. The twin runs them under
+the policy that the file names. First the load is searched at which the cheapest instances just
+hold: that gives a price. Then whatever is cheaper is tried, what leaves most room first; what fails
 rules out all that has no more of any variant. When nothing is left, no cheaper instances hold, if
 more of them never make a site worse.
 """
@@ -12,19 +13,21 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 
 from inferway.deployment import Deployment, Node, Task
+from inferway.deployment.policies import ESCALATE
 from inferway.deployment.units import TIME
 from inferway.deployment.workloads import Workload, poisson
 from inferway.dispatch.bounds import max_rate, relaxed
+from inferway.dispatch.escalation_bounds import solve_escalation
 from inferway.dispatch.sizing import Need, cheapest, roomiest
 from inferway.experiments.curves import Curve, Drawing, Panel, panels
 from inferway.experiments.runner import Point, in_threads
 from inferway.experiments.text import Frame, Laid, Shown, frame, number, percent, seconds, table
-from inferway.site.fleet import Fleet
+from inferway.site.confidence import confidence_tables
 from inferway.site.view import Ints
 from inferway.twin.result import as_json
 from inferway.twin.scenario import scenario_of
@@ -66,6 +69,9 @@ class TaskPlan:
         All that were simulated, in order.
     cheapest
         Whether nothing cheaper is left to be tried.
+    bound
+        By which instances were proposed: ``"blind"``, of policies that choose before they see an
+        answer, or ``"escalation"``.
     """
 
     task: str
@@ -78,6 +84,7 @@ class TaskPlan:
     simulated: Trial
     trials: tuple[Trial, ...]
     cheapest: bool
+    bound: Literal["blind", "escalation"] = "blind"
 
     @property
     def holds(self) -> bool:
@@ -88,7 +95,7 @@ class TaskPlan:
         """As `inferway plan FILE --json` prints it under ``tasks.NAME``."""
         order = (
             *("rate_per_s", "latency_s", "accuracy_target", "energy_budget", "instances"),
-            *("price", "holds", "cheapest"),
+            *("price", "holds", "cheapest", "bound"),
         )
         return {
             **{name: getattr(self, name) for name in order},
@@ -179,7 +186,7 @@ class Plan(Shown):
                 f"Nothing cheaper holds, after {count}."
                 if task.cheapest
                 else f"The cheapest found in {count}; more --tries may find a cheaper one."
-            )
+            ) + (" Sized by the bound with escalation." if task.bound == "escalation" else "")
             shown.append(table(f"Task {task.task}, planned", ["", "twin"], rows, caption=caption))
         return shown
 
@@ -274,6 +281,7 @@ def plan(
             trials[tuple(best.tolist())],
             tuple(trials.values()),
             nothing_left,
+            "blind" if need.confidence is None else "escalation",
         )
         left = need.budget_bytes - float(need.size_bytes @ best)
     return Plan(place.name, tasks)
@@ -377,30 +385,36 @@ def _need(
                 f"{field}.variants.{one.name}: needs `size`, as node {place.name} has a budget"
             )
     most = np.inf if task.max_instances is None else float(task.max_instances)
+    names = tuple(one.name for one in variants)
+    accuracy = np.array([one.accuracy for one in variants])
+    twice = deployment.policy_of(task).policy == ESCALATE
     return Need(
         task=task.name,
-        variants=tuple(one.name for one in variants),
+        variants=names,
         rate_per_s=rate_per_s,
         latency_s=latency_s,
         target=task.accuracy_target,
         energy_budget=task.energy_budget,
         rate=np.array([one.service_on(place.hardware).rate for one in variants]),
-        accuracy=np.array([one.accuracy for one in variants]),
+        accuracy=accuracy,
         energy=np.array([one.energy or 0.0 for one in variants]),
         price=np.array([one.price or 0.0 for one in variants]),
         size_bytes=np.array([float(one.size_bytes or 0) for one in variants]),
         least=np.array([place.pinned.get((task.name, one.name), 0) for one in variants]),
         most=np.full(len(variants), most),
         budget_bytes=np.inf,
+        confidence=confidence_tables(task, names, accuracy) if twice else None,
     )
 
 
 def _check_possible(need: Need) -> None:
     """Refuse a latency that no number of instances reaches."""
-    ones = np.ones(len(need.rate), np.int64)
-    fleet = Fleet(need.variants, need.rate, need.accuracy, ones, energy=need.energy)
-    max_rate(fleet, need.target, need.energy_budget)
-    least_s = relaxed(fleet, need.target, need.energy_budget).response_time_s
+    means = need.target, need.energy_budget
+    if need.confidence is None:
+        max_rate(need.ample, *means)
+        least_s = relaxed(need.ample, *means).response_time_s
+    else:
+        least_s = solve_escalation(need.ample, means[0], None, means[1]).response_time_s
     if least_s > need.latency_s:
         raise ValueError(
             f"tasks.{need.task}: no number of instances answers within {TIME.write(need.latency_s)}"
@@ -429,6 +443,7 @@ def _tried(deployment: Deployment, place: Node, need: Need, counts: Ints, **sett
     response_time_s = result.response_time_s.mean if result.stable else float("inf")
     energy = dict(zip(need.variants, need.energy, strict=True))
     used = sum(share * energy[variant] for variant, share in result.shares.items())
+    used += sum(one.share * energy[one.first] for one in result.escalated or ())
     busy = sum(chosen.get(variant, 0) * part for variant, part in result.utilization.items())
     lost = result.rejected + result.dropped
     return Trial(

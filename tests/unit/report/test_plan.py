@@ -74,6 +74,29 @@ def test_two_variants_and_a_file_to_paste(tmp_path: Path) -> None:
     assert again == {("t", name): count for name, count in task.instances.items()}
 
 
+def test_who_may_ask_twice_needs_less(tmp_path: Path) -> None:
+    text = TWO.replace("  t:\n", "  t:\n    difficulty: {quality: 0.9}\n")
+    asked = {}
+    for policy, bound in (("priced", "blind"), ("escalate", "escalation")):
+        deployment = loaded(tmp_path, f"{text}dispatch: {{policy: {policy}}}\n")
+        found = plan(deployment, rate=4.0, latency=1.2, queries=10_000, tries=4)
+        assert found.holds
+        asked[policy] = found.tasks["t"]
+        assert asked[policy].to_json()["bound"] == bound
+        said = "Sized by the bound with escalation." in " ".join(str(found).split())
+        assert said == (policy == "escalate")
+    assert asked["escalate"].price < asked["priced"].price
+
+
+def test_a_target_that_only_asking_twice_reaches_is_planned(tmp_path: Path) -> None:
+    text = TWO.replace("  t:\n", "  t:\n    difficulty: {quality: 0.9, common: 0.3}\n")
+    text = text.replace("accuracy_target: 0.8\n", "accuracy_target: 0.91\n")
+    twice = loaded(tmp_path, f"{text}dispatch: {{policy: escalate}}\n")
+    assert plan(twice, rate=1.0, latency=5.0, queries=5_000, tries=2).holds
+    with pytest.raises(ValueError, match=r"the service alone takes 0\.\d+ s or more"):
+        plan(twice, rate=1.0, latency=0.6)
+
+
 def price(instances: dict[str, int]) -> float:
     return instances.get("a", 0) + 2.5 * instances.get("b", 0)
 
