@@ -213,9 +213,17 @@ class Escalate(NamedTuple):
         return self.servers[best] if best >= 0 else REJECT
 
     def settle(self, site: Site, request: Request, answer: Answer, draw: int) -> int:
-        """Accept, unless another answer's gain is worth more than it costs."""
-        price = self.price[0]
-        best, least = ACCEPT, -price * answer.expected[site.server_class[answer.server]]
+        """Accept, unless another answer's gain is worth more than it costs.
+
+        An answer that is expected to be less accurate than the request accepts is not accepted
+        where another one's would be accurate enough.
+        """
+        price, own = self.price[0], answer.expected[site.server_class[answer.server]]
+        if own < request.floor:
+            server = _cheapest_above(self, site, request, answer)
+            if server >= 0:
+                return server
+        best, least = ACCEPT, -price * own
         for j in range(site.rate.size):
             worth = price * answer.expected[j]
             if not has_class(request.classes, j) or 1.0 / site.rate[j] - worth >= least:
@@ -275,6 +283,21 @@ def outlook(policy: Escalate, site: Site, i: int, left_s: float) -> float:
             saved, gained = mine, policy.gained[i, j, b]
     policy.plans[i] = own + gained
     return -price * own - saved
+
+
+@seldom
+def _cheapest_above(policy: Escalate, site: Site, request: Request, answer: Answer) -> int:
+    """The server whose answer costs least, its worth taken off, of those at or above the floor.
+
+    -1 where there is none.
+    """
+    best, least = -1, np.inf
+    for j in range(site.rate.size):
+        if has_class(request.classes, j) and answer.expected[j] >= request.floor:
+            server, cost_s = cheapest_in(site, request, j, policy.wait)
+            if cost_s - policy.price[0] * answer.expected[j] < least:
+                best, least = server, cost_s - policy.price[0] * answer.expected[j]
+    return best
 
 
 @seldom

@@ -99,6 +99,25 @@ def test_who_may_not_answer_is_not_asked(asked: Any, price: float, expected: int
     assert settled(price, LOW, **asked) == expected
 
 
+@pytest.mark.parametrize(
+    ("floor", "asked", "expected"),
+    [
+        (0.75, {}, C),  # a's .2 is below it, and c's .8 is not; b's .7 would be
+        (0.65, {}, B),  # b's costs less
+        (0.65, {"deadline_s": 0.19}, ACCEPT),  # nobody is in time
+        (0.65, {"classes": 0b001}, ACCEPT),
+        (0.85, {}, ACCEPT),  # c's variant would reach it, and its answer to this one does not
+        (0.15, {}, ACCEPT),
+    ],
+)
+def test_an_answer_below_the_request_s_floor_is_asked_again(
+    floor: float, asked: Any, expected: int
+) -> None:
+    """Whatever that costs, here at a price at which nothing pays."""
+    assert settled(1e-6, LOW, floor=floor, **asked) == expected
+    assert settled(1e-6, HIGH, floor=floor, **asked) == ACCEPT
+
+
 def test_who_is_full_or_sick_is_not_asked() -> None:
     dispatcher = dispatcher_of()
     credit = answered(dispatcher)

@@ -70,7 +70,9 @@ def confidence(outputs: dict[str, Any]) -> Any:
 class Asked:
     """A task of two variants, of which the second is asked where the first is unsure."""
 
-    def __init__(self, folder: Path, second: NullRuntime, **options: Any) -> None:
+    def __init__(
+        self, folder: Path, second: NullRuntime, *, policy: str = "", **options: Any
+    ) -> None:
         file = folder / "cascade.py"
         file.write_text(CASCADE)
         both = np.array([EXPECTED[UNSURE], EXPECTED[SURE]])
@@ -87,8 +89,10 @@ class Asked:
             buffer=4,
             confidence=tables,
         )
-        dispatcher = Dispatcher(fleet, f"{file}:Cascade", target=TARGET, rate_per_s=1.0)
         options = {"target": TARGET, "confidences": [confidence, None], **options}
+        dispatcher = Dispatcher(
+            fleet, policy or f"{file}:Cascade", target=options["target"], rate_per_s=1.0
+        )
         self.pool = Pool("task", SIGNATURE, dispatcher, [Echo(), second], PoolOptions(**options))
         self.site = TaskSite.of(self.pool)
         self.delivered: list[InferRequest] = []
@@ -184,6 +188,24 @@ def test_a_pinned_request_is_asked_of_nobody_else(tmp_path: Path) -> None:
         assert asked.balance == 0.0
 
     served(tmp_path, Echo(10.0), test)
+
+
+def test_what_is_sent_is_at_the_request_s_floor_by_its_bin_or_its_variant(tmp_path: Path) -> None:
+    """At a target so low that accuracy alone is no reason to ask again."""
+
+    async def test(asked: Asked) -> None:
+        for sure, floor, variant, first in (
+            (UNSURE, 0.0, "quick", ""),
+            (UNSURE, 0.7, "good", "quick"),
+            (SURE, 0.7, "quick", ""),
+            (UNSURE, 0.8, "good", ""),  # the variant `quick` is below it
+        ):
+            found = await asked.answer(sure, floor=floor)
+            assert (found.variant, found.escalated_from) == (variant, first)
+            accuracy = {"quick": 0.755, "good": 0.9}[found.variant]
+            assert max(found.credit, accuracy) >= floor
+
+    served(tmp_path, Echo(10.0), test, policy="escalate", target=0.2)
 
 
 def test_where_the_second_fails_the_first_goes_out(tmp_path: Path) -> None:
