@@ -238,7 +238,7 @@ def test_the_images_lists_are_of_the_versions_that_are_tested(deploy: Path, root
     }
     project = tomllib.loads((root / "pyproject.toml").read_text())
     wanted = list(project["project"]["dependencies"])
-    for extra in ("grpc", "network"):  # those of the image
+    for extra in ("dashboard", "grpc", "network"):  # those of the image
         wanted += project["project"]["optional-dependencies"][extra]
     listed = locked(deploy / "requirements.txt")
     for name, (version, marker) in listed.items():
