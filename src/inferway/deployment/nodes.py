@@ -8,8 +8,19 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, field_validator, model_validator
 
-from inferway.deployment.errors import must, refuse, refuse_where
-from inferway.deployment.section import UNWRITTEN, File, Host, HostPort, Name, Section, Switch, says
+from inferway.deployment.devices import Device
+from inferway.deployment.errors import must, refuse, refuse_at, refuse_where
+from inferway.deployment.section import (
+    UNWRITTEN,
+    File,
+    Host,
+    HostPort,
+    Name,
+    ReadAs,
+    Section,
+    Switch,
+    says,
+)
 from inferway.deployment.units import MOST, Bytes, Count, PositiveSeconds, Ratio, Seconds
 from inferway.protocol.address import NODE
 
@@ -28,6 +39,17 @@ def _split(key: str) -> tuple[str, str]:
 Pair = Annotated[tuple[str, str], BeforeValidator(_split)]
 Instances = Annotated[
     dict[Pair, Count], Field(json_schema_extra={"examples": [{"digits/tiny": 2}]})
+]
+Copies = Annotated[
+    dict[
+        Pair,
+        Annotated[
+            Annotated[Count, Tag("count")]
+            | Annotated[dict[Name, Count], Field(min_length=1), Tag("by device")],
+            Discriminator(lambda value: "by device" if isinstance(value, dict) else "count"),
+        ],
+    ],
+    Field(json_schema_extra={"examples": [{"digits/tiny": 2, "digits/large": {"gpu": 1}}]}),
 ]
 
 
@@ -92,15 +114,34 @@ class NodeLimits(Section):
 class Node(Section):
     """A machine."""
 
+    # Once the whole file is known, `placed` has the copies by device, `instances` counts those of
+    # all devices together, and `hardware` is that of the first device.
+
     name: Annotated[str, *UNWRITTEN] = ""
     budget_bytes: Annotated[
         Bytes | None,
         says("What its instances may take together; unlimited if not given.", "budget"),
     ] = None
     hardware: Annotated[Name, says("Which of the variants' service times hold here.")] = "cpu"
-    instances: Annotated[
-        Instances, says("Running copies, as TASK/VARIANT: COUNT; one of each variant if not given.")
+    devices: Annotated[
+        dict[Name, Device],
+        says("Cores and accelerators that its instances share, by name, instead of `hardware`."),
     ] = field(default_factory=dict)
+    overhead_s: Annotated[
+        Seconds,
+        says("Time of its cores that each request takes before it runs.", "overhead"),
+    ] = 0.0
+    instances: Annotated[
+        dict[tuple[str, str], Any],
+        ReadAs(Copies, dict),
+        says(
+            "Running copies, as TASK/VARIANT: COUNT, or TASK/VARIANT: {DEVICE: COUNT}; one of each "
+            "variant if not given."
+        ),
+    ] = field(default_factory=dict)
+    placed: Annotated[dict[tuple[str, str], dict[str, int]], *UNWRITTEN] = field(
+        default_factory=dict
+    )
     pinned: Annotated[Instances, says("Copies that placement may not take away.")] = field(
         default_factory=dict
     )
@@ -141,6 +182,35 @@ class Node(Section):
     limits: Annotated[NodeLimits, says("Most memory that requests may take.")] = field(
         default_factory=NodeLimits
     )
+
+    @property
+    def kinds(self) -> list[str]:
+        """Hardware of its devices, or its own."""
+        return [device.hardware for device in self.devices.values()] or [self.hardware]
+
+    def copies_by_hardware(self, task: str, variant: str) -> list[tuple[str, int]]:
+        """List the hardware that copies of a variant run on, and how many on each."""
+        placed = self.placed.get((task, variant))
+        if not placed:
+            return [(self.hardware, self.instances.get((task, variant), 0))]
+        return [(self.devices[name].hardware, count) for name, count in placed.items()]
+
+    def untaken(self, where: str) -> str | None:
+        """Say that only the bound knows its devices yet; None where it has none."""
+        if not self.devices:
+            return None
+        return (
+            f"{where}.devices: that instances wait for cores or accelerators which they share is "
+            "known to `inferway check` and `inferway bound` alone yet; leave it out here"
+        )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _has_one_hardware(cls, value: Any) -> Any:
+        both = isinstance(value, dict) and {"hardware", "devices"} <= value.keys()
+        if both:
+            raise refuse_at("hardware", "the `devices` say their own, so keep one of both")
+        return value
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,18 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from inferway.catalog.profile import VariantProfile
 from inferway.deployment.column import ColumnError, time_pieces
 from inferway.deployment.confidence import bins_of, pairs_of
+from inferway.deployment.devices import (
+    may_run,
+    runs_on,
+    spread,
+    too_large,
+    wrong_copies,
+)
 from inferway.deployment.errors import Place, nearest
 from inferway.deployment.models import ModelError, Python, located, signature_of
 from inferway.deployment.nodes import Network, Node, written
@@ -396,18 +403,29 @@ class Resolution:
             )
             return {key: value for key, value in stated.items() if problems[key] is None}
 
-        instances, pinned = named(node.instances, "instances"), named(node.pinned, "pinned")
+        devices = {
+            key: replace(device, hardware=device.hardware or key)
+            for key, device in node.devices.items()
+        }
+        node = replace(node, devices=devices)
+        kinds = node.kinds
+        stated, pinned = named(node.instances, "instances"), named(node.pinned, "pinned")
         if fill and "instances" not in self._source.data["nodes"][name]:
-            instances = {
-                key: count
+            stated = {
+                key: {fit[0]: count} if (fit := runs_on(devices, variant)) else count
                 for key, count in self._one_of_each().items()
-                if _may_run(self._variant_of(key), node.hardware)
+                if any(may_run(variant := self._variant_of(key), one) for one in kinds)
             } | pinned
+        self._check_devices(place, node, stated)
+        instances = {
+            key: sum(one.values()) if isinstance(one, Mapping) else one
+            for key, one in stated.items()
+        }
         for field, copies in (("instances", instances), ("pinned", pinned)):
             self._note_all(
                 ((*place, field, written(key)), sentence)
                 for key, count in copies.items()
-                for sentence in self._wrong_copies(key, count, node.hardware)
+                for sentence in self._wrong_copies(key, count, kinds)
             )
         failures = named(node.failures, "failures")
         outages = tuple(
@@ -429,10 +447,44 @@ class Resolution:
             if fill and count > instances.get(key, 0)
         )
         resolved = replace(
-            node, name=name, instances=instances, pinned=pinned, failures=failures, outages=outages
+            node,
+            name=name,
+            hardware=kinds[0],
+            instances=instances,
+            placed={key: spread(one, devices, self._variant_of(key)) for key, one in stated.items()}
+            if devices
+            else {},
+            pinned=pinned,
+            failures=failures,
+            outages=outages,
         )
         self._check_budget(place, resolved)
+        self._check_memory(place, resolved)
         return resolved
+
+    def _check_devices(self, place: Place, node: Node, stated: Mapping[Pair, Any]) -> None:
+        """Refuse copies on devices that there are not, or that cannot run them."""
+        for key, one in stated.items():
+            variant = self._variant_of(key)
+            if variant is None or not (node.devices or isinstance(one, Mapping)):
+                continue
+            where = (*place, "instances", written(key))
+            self._note_all(
+                ((*where, device) if device else where, sentence)
+                for device, sentence in wrong_copies(one, node.devices, variant)
+            )
+
+    def _check_memory(self, place: Place, node: Node) -> None:
+        for name, device in node.devices.items():
+            copies = {
+                written(key): (count, variant.size_bytes)
+                for key, placed in node.placed.items()
+                if (count := placed.get(name)) and (variant := self._variant_of(key)) is not None
+            }
+            self._note_all(
+                ((*place, "devices", name, "memory"), sentence)
+                for sentence in too_large(device, name, copies)
+            )
 
     def _problem_with(self, key: Pair) -> str | None:
         task, variant = key
@@ -445,7 +497,7 @@ class Resolution:
             return f"task {task} has no variant {variant}; {nearest(variant, sorted(variants))}"
         return None
 
-    def _wrong_copies(self, key: Pair, count: int, hardware: str) -> Iterator[str]:
+    def _wrong_copies(self, key: Pair, count: int, kinds: Sequence[str]) -> Iterator[str]:
         if (variant := self._variant_of(key)) is None:
             return
         most = self.tasks[self._base(key[0]) or ""].max_instances
@@ -456,10 +508,10 @@ class Resolution:
                 f"{count} instances would send so many requests at once, and `concurrency` of "
                 f"{variant.name} is {variant.remote.concurrency}"
             )
-        if not _may_run(variant, hardware):
+        if not any(may_run(variant, kind) for kind in kinds):
             yield (
-                f"{variant.name} has no service time on hardware {hardware}; it has one on "
-                f"{', '.join(variant.service)}"
+                f"{variant.name} has no service time on hardware {', '.join(kinds)}; it has one "
+                f"on {', '.join(variant.service)}"
             )
 
     def _check_budget(self, place: Place, node: Node) -> None:
@@ -548,7 +600,3 @@ def unmeasured(variants: Sequence[str], path: Path) -> str:
         f"{', '.join(variants)} {has} no `accuracy`, which `inferway profile {path} --data TEST "
         "--write` measures"
     )
-
-
-def _may_run(variant: Variant | None, hardware: str) -> bool:
-    return variant is None or not variant.service or variant.runs_on(hardware)

@@ -291,6 +291,10 @@ class Variant(Section):
         Joules | None,
         says("What one request takes on average; needed where the task has an energy budget."),
     ] = None
+    threads: Annotated[FewCount, says("Cores that a run takes of a device with `cores`.")] = 1
+    load_s: Annotated[
+        Seconds, says("How long it takes until a copy is ready on a device.", "load_time")
+    ] = 0.0
     batch: Annotated[Batch | None, says("Serve several requests at once.")] = None
     remote: Annotated[
         UrlOrRemote | None,

@@ -203,7 +203,7 @@ def _slow_sizes(field: str, variant: Variant, batch: Batch) -> Iterator[Found]:
 
 def _dominated(deployment: Deployment, task: Task) -> Iterator[Found]:
     variants = task.variants.values()
-    hardware = {node.hardware for node in deployment.nodes.values()}
+    hardware = {kind for node in deployment.nodes.values() for kind in node.kinds}
     hardware = hardware or {name for variant in variants for name in variant.service}
     for one in variants:
         better = {
@@ -239,7 +239,7 @@ def _of_node(deployment: Deployment, node: Node) -> Iterator[Found]:
         for (name, variant), count in node.instances.items()
     )
     instances = sum(count for one, count in running if one.model or one.python)
-    if node.hardware == "cpu" and instances > cores():
+    if node.hardware == "cpu" and not node.devices and instances > cores():
         yield (
             "oversubscribed",
             f"nodes.{node.name}.instances",
@@ -253,13 +253,15 @@ def _of_workload(deployment: Deployment, name: str, workload: Workload) -> Itera
     if task is None or isinstance(arrivals, TraceArrivals):
         return
     running = [
-        (variant, node, count)
+        (variant, node, kind, count)
         for node in deployment.nodes.values()
-        for (owner, key), count in node.instances.items()
-        if owner == name and (variant := task.variants.get(key)) and variant.runs_on(node.hardware)
+        for owner, key in node.instances
+        if owner == name and (variant := task.variants.get(key))
+        for kind, count in node.copies_by_hardware(owner, key)
+        if variant.runs_on(kind)
     ]
-    capacity = sum(count * of.service_on(node.hardware).rate for of, node, count in running)
-    most = sum(count * _rate(variant, node) for variant, node, count in running)
+    capacity = sum(count * of.service_on(kind).rate for of, _, kind, count in running)
+    most = sum(count * _rate(variant, node, kind) for variant, node, kind, count in running)
     field = f"workload.{name}.arrivals"
     parts = (
         {f"{field}.phases[{index}]": phase for index, phase in enumerate(arrivals.phases)}
@@ -273,9 +275,9 @@ def _of_workload(deployment: Deployment, name: str, workload: Workload) -> Itera
             yield "overloaded", field, sentence
 
 
-def _rate(variant: Variant, node: Node) -> float:
+def _rate(variant: Variant, node: Node, hardware: str) -> float:
     """Requests per second of an instance that is never idle, in the batches that pay most."""
-    alone, batch = variant.service_on(node.hardware).rate, variant.batch
+    alone, batch = variant.service_on(hardware).rate, variant.batch
     if batch is None or node.queue == "central":
         return alone
     offered = zip(batch.sizes, batch.service_s, strict=True)

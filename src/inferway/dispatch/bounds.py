@@ -2,7 +2,8 @@
 
 [Anonymous]: Definition 1 (greatest rate), Lemma 1 and eq. 3 (the LP), Lemma 3 (its closed form at
 low load), Definition 2 and Algorithm 1 (routing tuples, and the LP solved by them in order of
-cost); and with a mean energy to keep besides, the constraint that its Sec. 8.1 leaves open.
+cost); and with a mean energy to keep besides, the constraint that its Sec. 8.1 leaves open, or
+devices that server classes share, each a row of the LP.
 """
 
 from __future__ import annotations
@@ -92,6 +93,7 @@ class Optimum(NamedTuple):
     level_s: float
     room: Floats  # (K,) greatest share that each class can carry, min(capacity / rate, 1)
     energy_price_s: float = 0.0  # Dual price of the energy budget: s per J, at least 0
+    device_price: Floats = np.empty(0)  # (D,) dual prices of whole devices, s, at most 0
 
 
 class Escalation(NamedTuple):
@@ -236,7 +238,7 @@ def max_rate(fleet: Fleet, target: float | None, energy_budget: float | None = N
 
     Every class at or above the target runs full; what it is ahead pays for classes below, nearest
     to the target first: a fractional knapsack, exact without an LP solver. With an energy budget
-    there are two things to pay for, and the LP is solved.
+    there are two things to pay for, and devices are shared: the LP is solved.
 
     Parameters
     ----------
@@ -257,7 +259,7 @@ def max_rate(fleet: Fleet, target: float | None, energy_budget: float | None = N
         raise UnreachableError(
             f"the target {goal:g} is above the best variant's accuracy {fleet.accuracy.max():g}"
         )
-    if energy_budget is not None:
+    if energy_budget is not None or fleet.devices is not None:
         return _max_rate_by_lp(fleet, target, energy_budget)
     lead = fleet.accuracy - goal
     ahead = lead >= 0
@@ -270,16 +272,32 @@ def max_rate(fleet: Fleet, target: float | None, energy_budget: float | None = N
     return total
 
 
-def _max_rate_by_lp(fleet: Fleet, target: float | None, energy_budget: float) -> float:
+def _max_rate_by_lp(fleet: Fleet, target: float | None, energy_budget: float | None) -> float:
     unit = float(fleet.capacity.max())
     excess, _ = _excesses(fleet, target, energy_budget)
+    excess /= np.abs(excess).max(axis=1, keepdims=True).clip(TOLERANCE)
+    load = device_load(fleet)
     # Of each class, the part that is used.
     share = fleet.capacity / unit
-    solution = linear_program(-share, excess * share, np.zeros(len(excess)), bounds=(0.0, 1.0))
+    solution = linear_program(
+        -share,
+        np.vstack([excess, load * unit]) * share,
+        np.concatenate([np.zeros(len(excess)), np.ones(len(load))]),
+        bounds=(0.0, 1.0),
+    )
     greatest = 0.0 if solution.fun is None else -float(solution.fun)
     if greatest <= TOLERANCE:
+        assert energy_budget is not None  # devices carry some rate of every mix
         raise out_of_budget(target, energy_budget)
     return greatest * unit
+
+
+def device_load(fleet: Fleet) -> Floats:
+    """Part of each device's slots that a request per second of each class takes, (D, K), in s."""
+    devices = fleet.devices
+    if devices is None:
+        return np.empty((0, len(fleet.rate)))
+    return (devices.load(fleet.rate) + devices.overhead_s[:, None]) / devices.slots[:, None]
 
 
 def linear_program(cost: Floats, rows: Any, limits: Floats, **rest: Any) -> Any:
@@ -302,7 +320,8 @@ def solve(
 ) -> Optimum:
     """Least mean response time at an arrival rate: the LP T_LP-LB ([Anonymous], eq. 3).
 
-    An energy budget is one more row, as the paper's Sec. 8.1 asks for.
+    An energy budget is one more row, as the paper's Sec. 8.1 asks for, and so is each device that
+    classes share: what all of them take of its slots is at most all of it.
 
     Parameters
     ----------
@@ -326,10 +345,10 @@ def solve(
             f"a rate of {rate_per_s:g}/s is not between 0 and the greatest feasible {greatest:g}/s"
         )
     # At the very greatest rate rounding may leave no room at all.
-    slack = 1e-12 if energy_budget is None else 10 * TOLERANCE
-    rate_per_s = min(rate_per_s, greatest * (1 - slack))
+    exact = energy_budget is None and fleet.devices is None
+    rate_per_s = min(rate_per_s, greatest * (1 - (1e-12 if exact else 10 * TOLERANCE)))
     room = np.minimum(fleet.capacity / rate_per_s, 1.0)
-    found = _optimum(fleet, target, energy_budget, room)
+    found = _optimum(fleet, target, energy_budget, room, device_load(fleet) * rate_per_s)
     if found is None:
         raise UnreachableError(f"the LP has no solution at {rate_per_s:g}/s")
     return found
@@ -347,15 +366,16 @@ def _excesses(
 
 
 def _optimum(
-    fleet: Fleet, target: float | None, energy_budget: float | None, room: Floats
+    fleet: Fleet, target: float | None, energy_budget: float | None, room: Floats, load: Floats
 ) -> Optimum | None:
     service_s = 1.0 / fleet.rate
     unit_s = float(service_s.min())
     excess, units = _excesses(fleet, target, energy_budget)
+    means = len(excess)
     solution = linear_program(
         service_s / unit_s,
-        excess,
-        np.zeros(len(excess)),
+        np.vstack([excess, load]),
+        np.concatenate([np.zeros(means), np.ones(len(load))]),
         A_eq=np.ones((1, len(room))),
         b_eq=[1.0],
         bounds=[(0.0, float(most)) for most in room],
@@ -364,7 +384,8 @@ def _optimum(
         return None
     shares = np.clip(solution.x, 0.0, room)
     shares /= shares.sum()
-    prices = np.maximum(0.0, -solution.ineqlin.marginals * unit_s / units)
+    duals = solution.ineqlin.marginals * unit_s
+    prices = np.maximum(0.0, -duals[:means] / units)
     return Optimum(
         shares=shares,
         response_time_s=float(shares @ service_s),
@@ -373,6 +394,7 @@ def _optimum(
         level_s=float(solution.eqlin.marginals[0]) * unit_s,
         room=room,
         energy_price_s=float(prices[1]) if len(prices) > 1 else 0.0,
+        device_price=duals[means:],
     )
 
 
@@ -390,7 +412,8 @@ def relaxed(fleet: Fleet, target: float | None, energy_budget: float | None = No
         Where no mix of the classes keeps the means.
     """
     if energy_budget is not None:
-        found = _optimum(fleet, target, energy_budget, np.ones(len(fleet.rate)))
+        classes = len(fleet.rate)
+        found = _optimum(fleet, target, energy_budget, np.ones(classes), np.empty((0, classes)))
         if found is None:
             raise out_of_budget(target, energy_budget)
         return found

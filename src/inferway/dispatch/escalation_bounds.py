@@ -29,6 +29,7 @@ from inferway.dispatch.bounds import (
     Escalation,
     EscalationBound,
     UnreachableError,
+    device_load,
     linear_program,
     max_rate,
     out_of_budget,
@@ -38,6 +39,7 @@ from inferway.site.view import Floats
 
 _NONE: Final = 1e-9  # Shares and gains below are rounding
 _NEAR: Final = 0.99  # Of the greatest rate: above, prices say nothing of the accuracy
+_LOW: Final = 1e-6  # Of the greatest rate: no device is full
 _AMPLE: Final = 2.0  # Share of requests that a class never reaches
 
 
@@ -56,6 +58,7 @@ class EscalationOptimum(NamedTuple):
     level_s: float  # Dual price of ``sum(x) = 1``, s
     room: Floats  # (K,) share of the requests that each class can carry; 2 where it is ample
     energy_price_s: float = 0.0  # Dual price of the energy budget: s per J, at least 0
+    device_price: Floats = np.empty(0)  # (D,) dual prices of whole devices, s, at most 0
 
 
 def best_accuracy(fleet: Fleet) -> float:
@@ -96,7 +99,10 @@ def max_escalation_rate(
     program = escalation_program(fleet, target, energy_budget)
     unit = float(fleet.capacity.max())
     solution = linear_program(
-        -program.asked, program.rows, program.limits(fleet.capacity / unit), bounds=(0.0, None)
+        -program.asked,
+        program.rows,
+        program.limits(fleet.capacity / unit, unit),
+        bounds=(0.0, None),
     )
     greatest = 0.0 if solution.x is None else -float(solution.fun)
     if greatest <= TOLERANCE:
@@ -143,18 +149,19 @@ def solve_escalation(
         rate_per_s = min(rate_per_s, greatest * (1 - 10 * TOLERANCE))
         room = np.minimum(fleet.capacity / rate_per_s, _AMPLE)
     program = escalation_program(fleet, target, energy_budget)
+    limits = program.limits(room, _LOW * greatest if rate_per_s is None else rate_per_s)
     unit_s = float(1.0 / fleet.rate.max())
     solution = linear_program(
         program.service_s / unit_s,
         program.rows,
-        program.limits(room),
+        limits,
         A_eq=program.asked[None, :],
         b_eq=[1.0],
         bounds=(0.0, None),
     )
     if solution.x is None:
         raise UnreachableError(f"the LP has no solution at {rate_per_s or 0.0:g}/s")
-    return program.optimum(fleet, solution, room, unit_s)
+    return program.optimum(fleet, solution, limits, unit_s)
 
 
 def escalation_price(
@@ -247,22 +254,28 @@ class EscalationProgram(NamedTuple):
 
     asked: Floats  # (K + E,) 1 for the first K
     service_s: Floats  # (K + E,)
-    # Target, energy if it counts, K classes' capacities, and the bins that are asked again.
+    # Target, energy if it counts, K classes' capacities, D devices, and the bins that are asked
+    # again.
     rows: Any
     units: Floats  # (1,) or (2,) of the means' rows
+    devices: int
     place: tuple[NDArray[np.int64], ...]  # Class, bin and class of each escalation, E of each
 
-    def limits(self, room: Floats) -> Floats:
-        """Right-hand sides, for so much room in each class."""
+    def limits(self, room: Floats, rate_per_s: float) -> Floats:
+        """Right-hand sides, for so much room in each class, and columns in units of a rate."""
         limits = np.zeros(self.rows.shape[0])
-        limits[len(self.units) : len(self.units) + len(room)] = room
+        first = len(self.units) + len(room)
+        limits[len(self.units) : first] = room
+        limits[first : first + self.devices] = 1.0 / rate_per_s
         return limits
 
     def optimum(
-        self, fleet: Fleet, solution: Any, room: Floats, unit_s: float
+        self, fleet: Fleet, solution: Any, limits: Floats, unit_s: float
     ) -> EscalationOptimum:
-        """Read a solution, whose costs are in units of so many seconds."""
-        classes, means = len(room), len(self.units)
+        """Read a solution within these limits, whose costs are in units of so many seconds."""
+        classes, means = len(fleet.rate), len(self.units)
+        device_row = means + classes
+        bin_row = device_row + self.devices
         bins = 1 if fleet.confidence is None else fleet.confidence.mass.shape[1]
         first = solution.x[:classes].clip(0.0)
         then = np.zeros((classes, bins, classes))
@@ -273,17 +286,18 @@ class EscalationProgram(NamedTuple):
         prices = np.maximum(0.0, -duals[:means] / self.units)
         bin_price = np.zeros((classes, bins))
         pairs = np.unique(self.place[0] * bins + self.place[1])
-        bin_price.flat[pairs] = duals[means + classes :]
+        bin_price.flat[pairs] = duals[bin_row:]
         return EscalationOptimum(
             first=first,
             then=then,
             response_time_s=float((first + then.sum(axis=(0, 1))) @ (1.0 / fleet.rate)),
             price_s=float(prices[0]),
-            capacity_price=duals[means : means + classes],
+            capacity_price=duals[means:device_row],
             bin_price=bin_price,
             level_s=float(solution.eqlin.marginals[0]) * unit_s,
-            room=room,
+            room=limits[means:device_row],
             energy_price_s=float(prices[1]) if means > 1 else 0.0,
+            device_price=(duals * limits)[device_row:bin_row],
         )
 
 
@@ -320,17 +334,27 @@ def escalation_program(
     pairs, pair = np.unique(first * mass.shape[1] + bins, return_inverse=True)
     taken_from = pairs // mass.shape[1]
     columns, escalations = np.arange(len(asked)), classes + np.arange(len(first))
-    capacity_row, bin_row = len(means), len(means) + classes
+    # Of each device, what each answer takes and what each request takes before it runs.
+    load = device_load(fleet)[:, runs_on]
+    if fleet.devices is not None:
+        again = (fleet.devices.overhead_s / fleet.devices.slots)[:, None] * (1.0 - asked)
+        load = load - again
+    capacity_row = len(means)
+    device_row = capacity_row + classes
+    bin_row = device_row + len(load)
     entries = [
         *((row, np.full(len(asked), k), columns) for k, row in enumerate(means)),
         (np.ones(len(asked)), capacity_row + runs_on, columns),
+        *((row, np.full(len(asked), device_row + d), columns) for d, row in enumerate(load)),
         (np.ones(len(first)), bin_row + pair, escalations),
         (-mass.flat[pairs], bin_row + np.arange(len(pairs)), taken_from),
     ]
     value, row, column = (np.concatenate(parts) for parts in zip(*entries, strict=True))
     shape = (bin_row + len(pairs), len(asked))
     rows = csr_array((value, (row, column)), shape=shape)
-    return EscalationProgram(asked, (1.0 / fleet.rate)[runs_on], rows, np.array(units), place)
+    return EscalationProgram(
+        asked, (1.0 / fleet.rate)[runs_on], rows, np.array(units), len(load), place
+    )
 
 
 def _escalations(fleet: Fleet, then: Floats) -> tuple[Escalation, ...]:

@@ -153,6 +153,8 @@ def entries_of(deployment: Deployment, topology: Topology) -> dict[str, tuple[st
 
 
 def _level(tier: Tier) -> Level:
+    if (told := tier.untaken(f"tier {tier.tier}")) is not None:
+        raise NetworkError(told)
     budget = tier.budget_bytes
     return Level(
         name=tier.tier,
@@ -173,7 +175,9 @@ def _described(deployment: Deployment, plain: Topology) -> Topology:
     if not described:
         return plain
     index = {name: node for node, name in enumerate(plain.nodes)}
-    for name in deployment.nodes:
+    for name, node in deployment.nodes.items():
+        if (told := node.untaken(f"nodes.{name}")) is not None:
+            raise NetworkError(told)
         if name not in index:
             raise NetworkError(
                 f"node {name} is described under `nodes`, but the network has no such node"
@@ -182,10 +186,10 @@ def _described(deployment: Deployment, plain: Topology) -> Topology:
     budget, repository = plain.budget.copy(), plain.repository.copy()
     hardware = plain.hardware.copy()
     for name, k in index.items():
-        node = deployment.nodes.get(name, others)
-        if node is not None:
-            budget[k] = np.inf if node.budget_bytes is None else node.budget_bytes
-            hardware[k], repository[k] = kinds.index(node.hardware), node.repository
+        stated = deployment.nodes.get(name, others)
+        if stated is not None:
+            budget[k] = np.inf if stated.budget_bytes is None else stated.budget_bytes
+            hardware[k], repository[k] = kinds.index(stated.hardware), stated.repository
     return replace(plain, budget=budget, hardware=hardware, kinds=kinds, repository=repository)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferway.site.confidence import ConfidenceTables, confidence_tables
+from inferway.site.devices import DeviceSlots, device_slots
 
 if TYPE_CHECKING:
     from inferway.deployment import Deployment
@@ -21,7 +23,8 @@ class Fleet:
     Parameters
     ----------
     variants
-        Name of each class's variant, K of them.
+        Name of each class, K of them: its variant's, or ``VARIANT@DEVICE`` where copies of one run
+        on several devices.
     rate
         (K,) service rate of one server, 1/s.
     accuracy
@@ -42,6 +45,9 @@ class Fleet:
     confidence
         What confidences of these classes say, in the order in which the classes are given; None
         where no class has one.
+    devices
+        What the classes share, in the order in which they are given; None where servers never wait
+        for each other, as in the papers.
 
     Raises
     ------
@@ -60,6 +66,7 @@ class Fleet:
     energy: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
     graded: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))
     confidence: ConfidenceTables | None = None
+    devices: DeviceSlots | None = None
 
     def __post_init__(self) -> None:
         classes = len(self.variants)
@@ -100,6 +107,8 @@ class Fleet:
         if self.confidence is not None:
             tables = self.confidence.checked(classes).ordered(order)
             object.__setattr__(self, "confidence", tables)
+        if self.devices is not None:
+            object.__setattr__(self, "devices", self.devices.ordered(order))
 
     @property
     def grades(self) -> list[float | None]:
@@ -155,24 +164,36 @@ def fleet_of(deployment: Deployment, task: str, node: str | None = None) -> Flee
             raise ValueError(complaint)
     assert node is not None
     place = deployment.nodes[node]
+    # Class by class: its variant, its device, and how many copies.
     found = [
-        (variant, place.instances[task, name])
+        (variant, device, count)
         for name, variant in deployment.tasks[task].variants.items()
-        if place.instances.get((task, name), 0) > 0
+        if (total := place.instances.get((task, name), 0)) > 0
+        for device, count in (place.placed.get((task, name)) or {"": total}).items()
     ]
     if not found:
         raise ValueError(f"no instance of task {task!r} runs on node {node!r}")
-    names = tuple(variant.name for variant, _ in found)
-    accuracy = np.array([variant.accuracy for variant, _ in found])
+    variants, devices, counts = (list(one) for one in zip(*found, strict=True))
+    times = Counter(variant.name for variant in variants)
+    names = tuple(
+        f"{variant.name}@{device}" if times[variant.name] > 1 else variant.name
+        for variant, device in zip(variants, devices, strict=True)
+    )
+    hardware = [place.devices[device].hardware if device else place.hardware for device in devices]
+    accuracy = np.array([variant.accuracy for variant in variants])
+    pairs = zip(variants, hardware, strict=True)
     return Fleet(
         variants=names,
-        rate=np.array([1.0 / variant.service_on(place.hardware).mean_s for variant, _ in found]),
+        rate=np.array([1.0 / variant.service_on(kind).mean_s for variant, kind in pairs]),
         accuracy=accuracy,
-        count=np.array([count for _, count in found]),
-        price=np.array([variant.price or 0.0 for variant, _ in found]),
-        energy=np.array([variant.energy or 0.0 for variant, _ in found]),
+        count=np.array(counts),
+        price=np.array([variant.price or 0.0 for variant in variants]),
+        energy=np.array([variant.energy or 0.0 for variant in variants]),
         buffer=place.buffer,
         task=task,
         node=node,
-        confidence=confidence_tables(deployment.tasks[task], names, accuracy),
+        confidence=confidence_tables(
+            deployment.tasks[task], tuple(variant.name for variant in variants), accuracy
+        ),
+        devices=device_slots(place, devices, [variant.threads for variant in variants]),
     )

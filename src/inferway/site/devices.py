@@ -1,0 +1,76 @@
+"""Devices of a site: slots that server classes share, and how much of them a request takes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from inferway.deployment.nodes import Node
+
+
+class DeviceSlots(NamedTuple):
+    """D devices, and which of them each of K server classes runs on.
+
+    Attributes
+    ----------
+    names
+        Of the devices.
+    slots
+        (D,) cores or accelerators of each; a run starts when as many are free as it takes.
+    exclusive
+        (D,) whether each holds one variant at a time.
+    overhead_s
+        (D,) slot seconds that each request takes before it runs.
+    device
+        (K,) the device of each class, -1 for none.
+    taken
+        (K,) slots that a run of each class takes.
+    """
+
+    names: tuple[str, ...]
+    slots: NDArray[np.int64]
+    exclusive: NDArray[np.bool_]
+    overhead_s: NDArray[np.float64]
+    device: NDArray[np.int64]
+    taken: NDArray[np.int64]
+
+    def ordered(self, order: NDArray[np.int64]) -> DeviceSlots:
+        """Put the classes into another order."""
+        return self._replace(device=self.device[order], taken=self.taken[order])
+
+    def load(self, rate: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Slot seconds of each device that a run of each class takes, (D, K), at (K,) rates."""
+        here = self.device == np.arange(len(self.names))[:, None]
+        return np.where(here, self.taken / rate, 0.0)
+
+
+def device_slots(node: Node, device: list[str], threads: list[int]) -> DeviceSlots | None:
+    """Lay out a node's devices for classes that run on these, by name; None where it has none.
+
+    An empty name is that of no device. What requests take before they run is of the first device
+    with cores.
+    """
+    if not node.devices:
+        return None
+    names = tuple(node.devices)
+    stated = list(node.devices.values())
+    overhead_s = np.zeros(len(names))
+    with_cores = [one.cores is not None for one in stated]
+    if any(with_cores):
+        overhead_s[with_cores.index(True)] = node.overhead_s
+    return DeviceSlots(
+        names=names,
+        slots=np.array([one.slots for one in stated]),
+        exclusive=np.array([one.exclusive for one in stated]),
+        overhead_s=overhead_s,
+        device=np.array([names.index(name) if name else -1 for name in device]),
+        taken=np.array(
+            [
+                node.devices[name].taken(count) if name else 0
+                for name, count in zip(device, threads, strict=True)
+            ]
+        ),
+    )
