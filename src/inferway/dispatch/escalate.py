@@ -190,6 +190,11 @@ class Escalate(NamedTuple):
             likely=np.zeros(1, np.int64),
         )
 
+    @property
+    def learned(self) -> tuple[str, ...]:
+        """Names of the arrays that it learns; the others are the fleet's, or scratch."""
+        return "price", "memory", "record"
+
     def choose(self, site: Site, request: Request, draw: int) -> int:
         """The server from which an answer costs least, a second one counted in."""
         price, first_s = self.price[0], self.costs_s

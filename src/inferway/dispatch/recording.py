@@ -1,10 +1,10 @@
 """Recorded truth: every event and random word that a dispatcher was given, and what it decided.
 
-A recording is a folder with `recording.json` (fleet, policy, target, versions) and numbered pairs
-of files: `000001.state.npz`, the site's and the policy's arrays at that moment, and
-`000001.events`, rows of `EVENT` from there on. Old pairs go when there are more than `keep`, and
-the oldest one left still says where to start. A process that dies loses the rows since its last
-`flush` and nothing else, but for a state that it had begun to write.
+A recording is a folder with `recording.json` (fleet with what its confidences say, policy, target,
+versions) and numbered pairs of files: `000001.state.npz`, the site's and the policy's arrays at
+that moment, and `000001.events`, rows of `EVENT` from there on. Old pairs go when there are more
+than `keep`, and the oldest one left still says where to start. A process that dies loses the rows
+since its last `flush` and nothing else, but for a state that it had begun to write.
 
 A recording has one fleet. A world whose fleet changes begins another recording. So does one whose
 disk takes no more: `Recording.go_on`, once there is room. What is missing between the two is
@@ -14,9 +14,11 @@ counted meanwhile, and both say so: `ended` of the first one's head, `gap` of th
 from __future__ import annotations
 
 import json
+import math
 import struct
 import tempfile
 import time
+from bisect import bisect_right
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -31,6 +33,7 @@ import numpy as np
 
 from inferway.dispatch.dispatcher import Dispatcher, RetunedPolicy
 from inferway.dispatch.steps import code_of
+from inferway.site.confidence import ConfidenceTables
 from inferway.site.view import ALL_CLASSES, Floats, Ints, Site
 
 ARRIVE, FINISH, WITHDRAW, MARK, PULL, RETUNE, HELD, BEGIN, ROUTE, SHIFT = range(10)
@@ -39,6 +42,12 @@ ARRIVE, FINISH, WITHDRAW, MARK, PULL, RETUNE, HELD, BEGIN, ROUTE, SHIFT = range(
 # became of requests of the site before. A routing has a row for each server, or class where there
 # are more of these.
 LASTING, BALANCE = 10, 11
+# Where a second variant may be asked: an answer that has come, of a server, with the expected
+# accuracy credited so far (value), when its request entered (floor) and how many servers have
+# answered (classes); for each bin of its confidence, falling none, how many of its rows are in it;
+# and last what is decided, as of an arrival. Then, that the answer in hand is sent for want of the
+# second: value and floor are what was credited and what is in hand, classes its server.
+ANSWER, BIN, SETTLE, FALL_BACK = 12, 13, 14, 15
 
 EVENT = np.dtype(
     [
@@ -48,7 +57,8 @@ EVENT = np.dtype(
         # Or the position withdrawn, what `pull` took or began, rows measured, a smallest batch,
         # the end of a range of servers.
         ("rows", "<i4"),
-        ("server", "<i4"),  # chosen or concerned; REJECT and HOLD as they are; -1 for no routing
+        # Chosen or concerned; REJECT, HOLD and ACCEPT as they are; -1 for no routing; a bin.
+        ("server", "<i4"),
         ("floor", "<f8"),  # or of times that are shifted, s
         ("time_s", "<f8"),
         ("word", "<i8"),
@@ -61,7 +71,8 @@ _ROW = struct.Struct("<BBhiiddqdq")
 assert _ROW.size == EVENT.itemsize
 
 _BUFFERED = 1024
-SCHEMA = 4
+SCHEMA = 5
+READABLE: Final = (4, 5)  # Recordings of schema 4 have no second answers
 # A state is a megabyte of mostly nothing: to pack it takes 10 ms, which the caller has not to give.
 _PACKING: Final = ThreadPoolExecutor(1, "recording")
 _HEAD: Final = "recording.json"
@@ -100,8 +111,8 @@ def _recorded(kind: int) -> Callable[..., None]:
     return call
 
 
-# Arrays of a site that a recording holds. What confidences say is none of them, as policies that go
-# by it are not recorded.
+# Arrays of a site that a recording holds. What confidences say is none of them: it never changes,
+# and stands with the fleet.
 RECORDED: Final = tuple(
     field for field in Site._fields if field not in ("bin_mass", "bin_accuracy", "bin_edges")
 )
@@ -190,11 +201,17 @@ class Recording:
         # The gap that this section's head names, until something of the section is certain.
         self._named: RecordingGap | None = None
         self._since_s = self._file_since_s = time.time()
+        site: Any = dispatcher.site
+        # Of classes that have bins of confidence, where the next one begins.
+        self._edges: dict[int, list[float]] = {
+            k: site.bin_edges[k].tolist()
+            for k in np.flatnonzero(site.bin_mass.sum(axis=1) > 0.0).tolist()
+        }
+        self._class_of: list[int] = site.server_class.tolist()
         self._buffer = bytearray(_BUFFERED * _ROW.size)
         self._used, self._in_file, self._number = 0, 0, 0
         self._file: FileIO | None = None
         self._packing: Future[None] | None = None
-        site: Any = dispatcher.site
         self._held, self._seen_held = memoryview(site.held), 0
         self._balance, self._seen_balance = memoryview(site.balance), 0.0
         if (folder / _HEAD).exists():
@@ -266,6 +283,72 @@ class Recording:
         self._look()
         self._dispatcher.finish(server, now_s, service_s, measured)
         self._write(FINISH, 0, 0, measured, server, 0.0, now_s, 0, service_s, 0)
+
+    def settle(
+        self,
+        server: int,
+        now_s: float,
+        draw: int,
+        confidence: Floats,
+        credit: float,
+        count: int = 1,
+        entered_s: float = 0.0,
+        deadline_s: float = np.inf,
+        floor: float = 0.0,
+        priority: int = 0,
+        classes: int = ALL_CLASSES,
+        rows: int = 1,
+        counted: bool = True,
+    ) -> int:
+        """As `Dispatcher.settle`."""
+        self._look()
+        # In order, so that a bin is written once: that of the rows is of no weight.
+        values = sorted(one if one == one else -math.inf for one in confidence.tolist())
+        if len(values) > 1:
+            confidence = np.array(values)
+        decided = self._dispatcher.settle(
+            server,
+            now_s,
+            draw,
+            confidence,
+            credit,
+            count,
+            entered_s,
+            deadline_s,
+            floor,
+            priority,
+            classes,
+            rows,
+            counted,
+        )
+        self._write(ANSWER, 0, 0, 0, server, entered_s, now_s, 0, credit, count)
+        edges = self._edges.get(self._class_of[server]) if count == 1 else None
+        if edges is not None:
+            bins = [bisect_right(edges, one) for one in values]
+            for b in dict.fromkeys(bins):
+                self._write(BIN, 0, 0, bins.count(b), b, 0.0, now_s, 0, 0.0, 0)
+        self._write(
+            SETTLE, counted, priority, rows, decided, floor, now_s, draw, deadline_s, classes
+        )
+        return decided
+
+    def fall_back(
+        self,
+        server: int,
+        position: int,
+        now_s: float,
+        *,
+        first: int,
+        in_hand: float,
+        credit: float,
+        counted: bool = True,
+    ) -> None:
+        """As `Dispatcher.fall_back`."""
+        self._look()
+        self._dispatcher.fall_back(
+            server, position, now_s, first=first, in_hand=in_hand, credit=credit, counted=counted
+        )
+        self._write(FALL_BACK, counted, 0, position, server, in_hand, now_s, 0, credit, first)
 
     # As the dispatcher's, which say what they take.
     begin, withdraw, mark, shift = map(_recorded, (BEGIN, WITHDRAW, MARK, SHIFT))
@@ -463,8 +546,9 @@ class Recording:
                 self._write(*row)
                 return
         self._pack(*row)
-        # A routing is not divided: what begins a file is whole.
-        if self._in_file >= self._rows and (row[0] != ROUTE or row[1]):
+        # Nothing is divided that has several rows: what begins a file is whole.
+        divided = row[0] in (ANSWER, BIN) or (row[0] == ROUTE and not row[1])
+        if self._in_file >= self._rows and not divided:
             try:
                 self._next_file()
             except OSError as error:
@@ -534,8 +618,9 @@ def restore(dispatcher: Dispatcher, state: dict[str, np.ndarray]) -> None:
 def _state(dispatcher: Dispatcher) -> dict[str, np.ndarray]:
     arrays = {f"site.{field}": getattr(dispatcher.site, field) for field in RECORDED}
     arrays["dispatcher.lasting"] = np.array(dispatcher.lasting, np.int64)
-    for field, value in zip(dispatcher.policy._fields, dispatcher.policy, strict=True):
-        if isinstance(value, np.ndarray):
+    policy = dispatcher.policy
+    for field in getattr(policy, "learned", policy._fields):
+        if isinstance(value := getattr(policy, field), np.ndarray):
             arrays[f"policy.{field}"] = value
     return arrays
 
@@ -555,8 +640,17 @@ def _head(dispatcher: Dispatcher) -> dict[str, Any]:
         "folder": None if folder is None else str(folder.resolve()),
         **{name: getattr(dispatcher, name) for name in own.split()},
         "fleet": {name: _plain(getattr(dispatcher.fleet, name)) for name in fleet.split()}
-        | {"accuracy": dispatcher.fleet.grades},
+        | {"accuracy": dispatcher.fleet.grades, "confidence": _said(dispatcher.fleet.confidence)},
     }
+
+
+def _said(tables: ConfidenceTables | None) -> dict[str, Any] | None:
+    """What confidences say, as JSON holds it: null stands for the bins that there are not."""
+    if tables is None:
+        return None
+    told = {name: table.tolist() for name, table in tables._asdict().items()}
+    edges = [[edge if edge < math.inf else None for edge in row] for row in told["edges"]]
+    return told | {"edges": edges}
 
 
 def _plain(value: Any) -> Any:

@@ -18,42 +18,51 @@ import numpy as np
 
 from inferway.dispatch.dispatcher import Dispatcher, PolicyError
 from inferway.dispatch.recording import (
+    ANSWER,
     ARRIVE,
     BALANCE,
     BEGIN,
+    BIN,
     CALLS,
     EVENT,
+    FALL_BACK,
     FINISH,
     HELD,
     LASTING,
     MARK,
     PULL,
+    READABLE,
     RECORDED,
     RETUNE,
     ROUTE,
     SCHEMA,
+    SETTLE,
     SHIFT,
     WITHDRAW,
     RecordingGap,
     restore,
 )
 from inferway.dispatch.steps import code_of
+from inferway.site.confidence import ConfidenceTables
 from inferway.site.fleet import Fleet
-from inferway.site.view import HOLD, Site
+from inferway.site.view import ACCEPT, HOLD, Floats, Site
 from inferway.unreadable import UNREADABLE, fault
 
 MOST_PLACES = 10_000_000  # In the buffers of all servers of a recorded site together
+MOST_ROWS: Final = 1 << 24  # Of a request that was decided on again
 
 
 @dataclass(frozen=True)
 class Difference:
     """A decision that came out otherwise."""
 
-    request: int  # Which request of the recording, from 0; for a batch, the last that had arrived
+    # Which request of the recording, from 0; for a batch or an answer, the last that had arrived.
+    request: int
     time_s: float
-    recorded: int  # Server, REJECT or HOLD; for a batch, requests
+    recorded: int  # Server, REJECT, HOLD or ACCEPT; for a batch, requests
     replayed: int
-    what: str = "server"  # Or what a free server was told to ``drop`` or ``take``
+    # Or what a free server was told to ``drop`` or ``take``, or who was asked after an ``answer``.
+    what: str = "server"
 
 
 @dataclass(frozen=True)
@@ -69,6 +78,7 @@ class Replay:
     # What of the recording is missing, or not whole and so was left out, a sentence for each.
     losses: tuple[str, ...] = ()
     batches: int = 0  # Times that a free server was told what to drop and take, compared likewise
+    answers: int = 0  # That were decided on before they were sent, compared likewise
     # What is missing between the section before and this one, where the disk had no room.
     gap: RecordingGap | None = None
     ended: RecordingGap | None = None  # What is missing behind this one, likewise
@@ -80,6 +90,7 @@ class Replay:
             "requests": self.requests,
             "events": self.events,
             "batches": self.batches,
+            "answers": self.answers,
             "differing": len(self.differences),
             "same_code": self.same_code,
             "losses": list(self.losses),
@@ -193,6 +204,7 @@ def replay(
         same_code=head.get("code") == code_of(course.dispatcher.policy),
         losses=tuple(losses),
         batches=course.batches,
+        answers=course.answers,
         gap=gap,
         ended=ended,
     )
@@ -200,7 +212,7 @@ def replay(
 
 # One row of `EVENT`, whose comments say what else its numbers mean.
 EventRow = namedtuple("EventRow", "kind flag priority rows server floor time_s word value classes")
-_AT_SERVER: Final = frozenset({FINISH, BEGIN, WITHDRAW, MARK, PULL})
+_AT_SERVER: Final = frozenset({FINISH, BEGIN, WITHDRAW, MARK, PULL, ANSWER, FALL_BACK})
 
 
 class _Course:
@@ -210,10 +222,13 @@ class _Course:
         self, dispatcher: Dispatcher, requests: int | None, progress: Callable[[int], None] | None
     ) -> None:
         self.dispatcher = dispatcher
-        self.compared = self.handled = self.batches = 0
+        self.compared = self.handled = self.batches = self.answers = 0
         self.differences: list[Difference] = []
         self._requests, self._progress = requests, progress
         self._routing: list[EventRow] = []
+        # Of an answer whose decision has not come yet: what it is, and rows by bin.
+        self._answer: EventRow | None = None
+        self._bins: dict[int, int] = {}
 
     @property
     def done(self) -> bool:
@@ -227,6 +242,8 @@ class _Course:
         """
         _check_event(self.dispatcher.site, row)
         self.handled += 1
+        if row.kind not in (BIN, SETTLE):
+            self._answer = None
         if row.kind == ARRIVE:
             request = row.value, row.floor, row.priority, row.classes, row.rows, bool(row.flag)
             decided = self.dispatcher.follow(row.time_s, row.word, *request, row.server)
@@ -243,6 +260,22 @@ class _Course:
             self._routing.append(row)
             if row.flag:  # the last row of a routing
                 self._route()
+        elif row.kind == ANSWER:
+            self._answer, self._bins = row, {}
+        elif row.kind == BIN:
+            self._bins[row.server] = self._bins.get(row.server, 0) + row.rows
+        elif row.kind == SETTLE:
+            self._settle(row)
+        elif row.kind == FALL_BACK:
+            self.dispatcher.fall_back(
+                row.server,
+                row.rows,
+                row.time_s,
+                first=row.classes,
+                in_hand=row.floor,
+                credit=row.value,
+                counted=bool(row.flag),
+            )
         elif row.kind == BALANCE:
             self.dispatcher.site.balance[0] = row.value
         elif row.kind == HELD:
@@ -255,6 +288,41 @@ class _Course:
     def _compare(self, request: int, row: EventRow, what: str, recorded: int, again: int) -> None:
         if again != recorded:
             self.differences.append(Difference(request, row.time_s, recorded, again, what))
+
+    def _settle(self, row: EventRow) -> None:
+        """Decide on an answer whose rows have been followed before."""
+        answer, self._answer = self._answer, None
+        if answer is None or not self.dispatcher.settles:
+            raise UnsoundError("nobody decides on an answer here")
+        if answer.server == row.server or sum(self._bins.values()) not in (0, row.rows):
+            raise UnsoundError(f"an answer of server {answer.server} could not have come so")
+        decided = self.dispatcher.settle(
+            answer.server,
+            row.time_s,
+            row.word,
+            self._confidence(answer.server),
+            answer.value,
+            count=answer.classes,
+            entered_s=answer.floor,
+            deadline_s=row.value,
+            floor=row.floor,
+            priority=row.priority,
+            classes=row.classes,
+            rows=row.rows,
+            counted=bool(row.flag),
+            taken=row.server,
+        )
+        self._compare(self.compared - 1, row, "answer", row.server, decided)
+        self.answers += 1
+
+    def _confidence(self, server: int) -> Floats:
+        """Confidences in the bins that were recorded, one for each row."""
+        site = self.dispatcher.site
+        lows = [-math.inf, *site.bin_edges[site.server_class[server]].tolist()]
+        try:
+            return np.repeat([lows[b] for b in self._bins], [*self._bins.values()])
+        except IndexError:
+            raise UnsoundError("an answer is in a bin that its variant does not have") from None
 
     def _route(self) -> None:
         """Route as recorded, a row for each server or class."""
@@ -287,12 +355,22 @@ def _check_event(site: Site, row: EventRow) -> None:
     if kind == ARRIVE:
         sound = HOLD <= server < servers and rows >= 1
         sound = sound and (server < 0 or site.queue[server] < places)
+    elif kind == SETTLE:
+        sound = server == ACCEPT or 0 <= server < servers
+        sound = sound and 1 <= rows <= MOST_ROWS
+        sound = sound and (server < 0 or site.queue[server] < places)
+    elif kind == BIN:
+        sound = 0 <= server < site.bin_mass.shape[1] and 1 <= rows <= MOST_ROWS
     elif kind in _AT_SERVER:
         sound = 0 <= server < servers
-        if sound and kind == FINISH:
+        if sound and kind in (FINISH, ANSWER):
             sound = site.queue[server] > 0
-        elif sound and kind == WITHDRAW:
+        elif sound and kind in (WITHDRAW, FALL_BACK):
             sound = 0 <= rows < site.queue[server]
+        if sound and kind == ANSWER:
+            sound = math.isfinite(row.value) and row.classes in (1, 2)
+        elif sound and kind == FALL_BACK:
+            sound = math.isfinite(row.value) and 0 <= row.classes < servers
         elif kind == BEGIN:
             sound = sound and rows >= 0
     elif kind == SHIFT:
@@ -336,6 +414,8 @@ def _facts_of_arrays(
         own: Any = getattr(parts, field, None) if field in getattr(parts, "_fields", ()) else None
         yield name, isinstance(own, np.ndarray)
         yield name, array.shape == own.shape and np.can_cast(array.dtype, own.dtype, "same_kind")
+        if owner == "policy" and field == "price":
+            yield name, bool((array >= 0).all())
         # Of a policy, what counts classes or servers from 0.
         if owner == "policy" and field in ("order", "other") and array.dtype.kind == "i":
             yield name, _within(array, 0, len(own))
@@ -422,7 +502,7 @@ def header(folder: Path) -> dict[str, Any]:
     except (OSError, *UNREADABLE) as error:
         reason = getattr(error, "strerror", None) or fault(error)
         raise ValueError(f"{file} cannot be read: {reason}") from error
-    if not isinstance(head, dict) or head.get("schema") != SCHEMA:
+    if not isinstance(head, dict) or head.get("schema") not in READABLE:
         raise ValueError(f"{file} is not a recording of schema {SCHEMA}")
     return head
 
@@ -438,6 +518,14 @@ _Finite = Annotated[float, msgspec.Meta(ge=-1e300, le=1e300)]
 
 
 _Numbers = list[float]
+_TABLES = msgspec.defstruct(
+    "_TABLES",
+    [
+        ("mass", list[_Numbers]),
+        ("expected", list[list[_Numbers]]),
+        ("edges", list[list[float | None]]),
+    ],
+)
 _FLEET = msgspec.defstruct(
     "_FLEET",
     [
@@ -450,6 +538,7 @@ _FLEET = msgspec.defstruct(
         ("price", _Numbers),
         ("energy", _Numbers),
         ("buffer", int | None),
+        ("confidence", _TABLES | None, None),
     ],
 )
 _HEAD = msgspec.defstruct(
@@ -469,6 +558,19 @@ _HEAD = msgspec.defstruct(
 )
 
 
+def _tables(said: Any) -> ConfidenceTables | None:
+    if said is None:
+        return None
+    edges = [[math.inf if edge is None else edge for edge in row] for row in said.edges]
+    # A class without another bin has an empty row.
+    shape = len(edges), len(edges[0]) if edges else 0
+    return ConfidenceTables(
+        np.array(said.mass, np.float64),
+        np.array(said.expected, np.float64),
+        np.array(edges, np.float64).reshape(shape),
+    )
+
+
 def _dispatcher(folder: Path, head: dict[str, Any]) -> Dispatcher:
     """Make the dispatcher that a recording says it is of.
 
@@ -480,8 +582,10 @@ def _dispatcher(folder: Path, head: dict[str, Any]) -> Dispatcher:
         places = sum(of.fleet.count) * (of.fleet.buffer or 1)
         if not 0 < places <= MOST_PLACES:
             raise ValueError(f"its servers have {places} places, and {MOST_PLACES:,} are the most")
+        columns: dict[str, Any]
         columns = {key: np.array(of) for key, of in fleet.items() if isinstance(of, list)}
         columns["accuracy"] = np.array(of.fleet.accuracy, np.float64)  # None is NaN
+        columns["confidence"] = _tables(of.fleet.confidence)
         dispatcher = Dispatcher(
             Fleet(**(fleet | columns)),
             of.policy,

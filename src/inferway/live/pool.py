@@ -886,11 +886,6 @@ class Pool:
         can be written there.
         """
         assert not isinstance(self.dispatcher, Recording)
-        if self._settles:
-            raise ValueError(
-                f"policy {self.dispatcher.policy_name} may ask a second variant, which recordings "
-                "do not hold yet: serve without --record"
-            )
         recording = Recording(self.dispatcher, folder, **options)
         self.dispatcher = self.servers.dispatcher = self.recording = recording
         self._tasks.append(asyncio.create_task(keep_recording(recording, self.task, log)))

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,7 +22,18 @@ import numpy as np
 from inferway.deployment import ServiceTime
 from inferway.deployment.workloads import TraceArrivals, Workload
 from inferway.dispatch.batching import rule_of
-from inferway.dispatch.recording import ARRIVE, BEGIN, EVENT, FINISH, MARK, WITHDRAW
+from inferway.dispatch.recording import (
+    ANSWER,
+    ARRIVE,
+    BEGIN,
+    BIN,
+    EVENT,
+    FALL_BACK,
+    FINISH,
+    MARK,
+    SETTLE,
+    WITHDRAW,
+)
 from inferway.dispatch.replay import MOST_PLACES, events, header, recordings
 from inferway.site.view import ALL_CLASSES, HOLD, Floats, Ints
 from inferway.twin.result import Numbers, TaskResult
@@ -50,11 +61,11 @@ class RecordedTrace:
     count: Ints  # (K,) servers of each
     accuracy: Floats  # (K,) by their profiles; nan where one is unknown
     arrived_s: Floats  # (n,) when each was dispatched for the first time, s from the first of them
-    taken_by: Ints  # (n,) class that it went to; -1 where it was refused
+    taken_by: Ints  # (n,) class that answered it, or had it last; -1 where it was refused
     left_s: Floats  # (n,) when its answer was ready to be sent; nan where there was none
-    # (n,) for how long its server was its own: from its arrival, or the end of the one before it
-    # there if that was later, to its own end. Of a batch the first request has the time from its
-    # beginning to its last answer; nan for the others, and where there was no answer.
+    # (n,) for how long its server was its own: from when it came there, or the end of the one
+    # before it there if that was later, to its own end. Of a batch the first request has the time
+    # from its beginning to its last answer; nan for the others, and where there was no answer.
     occupied_s: Floats
     # (n,) for how long the model ran, as the server measured it; nan where it was not answered.
     model_s: Floats
@@ -68,6 +79,11 @@ class RecordedTrace:
     urgent: int  # Requests with a priority
     marks: int  # How often a server fell sick or returned
     begun: int  # Requests that were at servers when the recording began
+    # Requests that a second server was asked for; the times above are those of that one.
+    again: int = 0
+    # (n,) expected accuracy of the answer; nan where nothing is known but its variant's. Empty
+    # where no answer was decided on.
+    worth: Floats = field(default_factory=lambda: np.empty(0))
 
     @property
     def answered(self) -> Any:
@@ -112,7 +128,8 @@ def _read(folder: Path, head: dict[str, Any]) -> RecordedTrace:
         raise ValueError(f"{folder} holds no request")
     first_s = came["time_s"][0]
     class_of = np.repeat(np.arange(len(count)), count)
-    left_s, occupied_s, model_s, together = _services(parts, came["time_s"].tolist(), queue)
+    server, left_s, occupied_s, model_s, together = _services(parts, came, queue)
+    tables = fleet.get("confidence")
     return RecordedTrace(
         task=fleet["task"],
         policy=head["policy"],
@@ -121,7 +138,7 @@ def _read(folder: Path, head: dict[str, Any]) -> RecordedTrace:
         count=count,
         accuracy=np.array(fleet["accuracy"], np.float64),
         arrived_s=came["time_s"] - first_s,
-        taken_by=np.where(came["server"] >= 0, class_of[np.maximum(came["server"], 0)], -1),
+        taken_by=np.where(server >= 0, class_of[np.maximum(server, 0)], -1),
         left_s=left_s - first_s,
         occupied_s=occupied_s,
         model_s=model_s,
@@ -133,25 +150,69 @@ def _read(folder: Path, head: dict[str, Any]) -> RecordedTrace:
         urgent=int((came["priority"] > 0).sum()),
         marks=int((rows["kind"] == MARK).sum()),
         begun=begun,
+        again=int(((rows["kind"] == SETTLE) & (rows["server"] >= 0)).sum()),
+        worth=np.empty(0) if tables is None else _worth(parts, len(came), queue, class_of, tables),
     )
 
 
+def _worth(
+    parts: Sequence[Any], count: int, waiting: Sequence[int], class_of: Ints, tables: Any
+) -> Floats:
+    """Expected accuracy of each answer, by what its policy saw of it."""
+    worth, arrivals = np.full(count, np.nan), 0
+    expected = np.array(tables["expected"], np.float64)
+    queues = [deque([-1] * length) for length in waiting]
+    answering, credit, count_of, of_rows, in_bins = -1, 0.0, 1, 0, 0.0
+    for kind, _, _, number, server, part, _, _, value, other in chain.from_iterable(
+        rows.tolist() for rows in parts
+    ):
+        if kind == ARRIVE:
+            if server >= 0:
+                queues[server].append(arrivals)
+            arrivals += 1
+        elif kind == ANSWER:
+            answering, credit, count_of, of_rows, in_bins = server, value, other, 0, 0.0
+        elif kind == BIN:
+            k = class_of[answering]
+            of_rows, in_bins = of_rows + number, in_bins + number * expected[k, server, k]
+        elif kind == SETTLE:
+            request = queues[answering][0]
+            if server >= 0:
+                queues[server].append(request)
+            elif request >= 0 and (count_of > 1 or of_rows):
+                worth[request] = credit if count_of > 1 else in_bins / of_rows
+        elif kind in (WITHDRAW, FALL_BACK):
+            request = queues[server][number]
+            del queues[server][number]
+            if kind == FALL_BACK and request >= 0:
+                worth[request] = part
+        elif kind == FINISH:
+            queues[server].popleft()
+    return worth
+
+
 def _services(
-    parts: Sequence[Any], arrived_s: list[float], waiting: Sequence[int]
-) -> tuple[Floats, Floats, Floats, Ints]:
+    parts: Sequence[Any], came: Any, waiting: Sequence[int]
+) -> tuple[Ints, Floats, Floats, Floats, Ints]:
     """Follow each server's queue through the events, first come, first served.
 
-    For each request when it left, its server's and its model's time, and who was served along; -1
-    stands for each of those that were waiting at the servers when the first file began.
+    For each request its server, the last one where there were two, when it left, its server's and
+    its model's time, and who was served along; -1 stands for each of those that were waiting at the
+    servers when the first file began.
     """
-    left_s, occupied_s, model_s = np.full((3, len(arrived_s)), np.nan)
-    together = np.zeros(len(arrived_s), np.int64)
+    taken_by: list[int] = came["server"].tolist()
+    # When each came to its server.
+    arrived_s: list[float] = came["time_s"].tolist()
+    answering = -1  # The server whose answer has just been decided on
+    asked: set[int] = set()  # Those that go to a second server when their first one has ended
+    left_s, occupied_s, model_s = np.full((3, len(came)), np.nan)
+    together = np.zeros(len(came), np.int64)
     queues = [deque([-1] * length) for length in waiting]
     free_s = [-np.inf] * len(queues)
     # Of the batch in service: its size, 0 where there is none; its beginning; its first.
     size, began_s, lead = [0] * len(queues), [np.nan] * len(queues), [-1] * len(queues)
     arrivals = 0
-    for kind, _, _, number, server, _, time_s, _, value, _ in chain.from_iterable(
+    for kind, _, _, number, server, part, time_s, _, value, other in chain.from_iterable(
         part.tolist() for part in parts
     ):
         if kind == ARRIVE:
@@ -160,12 +221,26 @@ def _services(
             arrivals += 1
         elif kind == BEGIN:
             size[server], began_s[server], lead[server] = number, time_s, -1
-        elif kind == WITHDRAW:
+        elif kind in (WITHDRAW, FALL_BACK):
+            request = queues[server][number]
             del queues[server][number]
             if number == 0:
                 free_s[server] = time_s
+            if kind == FALL_BACK and request >= 0 and part == part:
+                left_s[request], taken_by[request] = time_s, other
+        elif kind == ANSWER:
+            answering = server
+        elif kind == SETTLE and server >= 0:
+            request = queues[answering][0]
+            queues[server].append(request)
+            if request >= 0:
+                asked.add(request)
+                arrived_s[request], taken_by[request] = time_s, server
         elif kind == FINISH:
             request = queues[server].popleft()
+            if request in asked:  # its first answer is in hand
+                asked.remove(request)
+                request = -1
             if request >= 0:
                 left_s[request], model_s[request] = time_s, value
                 if lead[server] < 0:
@@ -178,7 +253,7 @@ def _services(
             if size[server] == 0:
                 lead[server] = -1
             free_s[server] = time_s
-    return left_s, occupied_s, model_s, together
+    return np.array(taken_by, np.int64), left_s, occupied_s, model_s, together
 
 
 def traces(folder: Path) -> dict[str, RecordedTrace]:
@@ -203,12 +278,16 @@ def measured(trace: RecordedTrace) -> Numbers:
     response_s = (trace.left_s - trace.arrived_s)[answered]
     p50_s, p95_s, p99_s = np.quantile(response_s, (0.5, 0.95, 0.99)).tolist()
     by = np.bincount(taken_by[answered], minlength=len(trace.variants)) / answered.sum()
+    accuracy = float(by @ trace.accuracy)
+    if len(trace.worth):
+        worth, own = trace.worth[answered], trace.accuracy[taken_by[answered]]
+        accuracy = float(np.where(np.isnan(worth), own, worth).mean())
     return Numbers(
         mean_s=float(response_s.mean()),
         p50_s=p50_s,
         p95_s=p95_s,
         p99_s=p99_s,
-        accuracy=float(by @ trace.accuracy),
+        accuracy=accuracy,
         rejected=float((taken_by < 0).mean()),
         dropped=float((~answered & (taken_by >= 0)).mean()),
         shares=dict(zip(trace.variants, by.tolist(), strict=True)),
@@ -301,6 +380,7 @@ def departures(scenario: Scenario, trace: RecordedTrace) -> list[str]:
         (int((trace.rows > 1).sum()), "had several rows, and count as one here"),
         (trace.urgent, "had a priority, and wait in order here"),
         (withdrawn, "left without an answer, as clients who go or deadlines that pass make them"),
+        (trace.again, "were asked again: of their times, only the last answer's count here"),
         (trace.begun, "were at the servers when the recording began, and are not here"),
     ]
     names, total = scenario.fleet.variants, len(trace.arrived_s)

@@ -22,30 +22,44 @@ from inferway.dispatch import Dispatcher
 from inferway.dispatch.recording import EVENT, Recording
 from inferway.dispatch.replay import replay
 from inferway.site import ALL_CLASSES, Fleet
+from inferway.site.confidence import difficulty_tables
 from inferway.twin.trace import read as read_trace
 from mutation import damaged, mutated, respelled
 
 FLEET = Fleet(
-    ("a", "b"), np.array([8.0, 2.0]), np.array([0.6, 0.9]), np.array([2, 2]), buffer=4, task="t"
+    ("a", "b"),
+    np.array([8.0, 2.0]),
+    np.array([0.6, 0.9]),
+    np.array([2, 2]),
+    buffer=4,
+    task="t",
+    confidence=difficulty_tables(np.array([0.6, 0.9]), 0.8, 0.5, bins=3),
 )
 FIELDS = {name: 1 << (8 * EVENT[name].itemsize - 1) for name in EVENT.names or ()}
 ODD = (-1, -2, 0, 1, 3, 4, 5, 127, 2**31 - 1, 2**62, -(2**31))
 STEPS = 16
 HEAD_KEYS = ("schema", "policy", "options", "target", "fleet", "gap", "ended", "lasting", "folder")
+POLICIES = ("jiq-fast", "escalate")
 
 
-def record(folder: Path) -> None:
+def record(folder: Path, policy: str = "jiq-fast") -> None:
     """A short course of events: all kinds, a queue, one that is full."""
-    dispatcher = Dispatcher(FLEET, "jiq-fast", target=0.8, rate_per_s=6.0, measure=True)
+    dispatcher = Dispatcher(FLEET, policy, target=0.8, rate_per_s=6.0, measure=True)
     recording = Recording(dispatcher, folder)
     chance = random.Random(4)
+    sure = np.array([0.1, 0.9])
     for step in range(STEPS):
         now = step / 9
         recording.arrive(now, chance.getrandbits(62), now + 3.0, 0.0, 1, ALL_CLASSES, 2, True)
         for server in np.flatnonzero(recording.site.queue).tolist():
             if chance.random() < 0.2:
                 recording.begin(server, 1, now)
+                if policy == "escalate":
+                    more = {"rows": 2, "count": chance.randrange(1, 3)}
+                    recording.settle(server, now, chance.getrandbits(62), sure, 0.7, **more)
                 recording.finish(server, now, 0.1)
+        if policy == "escalate" and recording.site.queue[2]:
+            recording.fall_back(2, 0, now, first=0, in_hand=0.4, credit=0.9)
         if recording.site.queue[3] > 1:
             recording.withdraw(3, 1, now)
         recording.mark(1, step % 2 == 0, now)
@@ -57,8 +71,8 @@ def record(folder: Path) -> None:
 class Damage:
     """Makes damaged recordings of a whole one."""
 
-    def __init__(self, folder: Path) -> None:
-        record(folder)
+    def __init__(self, folder: Path, policy: str) -> None:
+        record(folder, policy)
         self.head = json.loads((folder / "recording.json").read_text())
         (beginning,) = folder.glob("*.state.npz")
         self.state = beginning.read_bytes()
@@ -145,11 +159,12 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("policy", POLICIES)
 @few_or_many
 def test_recordings(
-    folder: Path, tmp_path: Path, count: int, monkeypatch: pytest.MonkeyPatch
+    folder: Path, tmp_path: Path, count: int, monkeypatch: pytest.MonkeyPatch, policy: str
 ) -> None:
-    make = Damage(tmp_path / "whole")
+    make = Damage(tmp_path / "whole", policy)
     # Of half the time it takes, and none of what came: which code of policies this is.
     monkeypatch.setattr("inferway.dispatch.replay.code_of", lambda _: make.head["code"])
     contents = {
@@ -174,25 +189,35 @@ def test_recordings(
         finally:
             file.write_bytes(contents[part])
 
-    Course("recordings", make, count).run(feed)
+    Course(f"recordings of {policy}", make, count).run(feed)
     assert replay(folder).differences == ()
 
 
 @pytest.mark.parametrize(
-    ("kind", "field", "value"),
+    ("policy", "kind", "field", "value"),
     [
-        (1, "server", 2**31 - 1),
-        (1, "server", -7),
-        (2, "rows", 40),
-        (0, "server", 4),
-        (9, "rows", 9),
+        ("jiq-fast", 1, "server", 2**31 - 1),
+        ("jiq-fast", 1, "server", -7),
+        ("jiq-fast", 2, "rows", 40),
+        ("jiq-fast", 0, "server", 4),
+        ("jiq-fast", 9, "rows", 9),
+        ("escalate", 12, "server", 4),
+        ("escalate", 12, "classes", 3),
+        ("escalate", 13, "server", 3),
+        ("escalate", 13, "rows", 3),
+        ("escalate", 14, "server", -1),
+        ("escalate", 15, "classes", 4),
     ],
-    ids=["finish far", "finish before", "withdraw", "arrive", "shift"],
 )
 def test_replay_tells_an_event_that_could_not_have_happened(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: int, field: str, value: int
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    policy: str,
+    kind: int,
+    field: str,
+    value: int,
 ) -> None:
-    record(tmp_path / "t")
+    record(tmp_path / "t", policy)
     (file,) = (tmp_path / "t").glob("*.events")
     rows = np.frombuffer(file.read_bytes(), EVENT).copy()
     place = int(np.flatnonzero(rows["kind"] == kind)[0])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+from dataclasses import replace
 from io import FileIO
 from itertools import count
 from pathlib import Path
@@ -13,9 +14,20 @@ import numpy as np
 import pytest
 
 from inferway.dispatch import Dispatcher
-from inferway.dispatch.recording import BALANCE, EVENT, LASTING, Losses, Recording
-from inferway.dispatch.replay import events, recordings, replay
-from inferway.site import ALL_CLASSES, Fleet
+from inferway.dispatch.recording import (
+    ANSWER,
+    BALANCE,
+    BIN,
+    EVENT,
+    FALL_BACK,
+    LASTING,
+    SETTLE,
+    Losses,
+    Recording,
+)
+from inferway.dispatch.replay import events, header, recordings, replay
+from inferway.site import ACCEPT, ALL_CLASSES, ConfidenceTables, Fleet
+from inferway.site.confidence import difficulty_tables
 
 FLEET = Fleet(
     ("a", "b", "c"),
@@ -162,7 +174,7 @@ def test_a_folder_in_use_and_a_folder_without_are_refused(tmp_path: Path) -> Non
     assert recordings(tmp_path) == [tmp_path / "run"]
     head = tmp_path / "run" / "recording.json"
     head.write_text(json.dumps({**json.loads(head.read_text()), "schema": 99}))
-    with pytest.raises(ValueError, match="is not a recording of schema 4"):
+    with pytest.raises(ValueError, match="is not a recording of schema 5"):
         replay(tmp_path / "run")
 
 
@@ -483,3 +495,141 @@ def test_a_routing_is_whole_wherever_a_file_begins(tmp_path: Path, first: int) -
     found = replay(tmp_path / "run")
     assert (found.differences, found.losses) == ((), ())
     assert found.requests > 0
+
+
+class Asking:
+    """Requests of several rows, some of which are asked again, and some of these in vain."""
+
+    def __init__(self, recording: Recording) -> None:
+        self.recording = recording
+        self.random = np.random.default_rng(5)
+        self.now_s = 0.0
+        # By server, in order: the row count, who answered before and with what, what is credited.
+        self.queues: list[list[tuple[int, int, float, float]]] = [
+            [] for _ in range(recording.fleet.servers)
+        ]
+        self.decided: list[int] = []
+
+    def word(self) -> int:
+        return int(self.random.integers(-(2**63), 2**63))
+
+    def come(self) -> None:
+        rows = int(self.random.integers(1, 4))
+        server = self.recording.arrive(self.now_s, self.word(), rows=rows)
+        if server >= 0:
+            self.queues[server].append((rows, -1, np.nan, self.recording.credit))
+
+    def answer(self, server: int) -> None:
+        rows, first, in_hand, credit = self.queues[server].pop(0)
+        if first >= 0 and self.random.random() < 0.3:
+            self.recording.fall_back(
+                server, 0, self.now_s, first=first, in_hand=in_hand, credit=credit
+            )
+            return
+        values = self.random.random(rows)
+        if rows == 3:
+            values[1] = np.nan
+        to = self.recording.settle(
+            server,
+            self.now_s,
+            self.word(),
+            values,
+            credit,
+            count=1 if first < 0 else 2,
+            rows=rows,
+            entered_s=self.now_s - 0.1,
+        )
+        self.decided.append(to)
+        if to >= 0:
+            self.queues[to].append((rows, server, self.recording.in_hand, self.recording.credit))
+        self.recording.finish(server, self.now_s, 0.1)
+
+    def go(self, steps: int) -> None:
+        for _ in range(steps):
+            self.now_s += 1 / 9
+            self.come()
+            for server, queue in enumerate(self.queues):
+                if queue and self.random.random() < 0.4:
+                    self.answer(server)
+        self.recording.close()
+
+
+def asking(folder: Path, tables: ConfidenceTables | None = None, **limits: int) -> Asking:
+    tables = tables or difficulty_tables(FLEET.accuracy, 0.8, 0.5)
+    fleet = replace(FLEET, confidence=tables)
+    dispatcher = Dispatcher(fleet, "escalate", target=0.8, rate_per_s=6.0, measure=True)
+    return Asking(Recording(dispatcher, folder, **limits))
+
+
+def test_a_replay_decides_the_same_on_every_answer(tmp_path: Path) -> None:
+    course = asking(tmp_path / "run", rows=1_500)
+    course.go(1_000)
+    found = replay(tmp_path / "run", requests=None)
+    assert (found.requests, found.differences, found.losses) == (1_000, (), ())
+    assert found.same_code
+    assert found.answers == len(course.decided) > 900
+    files = [rows for _, rows in events(tmp_path / "run")]
+    assert len(files) > 2
+    # What belongs together stands in one file.
+    assert all(rows["kind"][0] not in (BIN, SETTLE) for rows in files)
+    rows = np.concatenate(files)
+    settled = rows[rows["kind"] == SETTLE]
+    assert settled["server"].tolist() == course.decided
+    assert 50 < (settled["server"] != ACCEPT).sum() < 900
+    assert (rows["kind"] == FALL_BACK).sum() > 15
+    assert set(rows["server"][rows["kind"] == BIN].tolist()) == set(range(20))
+    assert (rows["kind"] == ANSWER).sum() == len(settled)
+
+
+def test_what_a_policy_has_learned_is_in_a_state_and_nothing_that_follows_from_the_fleet(
+    tmp_path: Path,
+) -> None:
+    asking(tmp_path / "run").go(20)
+    ((state, _),) = events(tmp_path / "run")
+    policy = {name for name in state if name.startswith("policy.")}
+    assert policy == {"policy.price", "policy.memory", "policy.record"}
+    told = header(tmp_path / "run")["fleet"]["confidence"]
+    assert np.array(told["mass"]).shape == (3, 20)
+
+
+def test_a_class_with_fewer_bins_is_read_back(tmp_path: Path) -> None:
+    tables = difficulty_tables(FLEET.accuracy, 0.8, 0.5)
+    tables.mass[0], tables.mass[2] = 0.0, 0.0
+    tables.mass[0, :4] = 0.25
+    tables.edges[0, 3:], tables.edges[2] = np.inf, np.inf
+    course = asking(tmp_path / "run", tables)
+    course.go(400)
+    found = replay(tmp_path / "run", requests=None)
+    assert (found.differences, found.losses) == ((), ())
+    assert found.answers == len(course.decided)
+
+
+def test_a_changed_decision_on_an_answer_is_found(tmp_path: Path) -> None:
+    asking(tmp_path / "run").go(300)
+    (file,) = (tmp_path / "run").glob("*.events")
+    rows = np.fromfile(file, EVENT)
+    # As if the first one that was asked again had been sure.
+    (again, *_) = np.flatnonzero((rows["kind"] == SETTLE) & (rows["server"] >= 0))
+    first = np.flatnonzero(rows["kind"][:again] == ANSWER)[-1]
+    rows["server"][first + 1 : again] = 19
+    rows.tofile(file)
+    found = replay(tmp_path / "run", requests=None)
+    assert found.differences[0].what == "answer"
+    assert found.differences[0].recorded == rows["server"][again]
+    assert found.differences[0].replayed == ACCEPT
+    assert found.to_json()["answers"] == found.answers
+
+
+def test_recordings_of_the_version_before_are_read(tmp_path: Path) -> None:
+    record(tmp_path / "run", "priced", 200)
+    file = tmp_path / "run" / "recording.json"
+    head = json.loads(file.read_text())
+    head["schema"] = 4
+    del head["fleet"]["confidence"]
+    file.write_text(json.dumps(head))
+    found = replay(tmp_path / "run", requests=None)
+    assert (found.requests, found.differences) == (200, ())
+    head["schema"] = 3
+    file.write_text(json.dumps(head))
+    with pytest.raises(ValueError, match="not a recording of schema 5"):
+        replay(tmp_path / "run")

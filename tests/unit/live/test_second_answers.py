@@ -14,6 +14,8 @@ from cascade import CASCADE
 
 from inferway.dispatch import Dispatcher
 from inferway.dispatch.dispatcher import PolicyError
+from inferway.dispatch.recording import FALL_BACK, SETTLE
+from inferway.dispatch.replay import events, replay
 from inferway.live import Outcome, Pool, PoolOptions, TaskSite
 from inferway.live.explain import RequestLog
 from inferway.live.request import InferRequest
@@ -298,10 +300,31 @@ def test_a_pool_that_closes_answers_what_is_at_its_second_server(tmp_path: Path)
     served(tmp_path, gate, test)
 
 
-def test_it_is_not_recorded(tmp_path: Path) -> None:
-    pool = Asked(tmp_path, Echo(10.0)).pool
-    with pytest.raises(ValueError, match="serve without --record"):
-        pool.record(tmp_path / "recording")
+def test_what_is_decided_on_answers_is_recorded_and_decided_the_same_again(tmp_path: Path) -> None:
+    gate = Gate()
+
+    async def test(asked: Asked) -> None:
+        asked.pool.record(tmp_path / "recording")
+        asked.submit(UNSURE)
+        await asked.until(gate.begun.is_set)
+        gone = asked.submit(UNSURE, within_s=0.3)  # The first answer goes out at the deadline
+        await asked.until(lambda: bool(asked.delivered))
+        gate.passes.set()
+        await asked.until(lambda: asked.pool.in_flight == 0)
+        assert gone.variant == "quick" or asked.delivered[0].variant == "quick"
+        for rows in ((SURE,), (UNSURE, SURE, SURE), (UNSURE, UNSURE)):
+            await asked.answer(*rows)
+        await asked.answer(UNSURE, classes=0b01, counted=False)
+
+    served(tmp_path, gate, test)
+    found = replay(tmp_path / "recording", requests=None)
+    assert (found.requests, found.differences, found.losses) == (6, (), ())
+    # One of the first two had its second answer decided on, too, and one of three that of both.
+    assert found.answers == 6 + 2
+    ((_, rows),) = events(tmp_path / "recording")
+    assert (rows["kind"] == FALL_BACK).sum() == 1
+    # The balance of a replay is that of the server.
+    assert rows["flag"][rows["kind"] == SETTLE].tolist().count(0) == 1
 
 
 def test_a_policy_that_breaks_takes_no_answer_away(tmp_path: Path) -> None:

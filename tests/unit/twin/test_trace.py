@@ -12,7 +12,8 @@ import pytest
 import inferway
 from inferway.dispatch import Dispatcher
 from inferway.dispatch.recording import Recording
-from inferway.site import Fleet
+from inferway.site import ACCEPT, Fleet
+from inferway.site.confidence import difficulty_tables
 from inferway.twin.result import Error, Numbers
 from inferway.twin.trace import calibrated, departures, measured, read, replayed, traces
 from inferway.workload import times
@@ -74,6 +75,46 @@ def test_a_server_is_occupied_from_the_end_of_the_one_before(
     np.testing.assert_allclose(trace.model_s, [0.3, 0.2, 0.1])
     assert trace.taken_by.tolist() == [0, 0, 0]
     assert trace.told_rate_per_s == 7.0
+
+
+def test_a_second_answer_has_its_own_servers_time_and_what_it_is_expected_to_have(
+    tmp_path: Path,
+) -> None:
+    tables = difficulty_tables(np.array([0.7, 0.9]), 0.8, 0.5, bins=2)
+    fleet = Fleet(
+        ("small", "large"),
+        np.array([100.0, 25.0]),
+        np.array([0.7, 0.9]),
+        np.array([1, 1]),
+        buffer=4,
+        task="words",
+        confidence=tables,
+    )
+    dispatcher = Dispatcher(fleet, "escalate", target=0.8, rate_per_s=7.0, price=1e-6)
+    recording = Recording(dispatcher, tmp_path / "recording" / "words")
+    sure, unsure, dear = np.array([0.9]), np.array([0.1]), np.array([1.0])
+    for arrived_s in (10.0, 11.0, 12.0, 13.0):
+        assert recording.arrive(arrived_s, 0, classes=SMALL) == 0
+    assert recording.settle(0, 13.5, 0, sure, recording.credit) == ACCEPT
+    recording.finish(0, 13.5, 0.3)
+    # As dear as it has to be for all others to be asked again where they are unsure.
+    dispatcher.policy.price[:] = dear
+    assert recording.settle(0, 14.0, 0, unsure, 0.7) == 1
+    in_hand, credit = recording.in_hand, recording.credit
+    recording.finish(0, 14.0, 0.2)
+    assert recording.settle(1, 14.75, 0, np.zeros(0), credit, count=2) == ACCEPT
+    recording.finish(1, 14.75, 0.6)
+    assert recording.settle(0, 15.0, 0, unsure, 0.7) == 1
+    recording.finish(0, 15.0, 0.2)
+    recording.fall_back(1, 0, 16.0, first=0, in_hand=in_hand, credit=credit)
+    trace = read(folder(recording, tmp_path))
+    assert trace.again == 2
+    assert trace.taken_by.tolist() == [0, 1, 0, 0]
+    np.testing.assert_allclose(trace.left_s, [3.5, 4.75, 6.0, np.nan])
+    np.testing.assert_allclose(trace.occupied_s, [3.5, 0.75, np.nan, np.nan])
+    own = tables.expected[0, :, 0]
+    np.testing.assert_allclose(trace.worth, [own[1], tables.expected[0, 0, 1], own[0], np.nan])
+    assert measured(trace).accuracy == pytest.approx(trace.worth[:3].mean())
 
 
 def test_a_batch_occupies_its_server_once(recording: Recording, tmp_path: Path) -> None:
