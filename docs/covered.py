@@ -27,13 +27,13 @@ Fig. 1 | Compute nodes along paths to a repository. | covered
 - inferway.network.topology:tree
 - unit/network/test_deployed.py::test_the_papers_first_topology
 Fig. 2 | A catalog of pre-trained models: accuracy against size and speed. | different
-- inferway.catalog.published:pareto
-= (../references.md) not drawn yet; the catalog is Table II's and timm's, not that of the
-  figure's source, whose numbers are not in the text
+- catalog
+= drawn of Table II: the numbers of the figure are in another work and not in the text
 Fig. 3 | Cheaper models may lie upstream, so that nodes must tell each other. | covered
+- upstream
 - theory/test_placement_distributed.py::test_offers_lead_a_request_to_the_cheapest_running_instance
 Fig. 4 | Fixed and sliding popularity of the tasks. | covered
-- inferway.workload.popularity:share_at
+- popularity
 - unit/workload/test_popularity.py::test_the_papers_profile
 Fig. 5 | Fractional allocations by tier at alpha 3, 4 and 5. | different
 - placement-tiers
@@ -174,13 +174,15 @@ Footnote 4 | Costs may change with time. | not there
 - inferway.live.upstream.rtt:RoundTrips
 = requests are dispatched by measured round trips and service times; placement goes by those
   of the file
-Footnote 6 | A deployed model has at most six better alternatives upstream. | not there
-= not built yet
+Footnote 6 | A deployed model has at most six better alternatives upstream. | different
+- upstream
+= there are up to 39, or 14 where copies of a model count as one
 Footnote 8 | alpha counts inaccuracy in 0 to 100. | covered
 - inferway.network.options:latency_and_inaccuracy
 """,
     "SiSalem21": """
 Fig. 1 | Fixed and sliding popularity. | covered
+- popularity
 - unit/workload/test_popularity.py::test_the_papers_profile
 Fig. 2 | Allocations by tier at alpha 1, 3 and 4, 86 nodes. | different
 - edge-tiers
@@ -208,15 +210,16 @@ Sec. IV-C | What to do with the dangling variable: best marginal gain, or elasti
 Sec. VI, greedy | Greedy by counters of what is forwarded. | covered
 - inferway.placement.counters:Greedy
 - edge-alpha
-Footnote 3 | At most six better alternatives upstream. | not there
-= not built yet
+Footnote 3 | At most six better alternatives upstream. | different
+- upstream
+= there are up to 39, on Topology I of the journal
 """,
     "Anonymous": """
 Fig. 1 | The trade-off of latency and accuracy. | covered
 - trade-off
-Fig. 2 | Batch inference time of ResNet models on a Titan X. | not there
-- inferway.profiling.timing:service_times
-= no such GPU here; measured batch times of the zoo are not shown in a study yet
+Fig. 2 | Batch inference time of ResNet models on a Titan X. | different
+- batch-times
+= no such GPU here, and no numbers in the text: the digits zoo on a processor
 Fig. 3 | n servers in K classes with a dispatcher. | covered
 - inferway.site.fleet:Fleet
 - theory/test_bound.py::test_the_papers_fleet
@@ -251,10 +254,10 @@ Algorithm 2 | TAD-OP. | covered
 Sec. 3.2, R-JIQ | Random class by eq. 4, then an idle server. | covered
 - inferway.dispatch.routing:RJiq
 - theory/test_policies.py::test_r_jiq_mixes_in_the_shares_of_the_greatest_rate
-Sec. 3.2, R-JSQ and R-JSQ-d | The same with the shortest queue, of all or of d. | not there
-- inferway.dispatch.routing:RJsq
+Sec. 3.2, R-JSQ and R-JSQ-d | The same with the shortest queue, of all or of d. | different
+- r-jsq
 - inferway.dispatch.routing:RJsqD
-= both are policies, in no study yet
+= with two servers, whatever the size, R-JSQ-d does not come to the optimum
 Sec. 3.4 | R-JIQ with an estimated rate. | covered
 - rate-window
 Sec. 4, TAD | Track the accuracy difference. | covered
@@ -312,8 +315,9 @@ Sec. 8.1, triplets | Tuples for several constraints. | covered
 - inferway.dispatch.triplets:fill
 - theory/test_bound_lemmas.py::test_triplets_fill_the_lp_with_two_means
 - energy
-Sec. 8.1, R-JIQ with pairs | Negative routing vectors by cancelling and rerouting. | not there
-= not built yet
+Sec. 8.1, R-JIQ with pairs | Negative routing vectors by cancelling and rerouting. | covered
+- rerouting
+- unit/studies/test_rerouted.py::test_rerouting_keeps_the_target_where_pairs_shuffle
 Sec. 8.1, guarantees | A proof for TAD-OP. | not there
 - promise
 = open; `promise` measures where it keeps the target

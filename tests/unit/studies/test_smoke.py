@@ -19,6 +19,7 @@ VERDICTS = {
         "The latency of R-JIQ converges": False,
         "The gap to the optimum shrinks": True,
     },
+    "r-jsq": {"R-JSQ-d, d = 2 comes to": False},
     "wrong-rate": {
         "On a small site an error of 5 %": True,
         "On a large site an error of 5 %": True,
@@ -52,6 +53,8 @@ VERDICTS = {
     },
     "blocking": {"E[T] exceeds": False, "The blocking probability": True},
     "ablation": {"Pairs that shuffle are needed": True},
+    "batch-times": {},  # of this machine, which does other things
+    "rerouting": {"Few queries are moved": True},
     "small-optimum": {"On a very small site the LP": True},
     "energy": {"TAD-OP, which knows no budget, overspends": True},
     "priced-limits": {},
@@ -64,6 +67,13 @@ VERDICTS = {
         "On 64 servers with confidence of quality 0.8": True,
         "There its expected accuracy": True,
     },
+    "catalog": {
+        "As complexity decreases": True,
+        "Accuracy is paid for": True,
+        "The same model has other delays": True,
+    },
+    "upstream": {"The network cost always": True, "The service cost tends": True},
+    "popularity": {"At any moment": True, "Popularity changes": True},
     "placement-tiers": {
         "At alpha = 3 INFIDA allocates a considerable amount of small models": True,
         "The repository runs the second most accurate": True,
@@ -100,6 +110,7 @@ VERDICTS = {
         "INFIDA's mean gain until T is at least 1 - 1/e": True,
         "The MILP is solved": True,
     },
+    "regret": {"With the learning rate of App. G": True, "That rate is too small": True},
     # The learned policies are untrained ones here; what they come to says nothing.
     "table-2": {
         "LW: 77.69 % overall": True,
@@ -115,6 +126,7 @@ VERDICTS = {
     "learning-curves": {"DDPG fails": True},
     "deadlines": {"`deadline` is within": True, "RL-PO always meets the P98": False},
     "batch-sizes": {"Batches raise the upper bound": True},
+    "phase-estimate": {"For this workload the optimal estimate": True},
     "routing-cost": {"That is several orders of magnitude less": True},
     "deadline-bound": {
         "No scheduler has more than 0.80895": True,
