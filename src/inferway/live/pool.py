@@ -30,6 +30,7 @@ from inferway.live.request import EXPIRED, AnswerInHand, InferRequest, Job, Outc
 from inferway.live.servers import HALF_WORD, Health, ServerQueues
 from inferway.live.stats import Stats
 from inferway.live.threads import InlineRunner, Wakeup, run_detached
+from inferway.live.tracing import attempts_of
 from inferway.live.upstream.remote import Forwarding, NodeInstance, ServerInstance
 from inferway.protocol import RefusalError, Signature
 from inferway.runtime import ArtifactError, RemoteRuntime, Served
@@ -363,7 +364,8 @@ class Pool:
             request.counted,
         )
         if self.traced is not None:
-            request.dispatched_s = self.now()
+            request.decided_s, request.dispatched_s = now_s, self.now()
+            request.decisions += 1
         if server >= 0:
             request.predicted_s = dispatcher.predicted_wait_s + dispatcher.predicted_service_s
             request.server = server
@@ -589,6 +591,11 @@ class Pool:
             return False
         assert request.outputs is not None
         passed = request.passed
+        if self.traced is not None:
+            if passed is None:
+                request.attempts = attempts_of(request, now_s)
+            request.decided_s, request.dispatched_s = now_s, self.now()
+            request.decisions += 1
         request.hand = AnswerInHand(
             *(server, request.outputs, self.dispatcher.in_hand),
             *(request.started_s, request.service_s, request.together),
@@ -639,6 +646,7 @@ class Pool:
         # A copy, as the request may be in its second server's hands.
         first = msgspec.structs.replace(
             request,
+            origin=request,
             server=hand.server,
             variant=variant,
             node=node,

@@ -147,7 +147,14 @@ class InferRequest(_Job, eq=False):
     together: tuple[int, int] = (0, 0)
     id: bytes = b""  # what the client, or the server, calls it
     identity: Any = None  # its names in traces, where the protocol gives some
-    dispatched_s: float = 0.0  # when it was decided, where spans are made
+    # Where spans are made: when it was last decided on, from when to when, and how often that was;
+    # what its first answer took, where that came from here (`inferway.live.tracing.Attempt`); and,
+    # of an answer in hand that is sent, the request that its second server may still have.
+    decided_s: float = 0.0
+    dispatched_s: float = 0.0
+    decisions: int = 0
+    attempts: Any = ()
+    origin: Any = None
     before: Any = None  # what the policy saw, for explanations; None before the decision
     # Which server answers, and the names of its variant and of its node, if it is of a network.
     server: int = -1

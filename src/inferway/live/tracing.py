@@ -1,7 +1,8 @@
 """Spans of each request for OpenTelemetry: receive, dispatch, queue, run, reply.
 
-They are made when the request has ended, from times taken on its way; nothing is done without an
-exporter. Needs the extra ``otel``; configured by the standard `OTEL_*` environment.
+Where a second variant is asked, the decision on the first answer is `settle`, and queue and run
+follow once more. They are made when the request has ended, from times taken on its way; nothing is
+done without an exporter. Needs the extra ``otel``; configured by the standard `OTEL_*` environment.
 """
 
 from __future__ import annotations
@@ -61,6 +62,8 @@ class Attempt(NamedTuple):
     ended_s: float
     # The span that is begun where it went to another node; None where it ran here.
     forward: Any = None
+    # Whether it was decided because of an answer.
+    again: bool = False
 
 
 class RequestSpan:
@@ -178,11 +181,17 @@ class Tracer:
         if request.variant:
             attributes["inferway.variant"] = request.variant
             attributes["inferway.predicted_s"] = request.predicted_s
+        if request.settled:
+            attributes["inferway.expected_accuracy"] = request.credit
+            if request.confidence is not None:
+                attributes["inferway.confidence"] = request.confidence
+            if request.escalated_from:
+                attributes["inferway.escalated_from"] = request.escalated_from
         span.finish(now_s, {**attributes, **more}, failed=outcome is Outcome.FAILED)
         if attempts:
             span.part("receive", request.received_s, attempts[0].decided_s)
         for one in attempts:
-            span.part("dispatch", one.decided_s, one.dispatched_s)
+            span.part("settle" if one.again else "dispatch", one.decided_s, one.dispatched_s)
             if one.placed:
                 span.part("queue", one.dispatched_s, one.started_s or now_s)
             if one.forward is not None:
@@ -214,13 +223,25 @@ class _Ids:
 
 
 def attempts_of(request: InferRequest, now_s: float) -> list[Attempt]:
-    """Read what the last decision on a request that has ended led to; nothing without one."""
-    if request.before is None:
+    """Read what the decisions led to on a request that has ended, or is asked again.
+
+    That is the last one, and what ran here before it; nothing without a decision.
+    """
+    source = request.origin or request
+    if source.before is None:
         return []
-    placed = request.server >= 0
-    started_s = request.started_s if placed else 0.0
-    ended_s = started_s + request.service_s if started_s else now_s
-    return [Attempt(request.before.now_s, request.dispatched_s, placed, started_s, ended_s)]
+    placed = source.server >= 0
+    started_s = source.started_s if placed else 0.0
+    ended_s = started_s + source.service_s if started_s and source.outcome is not None else now_s
+    last = Attempt(
+        source.decided_s or source.before.now_s,
+        source.dispatched_s,
+        placed,
+        started_s,
+        ended_s,
+        again=bool(source.escalated_from),
+    )
+    return [*source.attempts, last]
 
 
 def _module(name: str) -> Any:

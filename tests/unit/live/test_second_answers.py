@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from inferway.dispatch.replay import events, replay
 from inferway.live import Outcome, Pool, PoolOptions, TaskSite
 from inferway.live.explain import RequestLog
 from inferway.live.request import InferRequest
+from inferway.live.tracing import Tracer
 from inferway.protocol import Signature, Tensor
 from inferway.runtime import NullRuntime
 from inferway.site import ConfidenceTables, Fleet
@@ -342,3 +344,31 @@ def test_a_policy_that_breaks_takes_no_answer_away(tmp_path: Path) -> None:
         assert asked.balance == pytest.approx(0.755 - TARGET)
 
     served(tmp_path, Echo(10.0), test)
+
+
+@pytest.mark.parametrize("second", [Echo, Broken])
+def test_spans_have_both_runs_and_the_decision_between(
+    tmp_path: Path, second: Callable[[float], NullRuntime]
+) -> None:
+    pytest.importorskip("opentelemetry.sdk")
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+    exporter = InMemorySpanExporter()
+    tracer = Tracer(exporter)
+
+    async def test(asked: Asked) -> None:
+        asked.site.trace(tracer.request)
+        await asked.answer(UNSURE)
+
+    served(tmp_path, second(10.0), test)
+    tracer.close()
+    root, *parts = exporter.get_finished_spans()
+    names = ["receive", "dispatch", "queue", "run", "settle", "queue", "run", "reply"]
+    assert [one.name for one in parts] == names
+    ends = [(one.start_time, one.end_time) for one in parts]
+    assert all(begin <= end for begin, end in ends)
+    assert all(one[0] <= other[0] for one, other in pairwise(ends))
+    assert root.attributes is not None
+    answered = "good" if second is Echo else "quick"
+    assert root.attributes["inferway.variant"] == answered
+    assert root.attributes.get("inferway.escalated_from") == ("quick" if second is Echo else None)

@@ -28,7 +28,8 @@ class _Forwarded:
     identity: TraceContext
     span: RequestSpan
     attempts: list[Attempt] = field(default_factory=list)
-    before: Any = None  # What the policy saw when it last decided to forward
+    decided_s: float = 0.0  # When it was last decided to forward
+    decisions: int = 0  # Which decision that was
     started_s: float = 0.0
     forward: Any = None  # The span of the forward that is on its way; None while none is
 
@@ -52,7 +53,11 @@ class Spans:
         if way is None:
             return (request.identity or TraceContext(None, None)).onward()
         self._forwards[request] = way
-        way.before, way.started_s = request.before, started_s
+        way.decided_s, way.decisions, way.started_s = (
+            request.decided_s,
+            request.decisions,
+            started_s,
+        )
         way.forward = way.span.forward(started_s, *to)
         return _onward(way.identity, way.forward)
 
@@ -64,23 +69,38 @@ class Spans:
         if request.abandoned:
             outcome = Outcome.CANCELED
         assert outcome is not None
+        self._end(way, request, outcome)
+
+    def _end(self, way: _Forwarded, request: InferRequest, outcome: Outcome) -> None:
         _say(way.span, way.forward, outcome)
-        decided_s, ended_s = way.before.now_s, self.tracer.now()
         way.attempts.append(
-            Attempt(decided_s, request.dispatched_s, True, way.started_s, ended_s, way.forward)
+            Attempt(
+                way.decided_s,
+                request.dispatched_s,
+                True,
+                way.started_s,
+                self.tracer.now(),
+                way.forward,
+                again=bool(request.escalated_from),
+            )
         )
         way.forward = None
 
     def ended(self, task: str, request: InferRequest) -> None:
         """Make the spans of a request that a site has ended just now."""
-        way = self._forwards.pop(request, None) or self._begin(task, request)
+        source: InferRequest = request.origin or request
+        way = self._forwards.pop(source, None) or self._begin(task, request)
         if way is None:
             return
-        if way.before is None or request.before is not way.before:  # decided on again since
-            way.attempts += attempts_of(request, self.tracer.now())
+        if way.forward is not None:  # nobody waits for it any more: the first answer is sent
+            self._end(way, source, Outcome.CANCELED)
+        here = list(source.attempts)
+        if source.decisions != way.decisions:  # decided on again since
+            here = attempts_of(request, self.tracer.now())
+        attempts = sorted([*here, *way.attempts], key=lambda one: one.decided_s)
         came = b"" if request.raw is None else request.raw.path
         more = {**self.whereabouts(request.passed, came), "inferway.retried": request.moved}
-        self.tracer.tell(way.span, task, request, way.attempts, more)
+        self.tracer.tell(way.span, task, request, attempts, more)
 
     def relay(
         self, task: str, exchange: Exchange, forward: ForwardHeaders, received_s: float

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import Any
 
 import pytest
 import uvloop
-from chain import line
+from asking import FAST, UNSURE, chain
+from chain import Held, line
 
 from inferway.live.http.exchange import TraceContext
 from inferway.live.request import NodeCondition
@@ -162,3 +164,74 @@ def test_a_share_of_the_traces_that_begin_here_can_be_sampled(
     (first, *_) = [one for one in begun if one is not None]
     again = f"00-{first.whole.get_span_context().trace_id:032x}-{SPAN}-01".encode()
     assert tracer.begin("relay task", TraceContext(None, again), 0.0) is not None
+
+
+def test_a_second_run_elsewhere_is_decided_in_a_part_of_its_own(run: Any, tmp_path: Path) -> None:
+    told = Exported("edge", "cloud")
+
+    async def main() -> None:
+        async with chain(tmp_path, "edge", "cloud", spans=told.spans) as world:
+            await world.far.serve(own="large")
+            await world.serve(("large", "cloud", "cloud"))
+            assert (await world.ask(UNSURE, headers=CLIENT)).status == 200
+
+    run(main())
+    root, parts = told.of("edge")
+    names = [one.name for one in sorted(parts, key=lambda one: (one.start_time, one.end_time))]
+    assert sorted(names) == sorted([*HERE, "settle", "queue", "forward"])
+    ran, settled, sent = (named(parts, name) for name in ("run", "settle", "forward"))
+    assert ran.end_time <= settled.start_time <= settled.end_time <= sent.start_time
+    assert root.attributes["inferway.escalated_from"] == "tiny"
+    assert root.attributes["inferway.confidence"] == pytest.approx(2 * UNSURE)
+    assert root.attributes["inferway.expected_accuracy"] == 0.75
+    assert (root.attributes["inferway.variant"], root.attributes["inferway.node"]) == (
+        "large",
+        "cloud",
+    )
+    # Who serves it is the child of the second run, and decides on nothing.
+    served, its = told.of("cloud")
+    assert parent_of(served) == id_of(sent)
+    assert "settle" not in {one.name for one in its}
+
+
+def test_a_second_run_here_follows_the_first_one_elsewhere(run: Any, tmp_path: Path) -> None:
+    told = Exported("edge", "cloud")
+
+    async def main() -> None:
+        async with chain(tmp_path, "edge", "cloud", spans=told.spans) as world:
+            await world.far.serve()
+            await world.serve(("tiny", "cloud", "cloud"), own="large", rate=FAST)
+            assert (await world.ask(UNSURE, headers=CLIENT)).status == 200
+
+    run(main())
+    root, parts = told.of("edge")
+    sent, settled, ran = (named(parts, name) for name in ("forward", "settle", "run"))
+    assert sent.end_time <= settled.start_time <= settled.end_time <= ran.start_time
+    assert sorted(one.name for one in parts) == sorted([*AT_ENTRY, "settle", "queue", "run"])
+    assert sent.attributes["inferway.outcome"] == "answered"
+    assert root.attributes["inferway.node"] == "edge"
+
+
+def test_a_second_run_that_nobody_waits_for_ends_with_the_request(run: Any, tmp_path: Path) -> None:
+    told = Exported("edge", "cloud")
+
+    async def main() -> None:
+        async with chain(tmp_path, "edge", "cloud", spans=told.spans) as world:
+            world.far.runtime = runtime = Held()
+            await world.far.serve(own="large")
+            await world.serve(("large", "cloud", "cloud"))
+            runtime.gate.clear()
+            more = {"parameters": {"deadline_ms": 400}}
+            answer = await world.ask(UNSURE, headers=CLIENT, more=more)
+            assert answer.json["parameters"]["variant"] == "tiny"
+            runtime.gate.set()
+            await world.idle()
+
+    run(main())
+    root, parts = told.of("edge")
+    sent = named(parts, "forward")
+    assert sent.attributes["inferway.outcome"] == "canceled"
+    assert sent.start_time >= named(parts, "settle").end_time
+    assert root.attributes["inferway.variant"] == "tiny"
+    assert "inferway.escalated_from" not in root.attributes
+    assert root.attributes["inferway.expected_accuracy"] == 0.3
