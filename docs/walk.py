@@ -78,6 +78,7 @@ SKIPPED = (
     Skipped("drive", "--key-file keys.txt", KEYS),
     Skipped("drive", "Access(key=key", KEYS),
     Skipped("emulate-a-network", "", ROOT_ONLY),
+    Skipped("kubernetes", "", "needs a cluster, with Helm and an image"),
     Skipped("run-a-network", "netns=True", ROOT_ONLY),
     Skipped("run-a-network", "/v2/models/digits-2/infer", "asks the network that root broke"),
     Skipped("run-a-network", "systemctl", "as root, with systemd"),

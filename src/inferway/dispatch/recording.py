@@ -609,6 +609,8 @@ def restore(dispatcher: Dispatcher, state: dict[str, np.ndarray]) -> None:
     """Set a dispatcher's arrays as they were when a file began."""
     for name, array in state.items():
         owner, _, field = name.partition(".")
+        if owner == "site" and field not in Site._fields:
+            continue
         if owner == "dispatcher":
             dispatcher.set_lasting(int(array))
             continue

@@ -28,6 +28,7 @@ from inferway.dispatch.recording import (
 from inferway.dispatch.replay import events, header, recordings, replay
 from inferway.site import ACCEPT, ALL_CLASSES, ConfidenceTables, Fleet
 from inferway.site.confidence import difficulty_tables
+from inferway.version import __version__
 
 FLEET = Fleet(
     ("a", "b", "c"),
@@ -176,6 +177,20 @@ def test_a_folder_in_use_and_a_folder_without_are_refused(tmp_path: Path) -> Non
     head.write_text(json.dumps({**json.loads(head.read_text()), "schema": 99}))
     with pytest.raises(ValueError, match="is not a recording of schema 5"):
         replay(tmp_path / "run")
+
+
+def test_fields_of_a_later_release_are_left_aside(tmp_path: Path) -> None:
+    record(tmp_path / "run", "priced", 200)
+    head = tmp_path / "run" / "recording.json"
+    said = json.loads(head.read_text())
+    assert said["inferway"] == __version__
+    said["fleet"]["carbon"] = [1.0]
+    head.write_text(json.dumps({**said, "machine": {"cores": 2}}))
+    (state,) = (tmp_path / "run").glob("*.state.npz")
+    with np.load(state) as arrays:
+        np.savez(state, **arrays, **{"site.tomorrow": np.zeros(3)})
+    found = replay(tmp_path / "run", requests=None)
+    assert (found.requests, found.differences, found.losses) == (200, (), ())
 
 
 def test_recordings_below_nodes_and_tasks_are_found_in_their_order(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ from inferway.live.control.session import ALIVE, KeyExpressions, settings
 from inferway.live.errors import ServeError
 from inferway.live.security.tls import Credentials
 from inferway.live.threads import Wakeup
+from inferway.version import NODE_PROTOCOL
 
 # The kind of what a node offers.
 MENU: Final = "menu"
@@ -49,8 +50,9 @@ _SAMPLE_BYTES: Final = 256
 # A neighbor's state is on its way for so long at most, and is not asked for again at once.
 _QUERY_S: Final = 10.0
 _ASK_AGAIN_S: Final = 0.5
-# Process and number, with each sample.
-_STAMP: Final = struct.Struct(">4sQ")
+# Process, number and version of the protocol, with each sample; what stands behind is left aside.
+_STAMP: Final = struct.Struct(">4sQB")
+_KNOWN: Final = bytes([NODE_PROTOCOL])
 # The last reply to a query.
 _WHOLE: Final = "whole"
 
@@ -69,8 +71,9 @@ class Traffic(NamedTuple):
     refused
         Samples that were dropped, by (neighbor, reason): ``gone`` (nobody was there) and ``large``
         before they were sent; ``large``, ``kind``, ``anonymous`` (names no process), ``flood``,
-        ``full``, ``old`` (overtaken) and ``gone`` (of another process than the one that counts)
-        when they came; ``failed`` where whoever took them raised.
+        ``full``, ``old`` (overtaken), ``gone`` (of another process than the one that counts)
+        and ``version`` (of a later protocol) when they came; ``failed`` where whoever took them
+        raised.
     """
 
     sent: Counts
@@ -243,7 +246,7 @@ class Peers:
         session, at = self._session, f"{self._keys.to(link.neighbor)}/{key}"
         how = {
             "congestion_control": zenoh.CongestionControl.DROP,
-            "attachment": _STAMP.pack(self._process, link.number),
+            "attachment": _STAMP.pack(self._process, link.number, NODE_PROTOCOL),
         }
         try:
             if session is None:
@@ -261,7 +264,7 @@ class Peers:
         """Answer a neighbor's query for the whole state, in a thread of Zenoh's."""
         with self._lock:
             number, values = link.number, link.values.copy()
-        at, stamp = self._keys.to(link.neighbor), _STAMP.pack(self._process, number)
+        at, stamp = self._keys.to(link.neighbor), _STAMP.pack(self._process, number, NODE_PROTOCOL)
         with query:
             for key, data in values.items():
                 query.reply(f"{at}/{key}", data, attachment=stamp)
@@ -327,12 +330,13 @@ class Peers:
         for wrong, reason in (
             (kind not in KINDS and key != _WHOLE, "kind"),
             (len(heard.payload) > LIMIT_BYTES, "large"),
-            (len(stamp) != _STAMP.size, "anonymous"),
+            (len(stamp) < _STAMP.size, "anonymous"),
+            (stamp[_STAMP.size - 1 : _STAMP.size] > _KNOWN, "version"),
         ):
             if wrong:
                 self._refuse(link, reason)
                 return None
-        process, number = _STAMP.unpack(stamp)
+        process, number, _ = _STAMP.unpack_from(stamp)
         gone = heard.kind == zenoh.SampleKind.DELETE
         data = None if gone else heard.payload.to_bytes()
         return Sample(process.hex(), number, kind, name, data)

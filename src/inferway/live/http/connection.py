@@ -361,12 +361,12 @@ class Connection(asyncio.Protocol):
             return False
         head, bodies, limits = match.end(), listener.bodies, listener.limits
         size = len(data) - head
-        cap = listener.text_cap if match[13] is None else limits.body_bytes
+        cap = listener.text_cap if match[14] is None else limits.body_bytes
         if head > limits.head_bytes or size > cap or bodies.held + size > bodies.limit:
             return False  # the parser's way refuses it
         bodies.held += size
         self._queued += size
-        exchange = Exchange(self, b"POST", data[head:], size, {}, match[7], match[1], match)
+        exchange = Exchange(self, b"POST", data[head:], size, {}, match[8], match[1], match)
         exchange.headed, exchange.keep_alive = True, not listener.draining
         self.exchanges.append(exchange)
         self.handle(exchange)

@@ -26,7 +26,8 @@ VARIANT: Final = b"inferway-variant"
 PATH: Final = b"inferway-path"
 DEADLINE: Final = b"inferway-deadline-ms"
 PREDICTED: Final = b"inferway-predicted-ms"
-HOPS: Final = (NODE, VARIANT, PATH, DEADLINE, PREDICTED)
+PROTOCOL: Final = b"inferway-protocol"
+HOPS: Final = (NODE, VARIANT, PATH, PROTOCOL, DEADLINE, PREDICTED)
 
 # How a response speaks of its request, and how bodies are to be read and packed.
 REQUEST_ID: Final = b"x-request-id"
@@ -42,7 +43,7 @@ _WHOLE_NAMES: Final = (
 )  # fmt: skip
 # Of these, several lines are one list.
 LISTS: Final = frozenset((HEADER_LENGTH, ENCODING, b"transfer-encoding", TRACESTATE))
-KEPT: Final = LISTS.union(_WHOLE_NAMES[5:], (b"host", b"authorization", b"expect", ACCEPT))
+KEPT: Final = LISTS.union(_WHOLE_NAMES[6:], (b"host", b"authorization", b"expect", ACCEPT))
 """Headers that an exchange keeps, beside those of nodes on their own ports."""
 
 _STATUS_LINES: Final = {
@@ -55,7 +56,8 @@ _HOST: Final = rb"(?:[!$&-.0-9;=A-Z_a-z~%]*|\[[0-9A-Za-z:.%]+\])(?::[0-9]*)?"
 _WHOLE: Final = re.compile(
     rb"POST (/[!-~]*) HTTP/1\.1\r\nHost: " + _HOST + rb"\r\n"
     rb"Inferway-Node: " + _WORD + rb"\r\nInferway-Variant: " + _WORD + rb"\r\n"
-    rb"Inferway-Path: " + _WORD + rb"\r\n(?:Inferway-Deadline-Ms: " + _WORD + rb"\r\n)?"
+    rb"Inferway-Path: " + _WORD + rb"\r\n(?:Inferway-Protocol: " + _WORD + rb"\r\n)?"
+    rb"(?:Inferway-Deadline-Ms: " + _WORD + rb"\r\n)?"
     rb"(?:Inferway-Predicted-Ms: " + _WORD + rb"\r\n)?"
     rb"((?:X-Request-Id: " + _WORD + rb"\r\n)?(?:traceparent: " + _WORD + rb"\r\n"
     rb"(?:tracestate: " + _TEXT + rb"\r\n)?)?"
@@ -220,7 +222,7 @@ def whole(data: bytes) -> re.Match[bytes] | None:
     parser, so that nothing is read here that the parser would have read otherwise.
     """
     match = _WHOLE.match(data)
-    return None if match is None or len(data) - match.end() != int(match[15]) else match
+    return None if match is None or len(data) - match.end() != int(match[16]) else match
 
 
 def head_fault(
@@ -283,15 +285,15 @@ class Exchange:
     withdraw: Callable[[Any], object] | None = None
 
     def hops(self) -> tuple[bytes | None, ...]:
-        """Values of its hop headers: node, variant, path, deadline and predicted time."""
+        """Values of its hop headers: node, variant, path, protocol, deadline, predicted time."""
         if self.match is not None:
-            return self.match.group(2, 3, 4, 5, 6)
+            return self.match.group(2, 3, 4, 5, 6, 7)
         return tuple(map(self.headers.get, HOPS))
 
     def unfold(self) -> None:
         """Put what has been matched among the headers, for whoever does more than pass it on."""
         if self.match is not None:
-            values = self.match.group(2, 3, 4, 5, 6, 8, 9, 10, 11, 12, 13, 14)
+            values = self.match.group(2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13, 14, 15)
             named = zip(_WHOLE_NAMES, values)  # noqa: B905 - each request pays for a keyword
             self.headers, self.match = {name: value for name, value in named if value}, None
 

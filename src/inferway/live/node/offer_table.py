@@ -38,11 +38,28 @@ _GATHER_S: Final = 0.02
 _OFFERS, _LOADS, _TAKES = "offers", "loads", "takes"
 
 _encode = msgspec.msgpack.Encoder().encode
+
+
+class _Load(msgspec.Struct, frozen=True, array_like=True):
+    """Part of an offer that changes all the time."""
+
+    service_s: float
+    spare_per_s: float
+
+
+class _Takes(msgspec.Struct, frozen=True, array_like=True):
+    """A signature, and the tasks that have it."""
+
+    signature: Signature
+    tasks: list[str]
+
+
+# Fields that stand behind those known are left aside.
 _decode: Final = {
     _OFFERS: msgspec.msgpack.Decoder(Offer).decode,
-    _LOADS: msgspec.msgpack.Decoder(tuple[float, float]).decode,
+    _LOADS: msgspec.msgpack.Decoder(_Load).decode,
 }
-_takes = msgspec.msgpack.Decoder(list[tuple[Signature, list[str]]]).decode
+_takes = msgspec.msgpack.Decoder(list[_Takes]).decode
 
 
 class NeighborOffers:
@@ -75,8 +92,8 @@ class NeighborOffers:
         try:
             if part == _TAKES:
                 said = [] if data is None else _takes(data)
-                sound = [(one, tasks) for one, tasks in said if _sound(one)]
-                self.takes = {task: signature for signature, tasks in sound for task in tasks}
+                sound = [one for one in said if _sound(one.signature)]
+                self.takes = {task: one.signature for one in sound for task in one.tasks}
                 if len(sound) < len(said):
                     self._refused[self._neighbor, "no signature"] += 1
             elif part not in self._said:
@@ -92,7 +109,9 @@ class NeighborOffers:
         fixed, load = self._said[_OFFERS].get(number), self._said[_LOADS].get(number)
         if fixed is None or load is None:
             return
-        offer = msgspec.structs.replace(fixed, service_s=load[0], spare_per_s=load[1])
+        offer = msgspec.structs.replace(
+            fixed, service_s=load.service_s, spare_per_s=load.spare_per_s
+        )
         try:
             self._by_number[number] = received(offer, self._neighbor, self._rtt_s, me=self._me)
         except ValueError:
@@ -295,7 +314,7 @@ class OfferTable:
         for task in dict.fromkeys(offer.task for offer in offers):
             if (signature := self.signature(task)) is not None:
                 of.setdefault(signature, []).append(task)
-        return values | {_TAKES: _encode(list(of.items()))} if values else {}
+        return values | {_TAKES: _encode([_Takes(*one) for one in of.items()])} if values else {}
 
     async def _refresh(self) -> None:
         while True:
@@ -313,7 +332,7 @@ class OfferTable:
 def _written(offer: Offer) -> tuple[bytes, bytes]:
     """Write what stays and what changes of an offer; most are told many times as they are."""
     stays = msgspec.structs.replace(offer, service_s=0.0, spare_per_s=0.0)
-    return _encode(stays), _encode((offer.service_s, offer.spare_per_s))
+    return _encode(stays), _encode(_Load(offer.service_s, offer.spare_per_s))
 
 
 def _sound(said: Signature) -> bool:

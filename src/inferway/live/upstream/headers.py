@@ -34,12 +34,14 @@ from inferway.protocol import RefusalError
 from inferway.protocol.address import joined
 from inferway.protocol.messages import ErrorMessage
 from inferway.unreadable import UNREADABLE
+from inferway.version import NODE_PROTOCOL
 
 # Hop headers of an answer, beside those of a request; in lower case.
 TIMES: Final = b"inferway-time-ms"
 DEGRADED: Final = b"inferway-degraded"
 UNSERVED: Final = b"inferway-unserved"
 BAD_GATEWAY: Final = 502
+_PROTOCOL: Final = b"%d" % NODE_PROTOCOL
 _STATUSES: Final = frozenset(status.value for status in HTTPStatus)
 
 # Lines of an answer that go on as they came.
@@ -94,10 +96,13 @@ def forward_headers_of(
     Raises
     ------
     RefusalError
-        400 where one is missing or malformed; 508 where the request has been here before, or has
-        come through too many nodes.
+        400 where one is missing or malformed, or of a later protocol; 508 where the request has
+        been here before, or has come through too many nodes.
     """
-    node, variant, path, deadline, predicted = hops
+    node, variant, path, protocol, deadline, predicted = hops
+    # Whatever came before there were versions is as the first.
+    if protocol is not None and protocol != _PROTOCOL:
+        _check_protocol(protocol)
     if not node or not variant or not path:
         raise RefusalError(
             400,
@@ -108,6 +113,16 @@ def forward_headers_of(
     left_s = math.inf if deadline is None else _seconds_of("Inferway-Deadline-Ms", deadline)
     predicted_s = 0.0 if predicted is None else _seconds_of("Inferway-Predicted-Ms", predicted)
     return forward, left_s, predicted_s
+
+
+def _check_protocol(said: bytes) -> None:
+    """Refuse a later version of what nodes say to each other, and what is none."""
+    if not said.isdigit() or not 0 < int(said[:9]) <= NODE_PROTOCOL:
+        raise RefusalError(
+            400,
+            f"the request is of protocol {decoded(said[:32])!r} between nodes, and this node knows "
+            f"{NODE_PROTOCOL} and earlier: have all nodes run one version of Inferway",
+        )
 
 
 def _seconds_of(name: str, value: bytes) -> float:
@@ -159,12 +174,13 @@ def forward_head(
     that pass the request on, 0 where there are none; lines that the client gave go on.
     """
     return (
-        b"POST %sInferway-Node: %s\r\nInferway-Variant: %s\r\nInferway-Path: %s\r\n%s%s%s"
-        b"Content-Length: %d\r\n\r\n"
+        b"POST %sInferway-Node: %s\r\nInferway-Variant: %s\r\nInferway-Path: %s\r\n"
+        b"Inferway-Protocol: %b\r\n%s%s%sContent-Length: %d\r\n\r\n"
     ) % (
         target,
         *address,
         path,
+        _PROTOCOL,
         b"" if left_s == math.inf else b"Inferway-Deadline-Ms: %.3f\r\n" % (left_s * 1e3),
         b"Inferway-Predicted-Ms: %.3f\r\n" % (predicted_s * 1e3) if predicted_s > 0.0 else b"",
         carried,

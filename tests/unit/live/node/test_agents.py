@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 import pytest
 from agent_exchange import Exchange
@@ -393,3 +394,13 @@ def test_letters_that_make_no_sense_are_counted_and_change_nothing(
             assert of["office"].peers.cut().refused == {}
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    "message",
+    [Floor(1, 0.5), Needed(1, 7, 3.0, 1.0, ((0.1, 1.0),)), Worst(1, 7, 0.5), Offers(1, ())],
+    ids=lambda message: type(message).__name__,
+)
+def test_fields_of_a_later_release_are_left_aside(message: Any) -> None:
+    said = [*msgspec.msgpack.decode(encode(message)), "new", {"x": 1}]
+    assert decode(msgspec.msgpack.encode(said)) == message

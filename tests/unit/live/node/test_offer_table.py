@@ -428,6 +428,18 @@ def test_an_offer_is_one_once_its_load_is_known() -> None:
     assert not refused
 
 
+def test_fields_of_a_later_release_are_left_aside() -> None:
+    tensor = {"name": "x", "datatype": "FP32", "shape": [-1, 4], "layout": "NHWC"}
+    signature = {"inputs": [tensor], "outputs": [tensor], "states": []}
+    reader, refused = read(
+        offers_1=[*FIXED, "energy", 7], loads_1=[0.1, 5.0, 3], takes=[[signature, ["digits"], 1]]
+    )
+    (offer,) = reader.offers
+    assert (offer.service_s, offer.spare_per_s) == (0.1, 5.0)
+    assert reader.takes["digits"].inputs == (Tensor("x", "FP32", (-1, 4)),)
+    assert not refused
+
+
 @pytest.mark.parametrize(
     ("name", "value", "reason"),
     [

@@ -106,7 +106,7 @@ def test_bytes_pass_undecoded_and_the_deadline_shrinks(run: Any) -> None:
         async with metro(script) as peer:
             status, headers, body = await peer.ask(
                 f"{TO_CLOUD}Inferway-Path: edge\r\nInferway-Deadline-Ms: 250.5\r\n"
-                "Inferway-Predicted-Ms: 12.25\r\n"
+                "Inferway-Predicted-Ms: 12.25\r\nInferway-Protocol: 1\r\nInferway-New: x\r\n"
                 "X-Request-Id: mine\r\nContent-Type: x/y\r\nContent-Encoding: br\r\n"
                 "traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\r\n"
                 "tracestate: b=2\r\nTraceState: a=1\r\n"
@@ -127,6 +127,7 @@ def test_bytes_pass_undecoded_and_the_deadline_shrinks(run: Any) -> None:
             assert visit.headers["inferway-path"] == "edge,metro"
             assert visit.headers["inferway-node"] == "cloud"
             assert visit.headers["inferway-variant"] == "tiny"
+            assert visit.headers["inferway-protocol"] == "1"
             assert 0.0 < float(visit.headers["inferway-deadline-ms"]) < 250.5
             assert float(visit.headers["inferway-predicted-ms"]) == 12.25
             assert visit.headers["x-request-id"] == "mine"
@@ -154,6 +155,8 @@ def test_bytes_pass_undecoded_and_the_deadline_shrinks(run: Any) -> None:
         (TO_CLOUD, 400, "needs the headers"),
         ("Inferway-Path: edge\r\nInferway-Variant: tiny\r\n", 400, "needs the headers"),
         (f"{TO_CLOUD}Inferway-Path: edge\r\nInferway-Deadline-Ms: nan\r\n", 400, "a number"),
+        (f"{TO_CLOUD}Inferway-Path: edge\r\nInferway-Protocol: 2\r\n", 400, "protocol '2'"),
+        (f"{TO_CLOUD}Inferway-Path: edge\r\nInferway-Protocol: x\r\n", 400, "protocol 'x'"),
         (f"{TO_CLOUD}Inferway-Path: edge\r\nInferway-Predicted-Ms: x\r\n", 400, "a number"),
         (
             "Inferway-Node: moon\r\nInferway-Variant: tiny\r\nInferway-Path: edge\r\n",
@@ -251,12 +254,12 @@ def test_names_of_any_kind_fit_into_headers() -> None:
     assert "Inferway-Degraded: node x is away: %C3%BC\r\n" in lines
     name = encoded(strange)
     heading, left_s, predicted_s = forward_headers_of(
-        (name, name, name + b",isp", None, None), b"metro"
+        (name, name, name + b",isp", None, None, None), b"metro"
     )
     assert (heading.node, heading.variant, heading.entry) == (strange,) * 3
     assert (left_s, predicted_s) == (math.inf, 0.0)
     with pytest.raises(RefusalError, match="has come back"):
-        forward_headers_of((b"x", b"y", name, None, None), name)
+        forward_headers_of((b"x", b"y", name, None, None, None), name)
 
 
 def test_only_the_task_whose_site_has_changed_is_served_anew() -> None:
