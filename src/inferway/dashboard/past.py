@@ -9,8 +9,9 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from inferway.live.recent import FLOOR, PINNED, URGENT, Rows
+from inferway.live.recent import FLOOR, PINNED, SECOND, URGENT, Rows
 from inferway.live.request import Outcome
+from inferway.site.confidence import ConfidenceTables
 from inferway.twin.trace import RecordedTrace
 
 WINDOW_S: Final = 300.0
@@ -63,6 +64,9 @@ class Past(NamedTuple):
         Mean time from the receipt of a request to its decision.
     gained
         By how much answers have moved the accuracy balance; 0 without a target.
+    expected
+        (m,) accuracy of each request's answer: the one it was expected to have, where the server
+        looked at its confidence, else that of who answered; nan where there is none.
     """
 
     trace: RecordedTrace
@@ -71,6 +75,7 @@ class Past(NamedTuple):
     live: Course
     lead_s: float
     gained: float
+    expected: Floats
 
 
 def past_of(head: Mapping[str, Any], rows: Rows, fleet: Mapping[str, Any]) -> Past:
@@ -103,6 +108,9 @@ def past_of(head: Mapping[str, Any], rows: Rows, fleet: Mapping[str, Any]) -> Pa
     taken_by = place[rows["column"]].astype(np.int64)
     answered = (rows["outcome"] == Outcome.ANSWERED) & (taken_by >= 0)
     left_s = np.where(answered, rows["received_s"] + rows["ended_s"], np.nan)
+    expected = np.where(answered, accuracy[taken_by], np.nan)
+    known = answered & np.isfinite(rows["expected"])
+    expected[known] = rows["expected"][known]
     occupied_s, together = _occupied(rows, decided_s, left_s)
     trace = RecordedTrace(
         task=fleet["task"],
@@ -127,12 +135,23 @@ def past_of(head: Mapping[str, Any], rows: Rows, fleet: Mapping[str, Any]) -> Pa
     )
     ends_s = stretches(float(trace.arrived_s[-1]), len(rows))
     response_s = rows["ended_s"].astype(np.float64)[answered]
-    live = course(trace.arrived_s[answered], response_s, accuracy[taken_by[answered]], ends_s)
+    live = course(trace.arrived_s[answered], response_s, expected[answered], ends_s)
     counted = answered & (rows["flags"] & PINNED == 0)
-    worth = (accuracy[taken_by[counted]] - (fleet["target"] or 0.0)) * rows["rows"][counted]
+    worth = (expected[counted] - (fleet["target"] or 0.0)) * rows["rows"][counted]
     gained = 0.0 if fleet["target"] is None else float(np.nansum(worth))
     lead_s = float(rows["decided_s"].mean())
-    return Past(trace, ends_s, start_s + head["clock_s"], live, lead_s, gained)
+    from_s = start_s + head["clock_s"]
+    return Past(trace, ends_s, from_s, live, lead_s, gained, expected)
+
+
+def tables_told(fleet: Mapping[str, Any]) -> ConfidenceTables | None:
+    """Read what a server says of its classes' confidences, in the order in which it tells them."""
+    told = fleet.get("confidence")
+    if told is None:
+        return None
+    mass, expected, edges = (np.array(told[name], np.float64) for name in ConfidenceTables._fields)
+    # None, an edge that no confidence reaches, is read as nan.
+    return ConfidenceTables(mass, expected, np.where(np.isnan(edges), np.inf, edges))
 
 
 def written_name(name: str) -> str:
@@ -156,6 +175,11 @@ def _occupied(rows: Rows, decided_s: Floats, left_s: Floats) -> tuple[Floats, ND
     same = np.append(False, server[1:] == server[:-1])
     free_s = np.where(same, np.append(-np.inf, left[:-1]), -np.inf)
     occupied_s[order] = left - np.maximum(decided_s[order], free_s)
+    # When a second variant was asked is not told: what handing over took is that of the others.
+    second = order[rows["flags"][order] & SECOND > 0]
+    others = order[rows["flags"][order] & SECOND == 0]
+    over_s = occupied_s[others] - rows["model_s"][others]
+    occupied_s[second] = rows["model_s"][second] + (np.median(over_s) if len(over_s) else 0.0)
     together[order] = 1
     at, number = 0, rows["together"]
     while number.max(initial=0) > 1 and at < len(order):

@@ -10,17 +10,10 @@ from typing import Any, BinaryIO, Final
 
 import msgspec
 
-from inferway.deployment.policies import ESCALATE, ROWS
+from inferway.deployment.policies import ROWS
 
-POLICIES: Final = tuple(
-    name
-    for name, row in ROWS["dispatch"].items()
-    if row.section and name not in ("alias", ESCALATE)
-)
-"""Dispatch policies that a question may name.
-
-`alias` routes as its options say, and has none; to ask twice goes by what is in answers.
-"""
+POLICIES: Final = tuple(name for name, row in ROWS["dispatch"].items() if row.section)
+"""Dispatch policies that a question may name, with their options as they are by default."""
 LONGEST: Final = 64 * 2**20
 """Bytes of a message."""
 _PREFIX: Final = 4

@@ -11,6 +11,7 @@ from inferway.dashboard.question import POLICIES, ObservedTask, Question, WhatIf
 from inferway.dashboard.reader import Reader
 from inferway.dashboard.twin import SUPERSEDED, SupersededError, TwinProcess
 from inferway.dashboard.watched import UnreadError, WatchedServer
+from inferway.deployment.policies import ESCALATE
 
 _WINDOW_S: Final = 300.0
 _LOOK_S: Final = 1.0
@@ -112,6 +113,8 @@ def choices(source: WatchedServer, task: str) -> dict[str, Any]:
     classes = fleet["classes"]
     known = [one["accuracy"] for one in classes if one["accuracy"] is not None]
     others = [name for one in classes for name in (one["by"], one["node"]) if one["by"]]
+    sure = fleet.get("confidence") is not None
+    policies = [name for name in POLICIES if sure or name != ESCALATE]
     if not classes:
         raise WhatIfError(f"nothing answers the task {task!r} now")
     return {
@@ -119,7 +122,7 @@ def choices(source: WatchedServer, task: str) -> dict[str, Any]:
         "least_accuracy": min(known, default=None),
         "most_accuracy": max(known, default=None),
         "policy": fleet["policy"],
-        "policies": list(dict.fromkeys((fleet["policy"], *POLICIES))),
+        "policies": list(dict.fromkeys((fleet["policy"], *policies))),
         "classes": [
             {"name": one["name"], "instances": one["instances"], "here": not one["by"]}
             for one in classes

@@ -5,14 +5,18 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from itertools import accumulate
 from typing import Any, Final
 
 import numpy as np
 
+from inferway.dashboard.past import tables_told
 from inferway.dashboard.watched import MINUTE_S, WatchedServer, finite
 from inferway.dispatch import promise as promises
 from inferway.dispatch.bounds import UnreachableError, max_rate, solve
+from inferway.dispatch.escalation_bounds import max_escalation_rate, solve_escalation
+from inferway.site.confidence import ConfidenceTables
 from inferway.site.fleet import Fleet
 
 PRESENT_S: Final = 10
@@ -28,9 +32,14 @@ _QUANTILES: Final = {"p50_s": 0.5, "p95_s": 0.95, "p99_s": 0.99}
 # Of each class of servers: its name, the rate and the accuracy of one, if known, and how many are
 # healthy.
 _Classes = tuple[tuple[str, float, float | None, int], ...]
+# Of classes whose confidences are known: their names, and bytes of `mass` and `expected` of the
+# `ConfidenceTables`. Empty where no second variant may be asked.
+_Confidences = tuple[tuple[str, ...], bytes, bytes]
+_UNSURE: Final[_Confidences] = ((), b"", b"")
 _Curve = tuple[float | None, list[tuple[float, float]]]
-Curves = dict[tuple[_Classes, float | None], _Curve]
-"""Bounds by the classes of servers and the target."""
+_Key = tuple[_Classes, float | None, _Confidences]
+Curves = dict[_Key, _Curve]
+"""Bounds by the classes of servers, the target, and what confidences say."""
 _SPARE: Final = 64
 """Bounds kept besides those that are drawn: of instances that come and go."""
 VERDICTS: Final = {**promises.VERDICTS, "gone": "not answering"}
@@ -53,6 +62,7 @@ def task_view(source: WatchedServer, task: str, curves: Curves) -> dict[str, Any
         "variants": variants_view(source, task, told),
         "decisions": source.decisions.get(task, []),
         "response_times": response_times(source, task),
+        "escalations": escalations_view(source, task),
     }
 
 
@@ -78,7 +88,7 @@ def promise_view(
     made = promises.Promise(
         target, finite(mean), "profile", promise["state"], balance, promise["answers"]
     )
-    reason = made.reason(rate, math.inf if bound is None else bound["max_rate_per_s"])
+    reason = made.reason(rate, math.inf if bound is None else _greatest(bound))
     labels = promise.get("labels")
     if source.state == "ended":
         reason = f"{reason} It has ended."
@@ -145,6 +155,23 @@ def variants_view(source: WatchedServer, task: str, told: dict[str, Any]) -> lis
     ]
 
 
+def escalations_view(source: WatchedServer, task: str) -> dict[str, Any] | None:
+    """Tell which share of the last minute's answers was asked for twice, and by pair.
+
+    None where no second variant may be asked.
+    """
+    pairs = source.again_within(task, MINUTE_S)
+    if pairs is None:
+        return None
+    counts = source.answered_within(task, MINUTE_S)
+    total = max(sum(map(sum, counts.values())), 1)
+    asked = sorted(((n, pair) for pair, n in pairs.items() if n > 0), reverse=True)
+    return {
+        "share": sum(n for n, _ in asked) / total,
+        "pairs": [{"first": a, "then": b, "share": n / total} for n, (a, b) in asked],
+    }
+
+
 def response_times(source: WatchedServer, task: str) -> dict[str, Any]:
     """Count the last minute's answers by variant in buckets as wide as the eye needs."""
     counts = source.answered_within(task, MINUTE_S)
@@ -159,10 +186,20 @@ def response_times(source: WatchedServer, task: str) -> dict[str, Any]:
 
 
 def bound_view(told: dict[str, Any], rate: float, curves: Curves) -> dict[str, Any] | None:
-    """Tell the bound of the healthy instances: its curve, and its value at the present rate."""
-    found = curves.get((_classes(told), told.get("accuracy_target")))
-    if found is None:
+    """Tell the bound of the healthy instances: its curve, and its value at the present rate.
+
+    ``escalate`` has the same of the bound with escalation; None where no second variant may be
+    asked.
+    """
+    once, *twice = (curves.get(key) for key in _keys(told))
+    if once is None:
         return None
+    return _bound(once, rate) | {
+        "escalate": _bound(twice[0], rate) if twice and twice[0] is not None else None
+    }
+
+
+def _bound(found: _Curve, rate: float) -> dict[str, Any]:
     greatest, curve = found
     least_s = None
     if greatest is not None and 0.0 < rate <= greatest:
@@ -175,23 +212,44 @@ def bound_view(told: dict[str, Any], rate: float, curves: Curves) -> dict[str, A
     }
 
 
+def _greatest(bound: dict[str, Any]) -> Any:
+    """Greatest rate at which the policy in force could keep the target, 1/s."""
+    return (bound["escalate"] or bound)["max_rate_per_s"]
+
+
 def prepare(statuses: Iterable[dict[str, Any]], curves: Curves, most_s: float) -> bool:
     """Compute what bounds these need that are not known yet, for so long, s; half a second each.
 
     Bounds that nobody needs any more are forgotten. False where some are still to be computed.
     """
     tasks = [told for status in statuses for told in status.get("tasks", {}).values()]
-    wanted = [(_classes(told), told.get("accuracy_target")) for told in tasks]
+    wanted = [key for told in tasks for key in _keys(told)]
     until_s = time.monotonic() + most_s
     if len(curves) > 2 * len(wanted) + _SPARE:
         for key in curves.keys() - {*wanted}:
             del curves[key]
-    for classes, target in wanted:
-        if classes and (classes, target) not in curves:
+    for key in wanted:
+        if key[0] and key not in curves:
             if time.monotonic() >= until_s:
                 return False
-            curves[classes, target] = _curve(classes, target)
+            curves[key] = _curve(*key)
     return True
+
+
+def _keys(told: dict[str, Any]) -> list[_Key]:
+    """Name a task's bounds: of policies that ask once, and where others may, of those."""
+    classes, target = _classes(told), told.get("accuracy_target")
+    sure = _confidences(told)
+    return [(classes, target, one) for one in (_UNSURE, sure)[: 1 + bool(sure[0])]]
+
+
+def _confidences(told: dict[str, Any]) -> _Confidences:
+    fleet = told.get("fleet") or {}
+    tables = tables_told(fleet)
+    if tables is None:
+        return _UNSURE
+    names = tuple(one["name"] for one in fleet["classes"])
+    return names, tables.mass.tobytes(), tables.expected.tobytes()
 
 
 def _classes(told: dict[str, Any]) -> _Classes:
@@ -202,17 +260,37 @@ def _classes(told: dict[str, Any]) -> _Classes:
     )
 
 
-def _curve(classes: _Classes, target: float | None) -> _Curve:
+def _curve(classes: _Classes, target: float | None, sure: _Confidences) -> _Curve:
     """Greatest rate, and the least mean response time at rates up to it; None where none is."""
     names, rates, accuracies, counts = zip(*classes, strict=True)
     known = np.array(accuracies, np.float64)  # None is NaN: one that nobody knows
-    fleet = Fleet(names, np.array(rates), known, np.array(counts))
+    tables = _tables(names, sure)
+    fleet = Fleet(names, np.array(rates), known, np.array(counts), confidence=tables)
+    most, least = (max_rate, solve) if tables is None else (max_escalation_rate, solve_escalation)
     try:
-        greatest = max_rate(fleet, target)
-        points = [greatest * (i + 1) / POINTS for i in range(POINTS)]
-        return greatest, [(at, solve(fleet, target, at).response_time_s) for at in points]
+        greatest = most(fleet, target)
+        ends = {greatest}
+        if tables is not None:
+            # It goes far beyond what is carried without, beside which it is drawn.
+            with suppress(UnreachableError):
+                ends.add(min(greatest, max_rate(fleet, target)))
+        points = sorted({end * (i + 1) / POINTS for end in ends for i in range(POINTS)})
+        return greatest, [(at, least(fleet, target, at).response_time_s) for at in points]
     except UnreachableError:
         return None, []
+
+
+def _tables(names: Sequence[str], sure: _Confidences) -> ConfidenceTables | None:
+    """Read what confidences of these classes say; None where not all of them are known."""
+    classes = len(sure[0])
+    if not classes or not {*names} <= {*sure[0]}:
+        return None
+    mass = np.frombuffer(sure[1]).reshape(classes, -1)
+    bins = mass.shape[1]
+    expected = np.frombuffer(sure[2]).reshape(classes, bins, classes)
+    # Where a bin begins is nothing to the bound.
+    tables = ConfidenceTables(mass, expected, np.zeros((classes, bins - 1)))
+    return tables.ordered(np.array([sure[0].index(name) for name in names]))
 
 
 def series_of(source: WatchedServer, task: str, since_s: float = 0.0) -> dict[str, Any]:

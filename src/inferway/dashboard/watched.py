@@ -33,6 +33,10 @@ GONE_AFTER: Final = 2
 _EVERYWHERE: Final = ("0.0.0.0", "::")
 
 
+# Requests that were asked again, by first and second variant.
+_Pairs = dict[tuple[str, str], int]
+
+
 class UnreadError(Exception):
     """A server that cannot be read; the message is one sentence for whoever looks at the page."""
 
@@ -62,7 +66,8 @@ class WatchedServer:
     since_s, reason
         Since when, in seconds of the epoch, and, of one that is gone, why.
     status, node
-        What ``/status`` and, of a node, ``/v2/node`` said last.
+        What ``/status`` and, of a node, ``/v2/node`` said last. Tasks in which a second variant may
+        be asked have their `fleet` there as well, as ``/deployment/TASK`` has it.
     times
         Ends of the samples in seconds of the epoch.
     rows
@@ -72,6 +77,11 @@ class WatchedServer:
         of the last minute first.
     bounds_s
         Ends of the buckets that these are counted in.
+    again
+        By task in which a second variant may be asked, how often that was since the start, by first
+        and second variant: a time and the counts, the oldest of the last minute first.
+    fleets
+        By such a task, its fleet as ``/deployment/TASK`` has it.
     access
         As it was given.
     decisions
@@ -89,6 +99,8 @@ class WatchedServer:
         self.rows: dict[str, deque[dict[str, Any] | None]] = {}
         self.counts: dict[str, deque[tuple[float, dict[str, list[int]]]]] = {}
         self.bounds_s: list[float] = []
+        self.again: dict[str, deque[tuple[float, _Pairs]]] = {}
+        self.fleets: dict[str, dict[str, Any]] = {}
         self.decisions: dict[str, list[dict[str, Any]]] = {}
         self.ending = False
         self._failed = self._rounds = 0
@@ -160,7 +172,15 @@ class WatchedServer:
         if self._rounds % DECIDED_EVERY == 1:
             with suppress(_MissingError):
                 decisions = self._get("/decisions")["tasks"]
-        return _Heard(pages, status, node, decisions)
+        fleets = None
+        twice = [name for name, told in pages[-1].get("tasks", {}).items() if "escalations" in told]
+        if self._rounds % DECIDED_EVERY == 1 or (twice and not self.fleets):
+            # Of one that has no fleet at the moment there is none to tell.
+            fleets = {}
+            for name in twice:
+                with suppress(UnreadError):
+                    fleets[name] = self._get(f"/deployment/{quote(name, safe='')}")
+        return _Heard(pages, status, node, decisions, fleets)
 
     def explanation(self, task: str, request: str) -> dict[str, Any]:
         """Ask why a request was answered as it was; UnreadError where nobody can say. Blocks."""
@@ -193,6 +213,10 @@ class WatchedServer:
     def _take(self, heard: _Heard) -> None:
         self.status, self.node = heard.status, heard.node
         self.decisions = self.decisions if heard.decisions is None else heard.decisions
+        self.fleets = self.fleets if heard.fleets is None else heard.fleets
+        for name, fleet in self.fleets.items():
+            if name in self.status.get("tasks", {}):
+                self.status["tasks"][name]["fleet"] = fleet
         if self.node is not None and not self.given:
             self.name = str(self.node["node"])
         try:
@@ -207,6 +231,7 @@ class WatchedServer:
             self.times.clear()
             self.rows.clear()
             self.counts.clear()
+            self.again.clear()
         for gone in self.rows.keys() - tasks.keys():
             del self.rows[gone]
         for name, told in tasks.items():
@@ -227,6 +252,20 @@ class WatchedServer:
             counts.append((page["now"], told["response_times"]))
             while counts[0][0] < page["now"] - MINUTE_S - 1.0:
                 counts.popleft()
+            if "escalations" not in told:
+                self.again.pop(name, None)
+                continue
+            pairs = {
+                (first, then): count
+                for first, of in told["escalations"].items()
+                for then, count in of.items()
+            }
+            asked = self.again.setdefault(name, deque())
+            if asked and sum(pairs.values()) < sum(asked[-1][1].values()):  # it has started again
+                asked.clear()
+            asked.append((page["now"], pairs))
+            while asked[0][0] < page["now"] - MINUTE_S - 1.0:
+                asked.popleft()
         self.times.extend(times)
 
     def _get(self, path: str) -> dict[str, Any]:
@@ -298,6 +337,18 @@ class WatchedServer:
             for variant, now in last.items()
         }
 
+    def again_within(self, task: str, seconds: float) -> dict[tuple[str, str], int] | None:
+        """Count what was asked again within the last seconds, a minute at most, by pair.
+
+        None where no second variant may be asked.
+        """
+        asked = self.again.get(task)
+        if not asked:
+            return None
+        now_s, last = asked[-1]
+        begin = next((before for at, before in asked if at >= now_s - seconds - 0.5), last)
+        return {pair: count - begin.get(pair, 0) for pair, count in last.items()}
+
 
 class _MissingError(UnreadError):
     """A path that a server does not have."""
@@ -310,6 +361,7 @@ class _Heard(NamedTuple):
     status: dict[str, Any]
     node: dict[str, Any] | None
     decisions: dict[str, list[dict[str, Any]]] | None
+    fleets: dict[str, dict[str, Any]] | None
 
 
 def finite(value: Any) -> float | None:

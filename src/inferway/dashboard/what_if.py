@@ -26,6 +26,7 @@ from inferway.dashboard.past import (
     listed,
     past_of,
     scaled,
+    tables_told,
     window,
     written_name,
 )
@@ -65,7 +66,7 @@ def prepared(told: ObservedTask) -> None:
     """Compile what the setting in force needs; ValueError as `answer`."""
     deployment, name = rehearsal(told)
     times_s = np.linspace(0.0, 1.0, 3)
-    _compiled(_scenario(deployment, name, times_s))
+    _compiled(_scenario(deployment, name, times_s, told.fleet))
 
 
 def answer(
@@ -107,7 +108,7 @@ def answer(
     begun = 0.0 if balance is None else balance - past.gained
     progress("replaying what was")
     times_s = past.trace.arrived_s
-    scenario = replace(_scenario(deployment, name, times_s), balance=begun)
+    scenario = replace(_scenario(deployment, name, times_s, told.fleet), balance=begun)
     rate_per_s = past.trace.told_rate_per_s
     if rate_per_s is not None and scenario.options.get("rate") is None:
         # What the file's workload said to the live policy, it says to this one.
@@ -123,7 +124,7 @@ def answer(
     if len(times_s) - first < 2:
         raise WhatIfError("so few requests are left that there is nothing to replay")
     asked = replace(
-        _scenario(changed, name, times_s[first:]),
+        _scenario(changed, name, times_s[first:], told.fleet),
         # Another promise counts from its beginning, as it does in a server.
         balance=begun if question.target in (None, target) else 0.0,
     )
@@ -159,6 +160,9 @@ def rehearsal(told: ObservedTask) -> tuple[Deployment, str]:
     ):
         if value is not None:
             about[key] = f"{value!r}{unit}" if unit else value
+    if fleet.get("confidence") is not None:
+        # That something is known of confidences; what, `_scenario` says.
+        about["difficulty"] = {"quality": 0.5}
     classes = fleet["classes"]
     about["variants"] = {written_name(one["name"]): _variant(one) for one in classes}
     node = {key: fleet[key] for key in ("buffer", "queue", "late") if fleet[key] is not None}
@@ -238,8 +242,17 @@ def _changed(
     )
 
 
-def _scenario(deployment: Deployment, task: str, times_s: Floats) -> Scenario:
-    return replace(scenario_of(deployment, task), arrivals=recorded(times_s))
+def _scenario(
+    deployment: Deployment, task: str, times_s: Floats, fleet: Mapping[str, Any]
+) -> Scenario:
+    """Make the scenario of a rehearsal, with what confidences say at the server, if anything."""
+    made = scenario_of(deployment, task)
+    tables = tables_told(fleet)
+    if tables is not None:
+        names = [written_name(one["name"]) for one in fleet["classes"]]
+        order = np.array([names.index(name) for name in made.fleet.variants])
+        made = replace(made, fleet=replace(made.fleet, confidence=tables.ordered(order)))
+    return replace(made, arrivals=recorded(times_s))
 
 
 def _compiled(scenario: Scenario) -> None:
@@ -287,7 +300,12 @@ def _replayed(scenario: Scenario, past: Past, stop: Event) -> Replayed:
         accuracy[server[answered]],
         past.ends_s,
     )
-    return Replayed(summarize(scenario, outcomes), drawn)
+    result = summarize(scenario, outcomes)
+    if result.escalated is not None:
+        # Which accuracy each answer was expected to have is known of all together.
+        by_variant = float(np.mean(accuracy[server[answered]]))
+        drawn = drawn._replace(accuracy=drawn.accuracy + result.accuracy.mean - by_variant)
+    return Replayed(result, drawn)
 
 
 def scenario_seed(number: int) -> int:
@@ -361,7 +379,7 @@ def _numbers_of(past: Past) -> dict[str, float]:
         "p50_s": float(np.quantile(took_s, 0.5)),
         "p95_s": float(np.quantile(took_s, 0.95)),
         "p99_s": float(np.quantile(took_s, 0.99)),
-        "accuracy": float(trace.accuracy[trace.taken_by[answered]].mean()),
+        "accuracy": float(past.expected[answered].mean()),
         "unanswered": 1.0 - float(answered.mean()),
     }
 

@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 
 from inferway.live.request import InferRequest, Outcome
+from inferway.site.confidence import ConfidenceTables
 from inferway.site.view import SIZES
 
 # Requests that a site can explain.
@@ -50,6 +51,7 @@ class FleetFacts(NamedTuple):
     most_rows: list[int]
     # `Dispatcher.predictions`: waits and service times at a site as it was.
     predictions: Callable[..., Any]
+    confidence: ConfidenceTables | None = None
 
 
 # A request that has ended, without its tensors; `elsewhere`: another node has answered. The rest is
@@ -59,7 +61,7 @@ _LoggedRequest: Any = msgspec.defstruct(
     [
         "fleet", "elsewhere", "id", "before", "server", "rows", "together", "classes", "floor",
         "deadline_s", "priority", "counted", "received_s", "predicted_s", "latency_s", "service_s",
-        "outcome", "reason", "settled", "credit", "confidence", "escalated_from",
+        "outcome", "reason", "settled", "credit", "confidence", "escalated_from", "settlement",
     ],
     gc=False,
 )  # fmt: skip
@@ -97,6 +99,7 @@ class RequestLog:
                 request.credit,
                 request.confidence,
                 request.escalated_from,
+                request.settlement,
             )
         )
 
@@ -151,6 +154,7 @@ def _brief(ended: Any, now_s: float) -> dict[str, Any]:
         "predicted_latency_ms": None if chosen is None else _ms(ended.predicted_s),
         "latency_ms": _ms(ended.latency_s) if answered else None,
         "surprise": why,
+        **({"escalated_from": ended.escalated_from} if ended.escalated_from else {}),
     }
 
 
@@ -160,10 +164,13 @@ def _words(ended: Any) -> dict[str, Any]:
     answered = ended.outcome is Outcome.ANSWERED
     candidates = [] if before is None else _candidates(before, ended)
     variant = None if chosen is None else fleet.variants[chosen]
+    first = variant  # of the decision that the candidates are of
+    if ended.settlement is not None:
+        first = fleet.variants[bisect_right(fleet.first, ended.settlement.server) - 1]
     for candidate in candidates:
         wait_s = candidate["predicted_wait_ms"] + candidate["predicted_service_ms"]
         candidate["in_time"] = not before.now_s + wait_s / 1e3 > deadline_s
-        candidate["chosen"] = candidate["variant"] == variant
+        candidate["chosen"] = candidate["variant"] == first
     balance = None if before is None or fleet.target is None else before.balance
     after = balance
     if balance is not None and ended.counted and chosen is not None and answered:
@@ -189,19 +196,58 @@ def _words(ended: Any) -> dict[str, Any]:
         "accuracy_target": fleet.target,
         "balance_before": balance,
         "balance_after": after,
-        **({} if not ended.settled else _settled(ended)),
+        **({} if not ended.settled else _settled(ended, chosen)),
         "candidates": candidates,
         "reason": reason,
     }
 
 
-def _settled(ended: Any) -> dict[str, Any]:
+def _settled(ended: Any, sent: int | None) -> dict[str, Any]:
     """Say what was known of an answer when it was sent, where a second might have been asked."""
     return {
         "confidence": None if ended.confidence is None else round(ended.confidence, 6),
         "expected_accuracy": round(ended.credit, 6),
         "escalated_from": ended.escalated_from or None,
+        "settle": None if ended.settlement is None else _settlement(ended, sent),
     }
+
+
+def _settlement(ended: Any, sent: int | None) -> dict[str, Any]:
+    """Say what was decided on the first answer, and what the others' were expected to gain on it.
+
+    A point is an accuracy of 0.01. What is expected of the others is known of requests of one row.
+    """
+    fleet, made = ended.fleet, ended.settlement
+    i, j = (bisect_right(fleet.first, server) - 1 for server in (made.server, made.then))
+    expected = _expected(fleet.confidence, i, ended.confidence) if ended.rows == 1 else None
+    return {
+        "first": fleet.variants[i],
+        "confidence": None if ended.confidence is None else round(ended.confidence, 6),
+        "expected_accuracy": round(made.worth, 6),
+        "accepted": made.then < 0,
+        "asked": None if made.then < 0 else fleet.variants[j],
+        "sent": None if sent is None else fleet.variants[sent],
+        "predicted_ms": None if made.then < 0 else _ms(made.then_s),
+        "price_ms": None if math.isnan(made.price_s) else _ms(made.price_s / 100.0),
+        "gains": {}
+        if expected is None
+        else {
+            name: round(expected[k] - made.worth, 6)
+            for k, name in enumerate(fleet.variants)
+            if k != i
+        },
+    }
+
+
+def _expected(
+    tables: ConfidenceTables | None, i: int, confidence: float | None
+) -> list[float] | None:
+    """Give the expected accuracies of all classes where class i has such a confidence."""
+    if tables is None or confidence is None:
+        return None
+    place = int(np.searchsorted(tables.edges[i], confidence, side="right"))
+    found: list[float] = tables.expected[i, place].tolist()
+    return found
 
 
 def _candidates(before: Any, ended: Any) -> list[dict[str, Any]]:

@@ -220,9 +220,21 @@ class History:
                         zip(site.stats.variants, site.stats.buckets, strict=True)
                     ),
                 }
+                | _escalations(site)
                 for site in sites
             },
         }
+
+
+def _escalations(site: TaskSite) -> dict[str, dict[str, dict[str, int]]]:
+    """Tell what has been asked again so far, by first and second variant; nothing where none is."""
+    pool, names = site.present, site.stats.variants
+    if not site.stats.escalations and (pool is None or not pool.dispatcher.settles):
+        return {}
+    found: dict[str, dict[str, int]] = {}
+    for (first, second), count in site.stats.escalations.items():
+        found.setdefault(names[first], {})[names[second]] = count
+    return {"escalations": found}
 
 
 class Ring:

@@ -26,7 +26,15 @@ from inferway.live.explain import FleetFacts, RequestLog, Snapshot
 from inferway.live.instance import Events, Instance, PoolTerms, RetryBudget
 from inferway.live.local import LocalInstance
 from inferway.live.options import PoolOptions
-from inferway.live.request import EXPIRED, AnswerInHand, InferRequest, Job, Outcome, RequestBatch
+from inferway.live.request import (
+    EXPIRED,
+    AnswerInHand,
+    InferRequest,
+    Job,
+    Outcome,
+    RequestBatch,
+    Settlement,
+)
 from inferway.live.servers import HALF_WORD, Health, ServerQueues
 from inferway.live.stats import Stats
 from inferway.live.threads import InlineRunner, Wakeup, run_detached
@@ -143,6 +151,7 @@ class Pool:
         self.facts = FleetFacts(
             *(fleet.variants, self.accuracy, first, options.target, self.places, self.most_rows),
             dispatcher.predictions,
+            fleet.confidence,
         )
         self.columns = list(self.classes)
         self.budget = RetryBudget()
@@ -586,6 +595,8 @@ class Pool:
             request.hand = None
             return False
         request.credit, request.settled = self.dispatcher.credit, True
+        if hand is None:
+            request.settlement = self._settlement(server, request.credit, to)
         if to < 0:
             request.hand = None
             return False
@@ -623,6 +634,16 @@ class Pool:
             loop = asyncio.get_running_loop()
             request.timer = loop.call_later(left_s, self._send_in_time, request)
         return True
+
+    def _settlement(self, server: int, credit: float, to: int) -> Settlement:
+        """Note what has been decided on a first answer."""
+        dispatcher = self.dispatcher
+        price = getattr(dispatcher.policy, "price", None)
+        price_s = price.item() if isinstance(price, np.ndarray) and price.size == 1 else math.nan
+        if to < 0:
+            return Settlement(server, credit, price_s=price_s)
+        then_s = dispatcher.predicted_wait_s + dispatcher.predicted_service_s
+        return Settlement(server, dispatcher.in_hand, to, then_s, price_s)
 
     def _send_in_time(self, request: InferRequest) -> None:
         """Send the answer in hand at a request's deadline, wherever the second one is."""

@@ -26,8 +26,9 @@ from inferway.protocol import RefusalError
 
 MOST: Final = 100_000
 """Requests that are kept, of all tasks together."""
-PINNED, FLOOR, URGENT = 1, 2, 4
-"""Bits of a row's flags: pinned to a variant, with an accuracy floor, with a priority."""
+PINNED, FLOOR, URGENT, SECOND = 1, 2, 4, 8
+"""Bits of a row's flags: pinned to a variant, with an accuracy floor, with a priority; answered by
+a second variant, after the first one's answer."""
 ROW: Final = np.dtype(
     [
         ("received_s", "<f8"),  # on the site's clock
@@ -36,7 +37,9 @@ ROW: Final = np.dtype(
         ("ended_s", "<f4"),
         ("model_s", "<f4"),  # what the model took for the run that it was in; 0 without an answer
         ("deadline_s", "<f4"),  # from its receipt; inf where it had none
-        ("task", "<u4"),
+        ("task", "<u2"),
+        # Accuracy that its answer was expected to have; nan where its confidence was not looked at.
+        ("expected", "<f2"),
         ("server", "<i4"),  # of the fleet that had it; -1 where it went to none
         ("column", "<i2"),  # of its variant in the task's statistics; -1 likewise
         ("together", "<u2"),  # requests that were run at once, this one included; 0 for it alone
@@ -46,7 +49,7 @@ ROW: Final = np.dtype(
     ]
 )
 """One request, 40 bytes."""
-_pack: Final = Struct("<dffffIihHHBB").pack_into
+_pack: Final = Struct("<dffffHeihHHBB").pack_into
 _LARGEST: Final = 2**16 - 1
 _WORDS: Final = ROW.itemsize // 8
 
@@ -87,6 +90,11 @@ class RecentRequests:
                 | (FLOOR if request.floor else 0)
                 | (URGENT if request.priority else 0)
             )
+        expected = math.nan
+        if request.settled:
+            expected = request.credit
+            if request.escalated_from:
+                flags |= SECOND
         _pack(
             self._block,
             at,
@@ -96,6 +104,7 @@ class RecentRequests:
             request.service_s,
             request.deadline_s - received_s,
             task,
+            expected,
             request.server,
             column,
             request.together[0],

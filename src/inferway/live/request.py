@@ -99,6 +99,30 @@ class AnswerInHand(msgspec.Struct, frozen=True, gc=False):
     passed: Any = None
 
 
+class Settlement(msgspec.Struct, frozen=True, gc=False):
+    """The decision on a first answer that has come: it is sent, or another server is asked.
+
+    Attributes
+    ----------
+    server
+        Whose answer it is.
+    worth
+        Its expected accuracy.
+    then
+        The server that is asked as well; -1 where the answer is accepted.
+    then_s
+        Predicted wait and service there, s; 0 where none is asked.
+    price_s
+        What the policy had an accuracy of 1 cost then, s; nan where it says no price.
+    """
+
+    server: int
+    worth: float
+    then: int = -1
+    then_s: float = 0.0
+    price_s: float = math.nan
+
+
 class _Job(msgspec.Struct, eq=False, kw_only=True):
     """An instance's note of what it runs, a request or a batch."""
 
@@ -183,6 +207,7 @@ class InferRequest(_Job, eq=False):
     settled: bool = False
     confidence: float | None = None
     hand: AnswerInHand | None = None
+    settlement: Settlement | None = None  # of the first answer
     sent: bool = False
     escalated_from: str = ""  # the variant that was asked before the one that answers
     first_node: str = ""  # and the node of that one, as `node`

@@ -25,6 +25,15 @@ CONTENT = {
 }
 
 
+SURE = {
+    # Of `tiny`'s answers 0.7 are sure, and all right; the others are nearly all wrong.
+    "mass": [[0.3, 0.7], [0.0, 0.0]],
+    "expected": [[[0.05, 0.85], [0.97857, 0.92143]], [[0.7, 0.9], [0.7, 0.9]]],
+    "edges": [[0.5], [None]],
+}
+"""What confidences of the two classes say, as a server tells it."""
+
+
 def fleet(**keys: Any) -> dict[str, Any]:
     """Two classes of one server each, 1 ms and 5 ms."""
     common = {"instances": 1, "healthy": 1, "energy": 0.0, "price": 0.0, "batch": None}
@@ -36,7 +45,7 @@ def fleet(**keys: Any) -> dict[str, Any]:
     usual = {
         "task": TASK, "kind": TASK, "node": "", "target": 0.8, "deadline_s": None, "balance": 0.0,
         "policy": "priced", "told_rate_per_s": None, "buffer": None, "queue": "per-server",
-        "late": "drop", "classes": classes,
+        "late": "drop", "classes": classes, "confidence": None,
     }  # fmt: skip
     return usual | keys
 
@@ -52,6 +61,7 @@ def rows(count: int = 2000, rate_per_s: float = 100.0, seed: int = 1) -> Rows:
     found["ended_s"] = found["decided_s"] + found["model_s"] + 2e-4
     found["deadline_s"] = np.inf
     found["rows"] = 1
+    found["expected"] = np.nan
     found["outcome"] = Outcome.ANSWERED
     return found
 

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from lately import fleet, rows
+from lately import SURE, fleet, rows
 
-from inferway.dashboard.past import FEWEST, MOST, Past, PastError, course, past_of, scaled
-from inferway.live.recent import PINNED
+from inferway.dashboard.past import (
+    FEWEST,
+    MOST,
+    Past,
+    PastError,
+    course,
+    past_of,
+    scaled,
+    tables_told,
+)
+from inferway.live.recent import PINNED, SECOND
 from inferway.live.request import Outcome
 
 HEAD = {"variants": ["tiny", "big"], "clock_s": 1000.0}
@@ -32,6 +41,26 @@ def test_it_is_what_the_server_did() -> None:
     assert np.nanmax(found.live.p99_s) == pytest.approx(5.3e-3)
     assert found.live.accuracy == pytest.approx(np.full(len(found.ends_s), 0.8), abs=0.02)
     assert found.ends_s[-1] == found.trace.arrived_s[-1]
+
+
+def test_an_answer_counts_what_it_was_expected_to_be() -> None:
+    kept = rows(200)
+    kept["expected"][:100] = 0.75
+    # Of the second of two that were asked: from receipt it took what the first took as well.
+    kept["flags"][1], kept["ended_s"][1] = SECOND, kept["ended_s"][1] + 7e-3
+    found = past(kept)
+    assert found.expected[:100] == pytest.approx(np.full(100, 0.75))
+    assert found.expected[100:102].tolist() == [0.7, 0.9]
+    assert found.gained == pytest.approx(-0.05 * 100, abs=1e-6)
+    assert found.live.accuracy[0] == pytest.approx(0.75)
+    assert found.trace.occupied_s[1] == pytest.approx(5.2e-3, rel=1e-3)
+
+
+def test_what_confidences_say_is_read() -> None:
+    assert tables_told(fleet()) is None
+    tables = tables_told(fleet(confidence=SURE))
+    assert tables is not None
+    assert tables.checked(2).edges.tolist() == [[0.5], [np.inf]]
 
 
 def test_a_server_is_taken_from_the_end_of_the_one_before() -> None:

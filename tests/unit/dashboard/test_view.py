@@ -2,11 +2,14 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from lately import SURE, fleet
 
+from inferway.dashboard.past import tables_told
 from inferway.dashboard.view import (
     VERDICTS,
     Curves,
@@ -18,6 +21,7 @@ from inferway.dashboard.view import (
 )
 from inferway.dashboard.watched import WatchedServer
 from inferway.dispatch.bounds import max_rate, solve
+from inferway.dispatch.escalation_bounds import max_escalation_rate, solve_escalation
 from inferway.loadgen import Access
 from inferway.site import Fleet
 
@@ -85,6 +89,37 @@ def viewed(source: WatchedServer) -> dict[str, Any]:
     curves: Curves = {}
     assert prepare([source.status], curves, 60.0)
     return task_view(source, "digits", curves)
+
+
+def test_what_is_asked_again_and_the_bound_of_those_who_may() -> None:
+    source = source_of()
+    assert viewed(source)["escalations"] is None
+    assert viewed(source)["bound"]["escalate"] is None
+    source.again["digits"] = deque(
+        [
+            (NOW + 10, {("tiny", "big"): 5}),
+            (NOW + 29, {("tiny", "big"): 25, ("big", "tiny"): 10, ("tiny", "tiny"): 0}),
+        ]
+    )
+    source.status["tasks"]["digits"] |= {"accuracy_target": 0.88, "fleet": fleet(confidence=SURE)}
+    shown = viewed(source)
+    assert shown["escalations"]["share"] == pytest.approx(0.3)
+    assert shown["escalations"]["pairs"] == [
+        {"first": "tiny", "then": "big", "share": pytest.approx(0.2)},
+        {"first": "big", "then": "tiny", "share": pytest.approx(0.1)},
+    ]
+    once, twice = shown["bound"], shown["bound"]["escalate"]
+    sure = tables_told(fleet(confidence=SURE))
+    both = replace(FLEET, confidence=sure)
+    assert once["max_rate_per_s"] == pytest.approx(max_rate(FLEET, 0.88))
+    assert twice["max_rate_per_s"] == pytest.approx(max_escalation_rate(both, 0.88))
+    assert once["least_s"] == pytest.approx(solve(FLEET, 0.88, 4.0).response_time_s)
+    assert twice["least_s"] == pytest.approx(solve_escalation(both, 0.88, 4.0).response_time_s)
+    assert twice["least_s"] < once["least_s"]
+    # Beyond what any policy carries that asks once, this one does not yet promise too much.
+    rates = [at for at, _ in twice["curve"]]
+    assert rates[0] <= once["max_rate_per_s"] / 20
+    assert rates[-1] == twice["max_rate_per_s"]
 
 
 def promised(state: str, **given: Any) -> dict[str, Any]:

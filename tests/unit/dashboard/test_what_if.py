@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from lately import CONTENT, fleet, rows, told
+from lately import CONTENT, SURE, fleet, rows, told
 
 from inferway.dashboard.question import POLICIES, ObservedTask, Question, WhatIfError
 from inferway.dashboard.what_if import Canceled, answer, rehearsal
@@ -69,6 +69,20 @@ def test_other_settings_give_other_courses() -> None:
     assert more["mean_s"] < double["what_if"]["mean_s"]
     alone = asked(instances={"tiny": 0})["numbers"]["what_if"]
     assert alone["accuracy"] == pytest.approx(0.9)
+
+
+def test_who_may_ask_twice_is_quicker_where_confidences_are_known() -> None:
+    sure = told(confidence=SURE)
+    usual, twice = (asked(sure, policy=name) for name in ("priced", "escalate"))
+    numbers = twice["numbers"]["what_if"]
+    assert numbers["accuracy"] == pytest.approx(0.8, abs=0.01)
+    assert numbers["mean_s"] < 0.9 * usual["numbers"]["what_if"]["mean_s"]
+    # The course counts what answers are expected to be, as the mean does.
+    assert np.nanmean(twice["twin"]["accuracy"]) == pytest.approx(numbers["accuracy"], abs=0.01)
+    # More than the best variant has, as `big` errs where `tiny` knows.
+    assert asked(sure, policy="escalate", target=0.91)["target"] == 0.91
+    with pytest.raises(ValueError, match="confidence"):
+        asked(policy="escalate")
 
 
 def test_the_balance_begins_where_the_servers_was() -> None:
@@ -155,7 +169,7 @@ def test_nothing_of_the_file_but_its_settings_is_needed() -> None:
 
 
 def test_every_policy_that_may_be_asked_for_can_be_made() -> None:
-    deployment, _ = rehearsal(ObservedTask(CONTENT, fleet(deadline_s=1.0)))
+    deployment, _ = rehearsal(ObservedTask(CONTENT, fleet(deadline_s=1.0, confidence=SURE)))
     for policy in POLICIES:
         assert deployment.with_(policy=policy).policy_of("digits").policy == policy
 

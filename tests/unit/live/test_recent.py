@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inferway.live.recent import FLOOR, MOST, PINNED, ROW, URGENT, RecentRequests
+from inferway.live.recent import FLOOR, MOST, PINNED, ROW, SECOND, URGENT, RecentRequests
 from inferway.live.request import InferRequest, Outcome
 
 
@@ -26,15 +26,17 @@ def test_a_row_is_what_the_request_was() -> None:
     before: Any = SimpleNamespace(now_s=5.25)
     request = ended(
         5.0, before=before, latency_s=0.5, service_s=0.125, deadline_s=7.0, server=3, rows=4,
-        together=(2, 8), counted=False, floor=0.5, priority=1,
+        together=(2, 8), counted=False, floor=0.5, priority=1, settled=True, credit=0.75,
+        escalated_from="tiny",
     )  # fmt: skip
     note(request, 1)
     note(ended(6.0, outcome=Outcome.REJECTED, server=-1), -1)
     first, second = recent.taken("digits")(-math.inf)
     assert first.tolist() == (
-        *(5.0, 0.25, 0.5, 0.125, 2.0, 1, 3, 1, 2, 4, Outcome.ANSWERED),
-        PINNED | FLOOR | URGENT,
+        *(5.0, 0.25, 0.5, 0.125, 2.0, 1, 0.75, 3, 1, 2, 4, Outcome.ANSWERED),
+        PINNED | FLOOR | URGENT | SECOND,
     )
+    assert math.isnan(second["expected"])
     assert second["deadline_s"] == math.inf
     assert (second["server"], second["column"], second["outcome"]) == (-1, -1, Outcome.REJECTED)
     assert second["flags"] == 0

@@ -9,6 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from cascade import CASCADE
@@ -19,6 +20,8 @@ from inferway.dispatch.recording import FALL_BACK, SETTLE
 from inferway.dispatch.replay import events, replay
 from inferway.live import Outcome, Pool, PoolOptions, TaskSite
 from inferway.live.explain import RequestLog
+from inferway.live.history import History
+from inferway.live.in_force import fleet_told
 from inferway.live.request import InferRequest
 from inferway.live.tracing import Tracer
 from inferway.protocol import Signature, Tensor
@@ -143,11 +146,15 @@ def served(folder: Path, second: NullRuntime, test: Any, **options: Any) -> None
 
 def test_a_sure_answer_is_sent_and_counts_what_it_is_expected_to_have(tmp_path: Path) -> None:
     async def test(asked: Asked) -> None:
-        first = await asked.answer(SURE)
+        first = await asked.answer(SURE, id=b"one")
         assert (first.variant, first.escalated_from) == ("quick", "")
         assert first.confidence == pytest.approx(SURE)
         assert asked.balance == pytest.approx(EXPECTED[SURE][0] - TARGET)
         assert asked.site.stats.accuracy_mean == pytest.approx(EXPECTED[SURE][0])
+        told = asked.pool.log.explain(b"one")
+        assert told is not None
+        assert (told["settle"]["accepted"], told["settle"]["asked"]) == (True, None)
+        assert told["settle"]["gains"] == {"good": pytest.approx(0.02)}
 
     served(tmp_path, Echo(10.0), test)
 
@@ -162,6 +169,10 @@ def test_an_unsure_answer_is_kept_and_the_second_one_is_sent(tmp_path: Path) -> 
         assert asked.balance == pytest.approx(EXPECTED[UNSURE][1] - TARGET)
         stats = asked.site.stats
         assert stats.escalations == {(0, 1): 1}
+        history = History(lambda: [asked.site])
+        await history.sample(1_000_000_020.0)
+        told_since = history.page("second")["tasks"]["task"]["escalations"]
+        assert told_since == {"quick": {"good": 1}}
         assert stats.outcomes[Outcome.ANSWERED] == [0, 1, 0]
         assert [len(runs) for runs in stats.runs] == [1, 1]  # both have run it
         log: RequestLog = asked.pool.log
@@ -171,6 +182,31 @@ def test_an_unsure_answer_is_kept_and_the_second_one_is_sent(tmp_path: Path) -> 
         assert told["expected_accuracy"] == EXPECTED[UNSURE][1]
         assert told["balance_after"] == pytest.approx(asked.balance)
         assert "quick was asked first" in told["reason"]
+        # What the policy chose at first, and what it decided then.
+        assert [one["variant"] for one in told["candidates"] if one["chosen"]] == ["quick"]
+        settle = told["settle"]
+        assert (settle["first"], settle["asked"], settle["sent"]) == ("quick", "good", "good")
+        assert not settle["accepted"]
+        assert settle["expected_accuracy"] == EXPECTED[UNSURE][0]
+        assert settle["gains"] == {"good": pytest.approx(EXPECTED[UNSURE][1] - EXPECTED[UNSURE][0])}
+        assert settle["predicted_ms"] > 0.0
+        assert settle["price_ms"] is None  # this policy has none
+        (brief,) = log.decisions(20, asked.site.now())
+        assert (brief["escalated_from"], brief["variant"]) == ("quick", "good")
+
+    served(tmp_path, Echo(10.0), test)
+
+
+def test_what_confidences_say_is_told(tmp_path: Path) -> None:
+    async def test(asked: Asked) -> None:
+        told = msgspec.json.decode(msgspec.json.encode(fleet_told(asked.pool, None)))
+        tables = asked.pool.dispatcher.fleet.confidence
+        assert tables is not None
+        assert told["confidence"] == {
+            "mass": tables.mass.tolist(),
+            "expected": tables.expected.tolist(),
+            "edges": [[0.5], [None]],  # no confidence reaches it
+        }
 
     served(tmp_path, Echo(10.0), test)
 
@@ -214,9 +250,12 @@ def test_what_is_sent_is_at_the_request_s_floor_by_its_bin_or_its_variant(tmp_pa
 
 def test_where_the_second_fails_the_first_goes_out(tmp_path: Path) -> None:
     async def test(asked: Asked) -> None:
-        found = await asked.answer(UNSURE)
+        found = await asked.answer(UNSURE, id=b"one")
         assert (found.outcome, found.variant) == (Outcome.ANSWERED, "quick")
         assert found.escalated_from == ""
+        told = asked.pool.log.explain(b"one")
+        assert told is not None
+        assert (told["settle"]["asked"], told["settle"]["sent"]) == ("good", "quick")
         assert found.outputs is not None
         assert found.outputs["y"][0, 0] == pytest.approx(UNSURE)
         assert asked.balance == pytest.approx(EXPECTED[UNSURE][0] - TARGET)

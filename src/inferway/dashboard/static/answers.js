@@ -3,13 +3,15 @@
 import { digits, html, linear, percent, picture, plain, room, rounds, seconds, svg } from "./draw.js";
 
 const COLORS = 8;
+const PAIRS = 6;
 
 export function drawAnswers(section, { view }) {
   section.querySelector(".of").textContent = `${view.task} at ${view.source}, the last minute`;
   const colors = new Map(view.variants.map(({ name }, i, all) =>
     [name, `s${all.length > 1 ? Math.round((i * (COLORS - 1)) / (all.length - 1)) : 3}`]));
   section.querySelector(".shares").replaceChildren(shares(section, view.variants, colors));
-  section.querySelector(".table").replaceChildren(table(view.variants, colors));
+  section.querySelector(".table").replaceChildren(table(view.variants, colors),
+    ...again(view.escalations, colors));
   section.querySelector(".times").replaceChildren(histogram(section, view.response_times, colors));
 }
 
@@ -42,6 +44,27 @@ function table(variants, colors) {
       html("td", {}, String(one.queued)),
       html("td", { class: one.healthy < one.instances ? "wrong" : "" },
         `${one.healthy} of ${one.instances}`)))));
+}
+
+// What was asked again, where the task may ask twice.
+function again(asked, colors) {
+  if (!asked) return [];
+  const swatched = (name) => [html("span", { class: `swatch ${colors.get(name) ?? "s4"}` }), name];
+  const share = `Asked again: ${percent(asked.share)} of the answers`;
+  if (!asked.pairs.length) return [html("p", { class: "note again" }, `${share}.`)];
+  const shown = asked.pairs.slice(0, PAIRS);
+  const rest = asked.pairs.slice(PAIRS).reduce((sum, one) => sum + one.share, 0);
+  return [html("table", { class: "again" },
+    html("caption", { class: "soft" }, `${share}, by pair`),
+    html("thead", {}, html("tr", {}, html("th", { scope: "col" }, "first"),
+      html("th", { scope: "col", class: "words" }, "then"),
+      html("th", { scope: "col" }, "of all answers"))),
+    html("tbody", {}, ...shown.map(({ first, then, share: part }) => html("tr", {},
+      html("th", { scope: "row" }, ...swatched(first)),
+      html("td", { class: "words" }, ...swatched(then)),
+      html("td", {}, percent(part)))),
+    ...(rest ? [html("tr", {}, html("th", { scope: "row" }, "other pairs"), html("td", {}),
+      html("td", {}, percent(rest)))] : [])))];
 }
 
 function histogram(section, { begin_s: begin, ends_s: ends, variants }, colors) {

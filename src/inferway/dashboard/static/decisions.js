@@ -30,7 +30,7 @@ function row(section, view, one) {
     html("th", { scope: "row" }, open),
     html("td", { class: wrong ? "wrong" : "" }, one.late ? "late" : one.outcome),
     html("td", {}, `${plain(one.ago_ms / 1000)} s`),
-    html("td", {}, one.variant ?? "–"),
+    html("td", {}, one.escalated_from ? `${one.escalated_from} → ${one.variant}` : one.variant ?? "–"),
     html("td", {}, milliseconds(one.predicted_latency_ms)),
     html("td", {}, milliseconds(one.latency_ms)),
     html("td", {}, one.surprise));

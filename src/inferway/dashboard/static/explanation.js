@@ -25,8 +25,44 @@ export function explained(told) {
           ...head.map((one) => html("th", { scope: "col" }, one)),
           html("th", { scope: "col", class: "words" }, "what would have chosen it"))),
         html("tbody", {}, ...told.candidates.map((one) => row(one, chosen, told))))),
+    ...settled(told.settle),
     html("p", { class: "note" }, "A point's price is what the time between a variant and the chosen "
       + "one comes to for each point (0.01) of accuracy between them, at the predicted times."),
+  ];
+}
+
+// The second decision, on the first answer: it is accepted, or another variant is asked.
+function settled(made) {
+  if (!made) return [];
+  const points = (gain) => gain * 100;
+  const worth = (gain) => (made.price_ms === null ? null : points(gain) * made.price_ms);
+  const gains = Object.entries(made.gains).sort(([, a], [, b]) => b - a);
+  const asked = made.asked !== null && made.asked in made.gains ? made.gains[made.asked] : null;
+  const best = gains.length ? gains[0] : null;
+  const sure = made.confidence === null ? "" : ` with a confidence of ${digits(made.confidence, 4)}`;
+  const priced = made.price_ms === null ? "" : ` A point of accuracy cost ${milliseconds(made.price_ms)} then.`;
+  const sentence = made.accepted
+    ? `It was accepted${best && best[1] > 0 ? `: ${best[0]}, which was to gain most, was to gain `
+      + `${plain(points(best[1]))} points` : ""}.`
+    : `${made.asked} was asked as well${asked === null ? "" : `, which was to gain ${plain(points(asked))} `
+      + "points"}, in ${milliseconds(made.predicted_ms)}.`
+      + `${made.sent === made.asked ? "" : ` The answer of ${made.first} was sent, as the second was not there in time.`}`;
+  const head = ["gain, points", "worth", "decision"];
+  return [
+    html("h3", {}, "Then: accept the answer, or ask again"),
+    html("p", {}, `${made.first} answered${sure}, and was expected to be right with `
+      + `${digits(made.expected_accuracy, 4)}. ${sentence}${priced}`),
+    ...(gains.length ? [html("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Second variants" },
+      html("table", {},
+        html("caption", { class: "soft" }, "What a second answer was expected to gain, and was worth"),
+        html("thead", {}, html("tr", {}, html("th", { scope: "col" }, "variant"),
+          ...head.map((one) => html("th", { scope: "col" }, one)))),
+        html("tbody", {}, ...gains.map(([name, gain]) =>
+          html("tr", { class: name === made.asked ? "chosen" : "" },
+            html("th", { scope: "row" }, name),
+            html("td", {}, gain > 0 ? plain(points(gain)) : "none"),
+            html("td", {}, gain > 0 ? milliseconds(worth(gain)) : "–"),
+            html("td", {}, name === made.asked ? "asked" : ""))))))] : []),
   ];
 }
 

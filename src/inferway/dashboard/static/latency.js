@@ -13,18 +13,24 @@ export function drawLatency(section, task) {
   section.querySelector(".of").textContent =
     `${view.task} at ${view.source}, the last ten seconds`;
   const { bound, latency, rate_per_s: rate } = view;
+  const twice = bound && bound.escalate;
+  const drawn = bound && (bound.curve.length || (twice && twice.curve.length));
   section.querySelector(".figures").replaceChildren(
-    ...(bound && bound.curve.length ? [against(section, task)] : [unbounded(bound)]));
+    ...(drawn ? [against(section, task)] : [unbounded(bound)]));
   const least = bound ? bound.least_s : null;
-  const times = least && latency.mean_s ? `${plain(latency.mean_s / least)} times the bound` : "";
+  // A task that may ask twice is held against the bound of those that may.
+  const own = twice ? twice.least_s : least;
+  const times = own && latency.mean_s ? `${plain(latency.mean_s / own)} times ` : "";
+  const greatest = bound && (twice || bound);
   numbers(section.querySelector(".numbers"), [
-    ["mean", seconds(latency.mean_s), times],
+    ["mean", seconds(latency.mean_s), times && times + (twice ? "that with escalation" : "the bound")],
     ["p50", seconds(latency.p50_s)],
     ["p95", seconds(latency.p95_s)],
     ["p99", seconds(latency.p99_s)],
     ["bound of the mean", seconds(least)],
-    ["rate", `${plain(rate)}/s`, bound && bound.max_rate_per_s
-      ? `${percent(bound.load)} of ${plain(bound.max_rate_per_s)}/s` : ""],
+    ...(twice ? [["with escalation", seconds(twice.least_s)]] : []),
+    ["rate", `${plain(rate)}/s`, greatest && greatest.max_rate_per_s
+      ? `${percent(greatest.load)} of ${plain(greatest.max_rate_per_s)}/s` : ""],
   ]);
   section.querySelector(".timeline").replaceChildren(overTime(section, series));
 }
@@ -60,14 +66,22 @@ function against(section, { view, series }) {
   const width = room(section.querySelector(".figures"));
   const height = Math.round(Math.min(420, Math.max(240, width * 0.45)));
   const past = trail(series);
+  const twice = bound.escalate && bound.escalate.curve.length ? bound.escalate : null;
+  const alone = bound.curve.length > 0;
+  const most = Math.max((alone ? bound : twice).max_rate_per_s * 1.08, rate * 1.08,
+    ...past.map(([at]) => at));
+  // With escalation many times as much may be carried: what lies far beyond is cut.
+  const again = twice ? twice.curve.filter(([at]) => at <= most) : [];
   const shown = [latency.mean_s, latency.p50_s, latency.p95_s, latency.p99_s]
     .filter((one) => one !== null);
-  const all = [...bound.curve.map(([, least]) => least), ...shown, ...past.map(([, mean]) => mean)];
-  const most = Math.max(bound.max_rate_per_s * 1.08, rate * 1.08, ...past.map(([at]) => at));
+  const all = [...[...bound.curve, ...again].map(([, least]) => least), ...shown,
+    ...past.map(([, mean]) => mean)];
   const x = linear([0, most], [SPANS.left, width - SPANS.right]);
   const range = [Math.min(...all) / 1.4, Math.max(...all) * 1.4];
   const y = logarithmic(range, [height - SPANS.bottom, SPANS.top]);
-  const end = x(bound.max_rate_per_s);
+  const end = x(Math.min(most, (twice ?? bound).max_rate_per_s));
+  const once = alone ? x(bound.max_rate_per_s) : null;
+  const line = (curve) => path(curve.map(([rate, least]) => [x(rate), y(least)]));
   const at = x(rate);
   const marks = latency.mean_s === null ? [] : [
     ...[["p99", latency.p99_s], ["p95", latency.p95_s], ["p50", latency.p50_s]]
@@ -81,10 +95,12 @@ function against(section, { view, series }) {
       ? { class: "strong", x: at - 11, y: y(latency.mean_s) + 4, "text-anchor": "end" }
       : { class: "strong", x: at + 2, y: y(latency.mean_s) - 11 }, `mean ${seconds(latency.mean_s)}`),
   ];
+  const whose = twice ? "any policy can reach that asks once" : "any policy can reach";
   const name = `At ${plain(rate)} requests a second the mean response time is `
-    + `${seconds(latency.mean_s)}, p99 ${seconds(latency.p99_s)}; the least that any policy can `
-    + `reach is ${seconds(bound.least_s)}. The greatest rate that keeps the target is `
-    + `${plain(bound.max_rate_per_s)} a second.`;
+    + `${seconds(latency.mean_s)}, p99 ${seconds(latency.p99_s)}; the least that `
+    + `${whose} is ${seconds(bound.least_s)}`
+    + `${twice ? `, and with escalation ${seconds(twice.least_s)}` : ""}. `
+    + `The greatest rate that keeps the target is ${plain((twice ?? bound).max_rate_per_s)} a second.`;
   return html("figure", {},
     picture(width, height, name,
       svg("rect", { class: "beyond", x: end, y: SPANS.top, width: Math.max(0, width - SPANS.right - end),
@@ -96,14 +112,23 @@ function against(section, { view, series }) {
       ...rounds(most, width < 500 ? 4 : 8).map((value) =>
         svg("text", { x: x(value), y: height - SPANS.bottom + 16, "text-anchor": "middle" }, plain(value))),
       svg("text", { x: width - SPANS.right, y: height - 2, "text-anchor": "end" }, "requests a second"),
-      svg("path", { class: "bound", d: path(bound.curve.map(([rate, least]) => [x(rate), y(least)])) }),
-      svg("line", { class: "target", x1: end, x2: end, y1: SPANS.top, y2: height - SPANS.bottom }),
-      svg("text", { x: Math.min(end + 40, width - SPANS.right), y: SPANS.top - 7, "text-anchor": "end" },
-        "greatest rate"),
+      svg("path", { class: "bound", d: line(bound.curve) }),
+      twice && svg("path", { class: "bound twice", d: line(again) }),
+      ...[[once, twice ? "greatest rate, asked once" : "greatest rate"], [twice && end, "with escalation"]]
+        .filter(([at]) => at !== null && at < width - SPANS.right)
+        .flatMap(([at, word]) => [
+          svg("line", { class: "target", x1: at, x2: at, y1: SPANS.top, y2: height - SPANS.bottom }),
+          svg("text", { x: Math.min(at + 40, width - SPANS.right), y: SPANS.top - 7, "text-anchor": "end" },
+            word),
+        ]),
       ...past.map(([rate, mean]) => svg("circle", { class: "trail", cx: x(rate), cy: y(mean), r: 4 })),
       ...marks),
-    html("figcaption", {}, "The line is the least mean that any policy can reach at this target; "
-      + "pale dots are the last five minutes."));
+    html("figcaption", {}, twice
+      ? "The solid line is the least mean at this target that any policy can reach that asks once, "
+        + "the dashed one that of those that may ask a second variant; pale dots are the last five "
+        + "minutes."
+      : "The line is the least mean that any policy can reach at this target; pale dots are the last "
+        + "five minutes."));
 }
 
 function overTime(section, series) {
