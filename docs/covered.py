@@ -73,7 +73,7 @@ Eq. 7 | Potential available capacity. | covered
 Eq. 12 | Aggregate cost of a slot by the serving rule. | covered
 - theory/test_placement_gain.py::test_the_loads_cost_what_eq_12_says
 Eq. 20 | psi-regret against the best static allocation in hindsight. | covered
-- milp-gap
+- regret
 - inferway.placement.exact:best_static
 Eq. 23 and 24 | Time-averaged normalized gain (NTAG) and model updates (MU). | covered
 - inferway.twin.result:NetworkResult
@@ -153,6 +153,7 @@ Lemma F.10 | DepRound is negatively correlated. | covered
 Lemma F.11 | Rounding loses nothing of Lambda in the mean. | covered
 - theory/test_placement_lemmas.py::test_f_11_rounding_loses_nothing_of_the_lower_function
 Theorem V.1 | The (1 - 1/e)-regret is at most A sqrt(T). | covered
+- regret
 - milp-gap
 - theory/test_placement_infida.py::test_regret_grows_slower_than_time
 Prop. V.1.1 | INFIDA-offline gains (1 - 1/e - eps) of the best static allocation. | covered
@@ -161,6 +162,7 @@ App. G, constant A | The constant of the regret bound. | covered
 - inferway.placement.regret:RegretBound
 - unit/placement/test_bound.py::test_it_is_appendix_gs
 App. G, learning rate | eta = sqrt(2 theta D_max / T) / sigma. | covered
+- regret
 - inferway.placement.regret:RegretBound
 - theory/test_placement_lemmas.py::test_g_the_learning_rate_keeps_the_regret_below_its_bound
 Footnote 2 | Several copies of a model are models of their own. | covered
@@ -200,8 +202,8 @@ Algorithm 1 | INFIDA. | covered
 Lemma III.1 | The gain as savings times additional requests. | covered
 - theory/test_placement_gain.py::test_capacities_costs_and_gains_are_the_papers
 Theorem V.1 | Sublinear (1 - 1/e)-regret. | covered
+- regret
 - milp-gap
-- theory/test_placement_infida.py::test_regret_grows_slower_than_time
 Corollary V.1.1 | The offline solution. | covered
 - theory/test_placement_exact.py::test_infida_offline_keeps_its_promise_against_the_optimum
 Sec. IV-C | What to do with the dangling variable: best marginal gain, or elastic budgets. |
@@ -367,8 +369,10 @@ Sec. 4, DDPG | DDPG fails. | different
 Sec. 4, recurrent policies | Memory does not help. | different
 - learning-curves
 = one seed, compared with noise; it does help
-Sec. 4, phase estimation | An optimal estimate of the MAP's phase. | not there
-= not built yet
+Sec. 4, phase estimation | An optimal estimate of the MAP's phase. | different
+- phase-estimate
+- unit/studies/scheduling/test_filtered.py::test_of_times_with_a_chance_so_many_are_in_the_phase
+= it recovers all that the state is worth, where the paper holds it to be meaningless
 Sec. 5.1.7, LW, HW, HW-E | Conventional approaches. | different
 - table-2
 - inferway.scheduling.fixed:FixedRouting

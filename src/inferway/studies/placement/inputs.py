@@ -147,9 +147,11 @@ def _popularity_points(settings: PopularitySettings) -> list[Point]:
 def _popularity_figure(settings: PopularitySettings, results: Results) -> Drawing:
     shown = []
     for sliding, name in ((False, "fixed"), (True, "sliding")):
-        (row, *_) = results.where(sliding=sliding).rows
-        dots = Curve("a request", row["slot"], row["task"], color=0, dash="")
-        shown.append(Panel(f"{name} popularity profile", "slot, minutes", "task", [dots]))
+        dots = [
+            Curve("a request", row["slot"], row["task"], color=0, dash="")
+            for row in results.where(sliding=sliding).rows[:1]
+        ]
+        shown.append(Panel(f"{name} popularity profile", "slot, minutes", "task", dots))
     title = f"Requests for each task, {settings.shown:,} of them ([SiSalem23], Fig. 4)"
     return panels(shown, columns=2, title=title)
 
@@ -249,10 +251,9 @@ def _upstream_figure(settings: UpstreamSettings, results: Results) -> Drawing:
     ]
     along = []
     for color, alpha in enumerate(alphas[:: max(1, len(alphas) // 3)]):
-        (row, *_) = results.where(alpha=alpha).rows
-        hops = list(range(len(row["network_ms"])))
-        along.append(Look(f"best service, alpha {alpha:g}", color).curve(hops, row["service_ms"]))
-    along.append(Look("network", -1, "--").curve(hops, row["network_ms"]))
+        look = Look(f"best service, alpha {alpha:g}", color)
+        along += _along(look, results.where(alpha=alpha), "service_ms")
+    along += _along(Look("network", -1, "--"), results, "network_ms")
     return panels(
         [
             Panel("cost along a path", "hop", "cost, ms", along),
@@ -261,6 +262,11 @@ def _upstream_figure(settings: UpstreamSettings, results: Results) -> Drawing:
         columns=2,
         title="Why nodes must tell each other ([SiSalem23], Fig. 3 and footnote 6)",
     )
+
+
+def _along(look: Look, results: Results, column: str) -> list[Curve]:
+    """A curve of the first row's column, by place on the path; none without rows."""
+    return [look.curve(range(len(row[column])), row[column]) for row in results.rows[:1]]
 
 
 def _upstream_claims(settings: UpstreamSettings, results: Results) -> list[Claim]:

@@ -115,11 +115,12 @@ def _figure(settings: TimesSettings, results: Results) -> Drawing:
 
 def _claims(settings: TimesSettings, results: Results) -> list[Claim]:
     sizes, times = settings.sizes, {model: _times(results, model) for model in settings.models}
+    known = [model for model in settings.models if times[model]]
     quicker, falls, saves = {}, {}, {}
-    for small, large in pairwise(settings.models):
+    for small, large in pairwise(known):
         for size, one, other in zip(sizes, times[small], times[large], strict=True):
             quicker[f"{small} and {large}, batch {size}"] = one / other
-    for model in settings.models:
+    for model in known:
         for (a, one), (b, other) in pairwise(zip(sizes, times[model], strict=True)):
             falls[f"{model}, from {a} to {b}"] = other / one
         saves[model] = times[model][-1] / (sizes[-1] * times[model][0])
@@ -132,7 +133,7 @@ def _claims(settings: TimesSettings, results: Results) -> list[Claim]:
     flat, at_flat = least(falls, "")
     tail, at_tail = most(tails, "")
     usual = float(np.median(list(tails.values())))
-    phis = {model: fixed_part(sizes, times[model]) for model in settings.models}
+    phis = {model: fixed_part(sizes, times[model]) for model in known}
     told = ", ".join(f"{model} {phi:.2f}" for model, phi in phis.items())
     return claims(f"""
       * [Sec. 2.1, Fig. 2] A more accurate model takes longer, whatever the batch.

@@ -53,11 +53,18 @@ def _figure(settings: EstimateSettings, results: Results) -> Drawing:
         ("goodput_bursty", "goodput in bursts, %"),
         ("violations_bursty", "violations in bursts, %"),
     ):
-        y = [100 * results.measure(column, row=row).mean for row in settings.rows]
-        error = [100 * half_width(results, column, row=row) for row in settings.rows]
-        names = ", ".join(f"{place}: {row}" for place, row in enumerate(settings.rows))
-        curve = Curve(names, places, y, error, color=0, dash="")
-        shown.append(Panel("", "row", up, [curve], ticks_across=places))
+        curves = [
+            Curve(
+                row,
+                [place],
+                [100 * results.measure(column, row=row).mean],
+                [100 * half_width(results, column, row=row)],
+                color=place,
+                dash="",
+            )
+            for place, row in enumerate(settings.rows)
+        ]
+        shown.append(Panel("", "", up, curves, ticks_across=places))
     return panels(shown, columns=3, title="What a scheduler knows of the phase ([Tan24], Sec. 4)")
 
 
