@@ -428,6 +428,9 @@ class EventResult(NetworkResult):
         Whether all slots were run to their end.
     requests_per_cpu_s
         Requests over the CPU time of the events, without what placement takes.
+    escalated
+        Answers of a second variant, by ``TASK/VARIANT`` of the file, as shares of all; None where
+        there are none.
     """
 
     p50_s: float
@@ -448,6 +451,7 @@ class EventResult(NetworkResult):
     latency_in: Float
     complete: bool
     requests_per_cpu_s: float
+    escalated: tuple[Escalated, ...] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """By name, as `inferway simulate FILE --events --json` prints it."""
@@ -465,7 +469,11 @@ class EventResult(NetworkResult):
             | {"events": True}
             | values(self, f"{counts} used_most in_system requests_per_cpu_s")
             | {"series": {name: as_json(one.tolist()) for name, one in series.items()}}
+            | ({} if self.escalated is None else {"escalated": self._asked_again()})
         )
+
+    def _asked_again(self) -> list[dict[str, Any]]:
+        return [one.to_json() for one in self.escalated or ()]
 
     def to_frame(self) -> pd.DataFrame:
         """One row per slot: requests, gain per request, bytes fetched, mean latency, lost."""

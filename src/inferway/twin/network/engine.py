@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from inferway.site.view import ALL_CLASSES, HOLD
+from inferway.site.view import ACCEPT, ALL_CLASSES, HOLD
 from inferway.twin.network.ledger import Ledger
 from inferway.twin.network.nodes import NetworkRequest, NodePool, NodePools, NodeServer, Terrain
 
@@ -89,8 +89,11 @@ class Engine:
                 f"{ledger.entered} requests entered, {ledger.answered} were answered and "
                 f"{ledger.lost} lost, and {self._in_system} are still there"
             )
-        elif served != ledger.answered:
-            wrong = f"{served} requests were served, and {ledger.answered} answered"
+        elif served != ledger.answered + ledger.unsent:
+            wrong = (
+                f"{served} requests were served, and {ledger.answered} answered; of "
+                f"{ledger.unsent} a second time for nothing, or in vain the first"
+            )
         elif abs(ledger.area - ledger.sojourn_s) > _AGREE * max(ledger.sojourn_s, 1e-3):
             wrong = (
                 f"the number of requests over time adds up to {ledger.area:.9g} s, their times to "
@@ -132,6 +135,8 @@ class Engine:
             return
         server = pool.servers[index]
         request.server = server
+        if pool.settles:
+            request.credit, request.classes = pool.dispatcher.credit, classes
         self._put(server, request)
 
     def _put(self, server: NodeServer, request: NetworkRequest) -> None:
@@ -202,8 +207,11 @@ class Engine:
             queued, server.queue = list(server.queue), deque()
             for request in queued:
                 position = max(1, len(server.members)) if server.busy is not None else 0
-                server.pool.withdraw(server, position, self.now_s, True)
                 server.pool.in_flight -= 1
+                if request.hand is not None:
+                    self._fall_back(server, position, request)
+                    continue
+                server.pool.withdraw(server, position, self.now_s, True)
                 now = self._by[server.pool.node, server.pool.task]
                 self._decide(request, now, ALL_CLASSES, taken=True)
 
@@ -231,39 +239,92 @@ class Engine:
         self.after(server.half_s, self._refused, server)
 
     def _finish(self, server: NodeServer) -> None:
-        finish, members = server.pool.dispatcher.finish, server.members
+        members = server.members
         if not members:
-            finish(server.index, self.now_s, server.service_s)
-            self._served_one(server, server.busy)
+            self._served_one(server, server.busy, 0)
         for place, request in enumerate(members):
             # The whole batch is measured once.
-            measured = -1 if place else len(members)
-            finish(server.index, self.now_s, server.service_s, measured)
-            self._served_one(server, request)
+            self._served_one(server, request, -1 if place else len(members))
         self._next(server)
 
-    def _served_one(self, server: NodeServer, request: NetworkRequest) -> None:
+    def _served_one(self, server: NodeServer, request: NetworkRequest, measured: int) -> None:
+        """The first request at a server has been served, in a run of so many."""
         self._pools.served[server.model] += 1
         if request.there is server:
+            server.pool.dispatcher.finish(server.index, self.now_s, server.service_s, measured)
             self.after(request.server.half_s, self._answer, request.server)
         else:
             self._pools.for_clients[server.pool.node][server.model] += 1
-            self._change(-1)
-            self._ledger.answer(request, server.model, self.now_s)
+            self._settle(server, request, server.service_s, measured)
 
     def _answer(self, server: NodeServer) -> None:
-        request = server.busy
-        now_s = self.now_s
-        server.pool.dispatcher.finish(server.index, now_s, now_s - server.began_s)
-        self._change(-1)
-        self._ledger.answer(request, server.model, now_s)
+        self._settle(server, server.busy, self.now_s - server.began_s, 0)
         self._next(server)
+
+    def _settle(
+        self, server: NodeServer, request: NetworkRequest, service_s: float, measured: int
+    ) -> None:
+        """An answer has come to the entry: it is sent, or kept while another server is asked."""
+        pool, ledger, now_s = server.pool, self._ledger, self.now_s
+        if request.sent:  # the first one, when the deadline passed
+            pool.fall_back(server, 0, request, now_s)
+            ledger.unsent += 1
+            return
+        to = pool.settle(server, request, now_s) if pool.settles else ACCEPT
+        pool.dispatcher.finish(server.index, now_s, service_s, measured)
+        if to >= 0:
+            request.hand, request.worth = server, pool.dispatcher.in_hand
+            request.there, request.server = None, pool.servers[to]
+            self._put(request.server, request)
+            if request.deadline_s < np.inf:
+                due = max(now_s, request.deadline_s), next(self._number)
+                heappush(self._heap, (*due, self._send_in_time, request))
+            return
+        if request.hand is not None:
+            ledger.ask_again(request.hand.model, server.model)
+            request.hand = None
+        self._change(-1)
+        ledger.answer(request, server.model, now_s, request.credit if pool.settles else None)
+
+    def _send_in_time(self, request: NetworkRequest) -> None:
+        """Send the answer in hand at a request's deadline, wherever the second one is."""
+        server = request.server
+        if request.hand is None or request.sent:
+            return
+        if request in server.queue:
+            position = server.queue.index(request)
+            if server.busy is not None:
+                position += max(1, len(server.members))
+            server.queue.remove(request)
+            server.pool.in_flight -= 1
+            self._fall_back(server, position, request)
+            if server.busy is None and server.queue:
+                server.pool.dispatcher.begin(server.index, 0, self.now_s)
+            self._look(server.pool)
+        else:  # its place is freed when what is under way has ended
+            self._send_first(request)
+
+    def _fall_back(self, server: NodeServer, position: int, request: NetworkRequest) -> None:
+        """The second server has nothing for a request: the answer in hand is sent."""
+        server.pool.fall_back(server, position, request, self.now_s)
+        if not request.sent:
+            self._send_first(request)
+
+    def _send_first(self, request: NetworkRequest) -> None:
+        assert request.hand is not None
+        request.sent = True
+        self._change(-1)
+        self._ledger.answer(request, request.hand.model, self.now_s, request.worth)
 
     def _refused(self, server: NodeServer) -> None:
         """A forwarded request is back without an answer: another class gets it, once."""
         request = server.busy
         request.there = None
         pool = server.pool
+        if request.hand is not None:
+            self._fall_back(server, 0, request)
+            self._next(server)
+            return
         pool.withdraw(server, 0, self.now_s, True)
         self._next(server)
         if request.refused or self.now_s > request.deadline_s:
@@ -295,8 +356,11 @@ class Engine:
 
     def _drop(self, server: NodeServer, request: NetworkRequest) -> None:
         forwarded = request.there is server
-        server.pool.withdraw(server, 0, self.now_s, not forwarded)
         server.pool.in_flight -= 1
+        if request.hand is not None and not forwarded:
+            self._fall_back(server, 0, request)
+            return
+        server.pool.withdraw(server, 0, self.now_s, not forwarded)
         if forwarded:
             request.refused = True  # too late for another one
             self.after(request.server.half_s, self._refused, request.server)

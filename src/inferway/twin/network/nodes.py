@@ -6,8 +6,10 @@ has. What was measured, the balance and what the policy has learned go along.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,8 +24,8 @@ from inferway.network.node import Capability, ClientRates, NodeFleet, TaskFleets
 from inferway.network.offers import Offer
 from inferway.placement.contract import Allocation
 from inferway.site.compiled import entry
-from inferway.site.draw import streams
-from inferway.site.view import Floats
+from inferway.site.draw import mix, streams
+from inferway.site.view import ALL_CLASSES, Floats
 from inferway.twin.kernel.service_times import Laws, draw, laws
 
 if TYPE_CHECKING:
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
 
 _BLOCK: Final = 1024
 _ALONE: Final = Rule()
+_UNSURE: Final = np.zeros(0)
+_WORD, _HALF, _UNIT = 2**64 - 1, 2**63, 2.0**-64
 
 
 @dataclass(frozen=True)
@@ -152,6 +156,14 @@ class NetworkRequest:
     server: Any = None  # At its entry: an instance, or a virtual server that forwards
     there: NodeServer | None = None  # Where it was forwarded to
     refused: bool = False  # Whether some node has refused it already
+    # Where a second variant may be asked: classes that may answer, a bit mask; expected accuracy
+    # that the balance counts; who has given the answer in hand, what that is expected to have, and
+    # whether it has been sent while the second one is still under way.
+    classes: int = ALL_CLASSES
+    credit: float = 0.0
+    hand: NodeServer | None = None
+    worth: float = 0.0
+    sent: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -191,6 +203,16 @@ class NodePool:
         self.heir: NodePool | None = None  # Who has taken over
         # Told when a pool that was replaced has answered its last request.
         self.gone: Callable[[], None] | None = None
+        self.settles = dispatcher.settles
+        tables = dispatcher.fleet.confidence
+        # By class, ends of the bins of its confidence on the unit interval, and where each begins.
+        self._bins = [
+            (np.cumsum(mass).tolist()[:-1], [-np.inf, *edges])
+            for mass, edges in (
+                [] if tables is None else zip(tables.mass, tables.edges, strict=True)
+            )
+        ]
+        self._sure = [] if tables is None else tables.sure.tolist()
         self._gone: frozenset[tuple[str, str]] = frozenset()  # Offers that get nothing
         for k, (name, count, offer) in enumerate(
             zip(dispatcher.fleet.variants, dispatcher.fleet.count, fleet.stands_for, strict=True)
@@ -225,8 +247,55 @@ class NodePool:
 
     def withdraw(self, server: NodeServer, position: int, now_s: float, counted: bool) -> None:
         """Undo a dispatch; the balance of who has taken over since then too."""
+        with self._handing_on():
+            self.dispatcher.withdraw(server.index, position, now_s, counted)
+
+    def settle(self, server: NodeServer, request: NetworkRequest, now_s: float) -> int:
+        """Decide on an answer that has come, as live: ACCEPT, or the server that is asked as well.
+
+        The bin of a first answer's confidence is drawn by its class's masses, from the request's
+        random word.
+        """
+        first, word = request.hand is None, mix(request.draw & _WORD)
+        sure, k = _UNSURE, server.key
+        if first and self._sure[k]:
+            ends, lows = self._bins[k]
+            sure = np.array([lows[bisect_right(ends, mix(word) * _UNIT)]])
+        with self._handing_on():
+            to = self.dispatcher.settle(
+                server.index,
+                now_s,
+                word - _HALF,
+                sure,
+                request.credit,
+                1 if first else 2,
+                request.entered_s,
+                request.deadline_s,
+                classes=request.classes,
+            )
+        request.credit = self.dispatcher.credit
+        return to
+
+    def fall_back(
+        self, server: NodeServer, position: int, request: NetworkRequest, now_s: float
+    ) -> None:
+        """A request that was asked again leaves its second server: the answer in hand counts."""
+        assert request.hand is not None
+        with self._handing_on():
+            self.dispatcher.fall_back(
+                server.index,
+                position,
+                now_s,
+                first=request.hand.index,
+                in_hand=request.worth,
+                credit=request.credit,
+            )
+
+    @contextmanager
+    def _handing_on(self) -> Iterator[None]:
+        """Move the balance of who has taken over since as this one's is moved."""
         before = self.dispatcher.balance
-        self.dispatcher.withdraw(server.index, position, now_s, counted)
+        yield
         moved = self.dispatcher.balance - before
         heir = self.heir
         while heir is not None:

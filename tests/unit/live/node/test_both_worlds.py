@@ -36,7 +36,7 @@ class Both:
     """One node in both worlds; each is told what runs there and what it goes by."""
 
     def __init__(self, folder: Path, live: World, task: str, mini: str) -> None:
-        self.live, self.now_s = live, 0.0
+        self.live, self.now_s, self.asked = live, 0.0, 0
         self.rates, self.taken = ClientRates(), Counter[tuple[str, str]]()
         file = folder / "twin.yaml"
         file.write_text(FILE.format(task=task, mini=mini))
@@ -134,6 +134,32 @@ class Both:
             if server >= 0:
                 for one in (mine, theirs):
                     one.withdraw(server, 0, self.now_s)
+        if mine.settles:
+            self.settle(mine, theirs, rng)
+
+    def settle(self, mine: Any, theirs: Any, rng: np.random.Generator) -> None:
+        """Let both decide on the same answers, and go back to the first where they ask again."""
+        both, asked = (mine, theirs), 0
+        for deadline_s in (np.inf, 0.5, 0.02):
+            for draw in rng.integers(-(2**63), 2**63, 20, dtype=np.int64).tolist():
+                at_s, sure = self.now_s + deadline_s, rng.random(1)
+                server, *others = (one.arrive(self.now_s, draw, at_s) for one in both)
+                assert others == [server]
+                if server < 0:
+                    continue
+                answer = server, self.now_s, ~draw, sure, mine.credit, 1, self.now_s, at_s
+                to, *others = (one.settle(*answer) for one in both)
+                assert others == [to]
+                for one in both:
+                    in_hand, credit = one.in_hand, one.credit
+                    one.finish(server, self.now_s, 0.0)
+                    if to >= 0:
+                        position = int(one.site.queue[to]) - 1
+                        more = {"first": server, "in_hand": in_hand, "credit": credit}
+                        one.fall_back(to, position, self.now_s, **more)
+                assert mine.balance == pytest.approx(theirs.balance)
+                asked += to >= 0
+        self.asked += asked
 
 
 class Counted(NodePools):
@@ -197,6 +223,7 @@ def test_both_worlds_come_to_the_same(tmp_path: Path, task: str, mini: str) -> N
             await both.tell([CLOUD, FAR], {"mini": 1})
             await both.tell([CLOUD, msgspec.structs.replace(FAR, together=6)], {"mini": 1})
             await both.tell([], {"mini": 1})
+            assert (both.asked > 0) == ("escalate" in task)
             await live.server.stop(1.0)
         live.upstreams["metro"].close()
         live.models.close()

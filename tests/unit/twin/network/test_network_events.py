@@ -313,3 +313,98 @@ def test_a_run_that_is_stopped_gives_what_is_known(small) -> None:
     assert found.ntag_ms == pytest.approx(whole.ntag_ms, rel=0.05)
     with pytest.raises(KeyboardInterrupt):
         inferway.simulate(deployment, slots=50, events=True, stop=stop)
+
+
+ASKING = """
+tasks:
+  quiet:
+    accuracy_target: 0.85
+    difficulty: {quality: 0.8}
+    DEADLINE
+    variants:
+      tiny:  {accuracy: 0.7, size: 100 MB, service: {mean: 2 ms}}
+      large: {accuracy: 0.9, size: 400 MB, service: {distribution: LAW, mean: 8 ms}}
+nodes:
+  edge: {budget: 100 MB, pinned: {quiet/tiny: 1}}
+  metro: {budget: 100 MB}
+  cloud: {repository: true}
+network:
+  links: [{between: [edge, metro], rtt: 4 ms}, {between: [metro, cloud], rtt: 6 ms}]
+dispatch: {policy: escalate}
+placement: {policy: repository-only, slot: 20 s}
+seed: 3
+workload:
+  quiet: {arrivals: {process: constant, rate: RATE/s}, entries: {nodes: [edge]}}
+"""
+
+
+def asking(folder, rate=20, deadline="", law="deterministic"):
+    text = ASKING.replace("RATE", str(rate)).replace("DEADLINE", deadline).replace("LAW", law)
+    file = folder / "asking.yaml"
+    file.write_text(text)
+    return inferway.load(file)
+
+
+@pytest.fixture
+def ran(monkeypatch):
+    """Engines that have run."""
+    found = []
+    check = Engine.check
+
+    def checked(self):
+        found.append(self)
+        check(self)
+
+    monkeypatch.setattr(Engine, "check", checked)
+    return found
+
+
+def balance_of(engine, task=0):
+    edge = engine._terrain.number["edge"]
+    return engine._by[edge, task].dispatcher.balance
+
+
+def test_an_entry_asks_a_second_variant_further_up(tmp_path, ran) -> None:
+    found = simulate_events(asking(tmp_path), slots=3)
+    (pair,) = found.escalated
+    assert (pair.first, pair.second) == ("quiet/tiny", "quiet/large")
+    assert 0.1 < pair.share < 0.9
+    assert found.answered == 20 * 60
+    assert found.lost == found.late == 0
+    # Nobody waits: a second answer takes its way and its service after the first one's.
+    (variants,) = [found.variants["quiet/large"]]
+    directly = sum(variants.values()) - pair.share
+    second_s = 0.008 + 0.010
+    expected_s = (1 - directly) * 0.002 + (pair.share + directly) * second_s
+    assert found.latency_s == pytest.approx(expected_s, rel=1e-6)
+    assert found.forwarded == pytest.approx(pair.share + directly)
+    # What is counted is what is expected of the answers that were sent, by whoever decided.
+    assert found.accuracy == pytest.approx(0.85, abs=0.02)
+    assert balance_of(ran[0]) == pytest.approx(found.answered * (found.accuracy - 0.85), abs=1e-6)
+    metro, cloud = (ran[0]._terrain.number[name] for name in ("metro", "cloud"))
+    assert all(ran[0]._by[node, 0].dispatcher.balance == 0.0 for node in (metro, cloud))
+    told = found.to_json()["escalated"]
+    assert told == [{"from": "quiet/tiny", "to": "quiet/large", "share": pair.share}]
+
+
+def test_an_answer_in_hand_goes_out_at_its_deadline(tmp_path, ran) -> None:
+    deployment = asking(tmp_path, deadline="deadline: 40 ms", law="exponential")
+    found = simulate_events(deployment, slots=3)
+    assert found.answered + found.lost == 20 * 60
+    engine = ran[0]
+    second = sum(engine._ledger._again.values())
+    # Some second answers came too late, and none of these was waited for, or lost.
+    assert engine._ledger.unsent - second > 5
+    assert second > 50
+    assert found.p99_s <= 0.0402
+    assert balance_of(engine) == pytest.approx(found.answered * (found.accuracy - 0.85), abs=1e-6)
+
+
+def test_asking_again_takes_less_time_than_asking_once_at_the_same_accuracy(tmp_path) -> None:
+    deployment = asking(tmp_path, rate=60)
+    again = simulate_events(deployment, slots=5)
+    once = simulate_events(deployment.with_(policy="priced"), slots=5)
+    assert once.escalated is None
+    assert "escalated" not in once.to_json()
+    assert again.accuracy == pytest.approx(once.accuracy, abs=0.01)
+    assert again.latency_s < 0.9 * once.latency_s
