@@ -54,6 +54,7 @@ STUDIES = {
     "learning-curves": "scheduling.learning_curves",
     "deadlines": "scheduling.deadlines",
     "batch-sizes": "scheduling.batch_sizes",
+    "batch-course": "scheduling.batch_course",
     "phase-estimate": "scheduling.phase_estimate",
     "routing-cost": "scheduling.routing_cost",
     "deadline-bound": "scheduling.deadlines",

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from inferway.learning.training import save
+from inferway.studies.scheduling.batch_course import columns, name_of, write_course
 from inferway.studies.scheduling.other_learners import LEARNERS
 from inferway.studies.scheduling.train import KEPT, SEEDS, shipped, write_curve
 
@@ -29,6 +30,8 @@ def policies(tmp_path_factory):
             write_curve(folder / f"{name}.csv", curve(goodput=0.7 + 0.001 * seed))
         for name in LEARNERS:
             write_curve(folder / f"{name}.csv", curve(goodput=0.5))
+        for name in ("rl-po-b", "rl-fo-b"):
+            write_course(folder / f"{name_of(name)}.csv", course())
         yield folder
 
 
@@ -52,4 +55,14 @@ def curve(goodput, lines=40):
         row = dict.fromkeys(KEPT, goodput * (line + 1) / lines)
         heavy = 0.95 * (line + 1) / lines
         rows.append(row | {"slots": 50_000 * (line + 1), "heavy_0": heavy, "heavy_1": heavy})
+    return rows
+
+
+def course(lines=20):
+    """Batch sizes that come nearer to 1 in the normal state, and go up and down in bursts."""
+    rows = []
+    for line in range(lines):
+        calm, burst = 1 + 4 / (1 + line), 3 + 2 * (-1) ** line
+        sizes = {name: burst if name.endswith("bursty") else calm for name in columns()}
+        rows.append({"slots": 50_000.0 * line, **sizes})
     return rows

@@ -126,6 +126,10 @@ VERDICTS = {
     "learning-curves": {"DDPG fails": True},
     "deadlines": {"`deadline` is within": True, "RL-PO always meets the P98": False},
     "batch-sizes": {"Batches raise the upper bound": True},
+    "batch-course": {
+        "In the normal state the curves become flatter": True,
+        "In the bursty state they are more variable": True,
+    },
     "phase-estimate": {"For this workload the optimal estimate": True},
     "routing-cost": {"That is several orders of magnitude less": True},
     "deadline-bound": {

@@ -261,7 +261,7 @@ STUDY = Study(
     scales=scales(
         Settings(),
         smoke={"deadlines_s": (0.15, 0.45), "learned": ("rl-po",), "slots": 20_000, "trials": 1},
-        quick={"deadlines_s": (0.15, 0.25, 0.35, 0.45)},
+        quick={"slots": 200_000},
     ),
     points=_points,
     figure=_figure,
