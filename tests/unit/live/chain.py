@@ -156,9 +156,12 @@ class Node:
         rates = [1e3, *(offered for _ in offers)]
         copies = kw.pop("copies", 2)
         counts = [1, *(copies for _ in offers)]
-        numbers = map(np.array, (rates, accuracies, counts))
-        fleet = Fleet(tuple(names), *numbers, confidence=kw.pop("tables", None))
-        dispatcher = Dispatcher(fleet, kw.pop("policy", "jiq-accurate"), target=0.8)
+        dispatcher, policy = kw.pop("dispatcher", None), kw.pop("policy", "jiq-accurate")
+        if dispatcher is None:
+            numbers = map(np.array, (rates, accuracies, counts))
+            fleet = Fleet(tuple(names), *numbers, confidence=kw.pop("tables", None))
+            dispatcher = Dispatcher(fleet, policy, target=0.8)
+        fleet = dispatcher.fleet
         ways = {
             f"{variant}@{node}": Forwarding(
                 self.upstreams[neighbor], node, variant, (neighbor, node), self.spans
