@@ -86,10 +86,9 @@ Sec. III-E | Messages downstream of what is served cheaper upstream, pruned on t
 Sec. IV-B, eq. 19 | The subgradient from messages up and down the paths. | covered
 - inferway.placement.agent:Agent
 - theory/test_placement_distributed.py::test_on_random_networks_too
-Sec. IV-B | INFIDA is robust to unbiased noise in the subgradient. | different
+Sec. IV-B | INFIDA is robust to unbiased noise in the subgradient. | covered
+- theory/test_placement_lemmas.py::test_unbiased_noise_in_the_subgradients_costs_little
 - theory/test_placement_distributed.py::test_losses_cost_little_until_they_are_many
-= (placement.md) tested with letters that are lost, which is not unbiased; noise of mean 0 is
-  not added
 Sec. IV-C | DepRound, with elastic or strict budgets. | covered
 - inferway.placement.rounding:dep_round
 - theory/test_placement_rounding.py::test_budgets_hold
