@@ -96,6 +96,8 @@ class Asking(World):
         """Wait until the entry goes by the large variant."""
         async with asyncio.timeout(START_S):
             while "large@cloud" not in await self.variants(task="digits"):
+                ended = {name: process.poll() for name, process in self.running.items()}
+                assert set(ended.values()) == {None}, f"nodes have ended: {ended}"
                 await asyncio.sleep(0.05)
 
 

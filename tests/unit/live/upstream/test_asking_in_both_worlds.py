@@ -1,4 +1,4 @@
-"""An entry node that asks again, live and in the event twin of its network: they come to the same."""
+"""An entry node that asks again, live and in the event twin of its network."""
 
 from __future__ import annotations
 
