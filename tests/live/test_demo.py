@@ -98,7 +98,7 @@ def test_the_load_follows_from_the_machine(result):
 
 def test_what_it_wrote(result):
     document = json.loads(json.dumps(result.to_json(), allow_nan=False))
-    assert list(document["twin"]) == ["fastest-only", "tad-op"]
+    assert list(document["twin"]) == ["fastest-only", "tad-op", "escalate"]
     for path in document["figure"]:
         assert Path(path).stat().st_size > 5_000
     *_, serve, curl = result.closing[-1].splitlines()

@@ -339,10 +339,7 @@ def compare_policies(
             policy: write(served.with_(policy=policy), folder / f"{policy}.yaml")
             for policy in policies
         }
-        # What recordings do not hold yet is what is asked again.
-        recordings = {
-            policy: folder / f"{policy}-recording" for policy in policies if policy != ESCALATE
-        }
+        recordings = {policy: folder / f"{policy}-recording" for policy in policies}
         accuracies = dict(zip(fleet.variants, fleet.accuracy.tolist(), strict=True))
         steps.begin("starting a server for each policy", len(policies) * _START_S)
         with serving(files, recordings) as servers:
@@ -407,7 +404,6 @@ def replayed(
         {
             name: [str(file), "--trace", str(recordings[name]), *shown]
             for name, file in files.items()
-            if name in recordings
         }
     )
     return {name: one["tasks"][task]["trace"] for name, one in found.items()}, warnings
