@@ -45,7 +45,7 @@ from pydantic import Field
 from inferway.deployment.units import Number, PositiveNumber
 from inferway.dispatch.bounds import UnreachableError
 from inferway.dispatch.escalation_bounds import escalation_price
-from inferway.dispatch.priced import HEADROOM, LEAST, MOST, WAIT, cheapest_in, reprice
+from inferway.dispatch.priced import HEADROOM, LEAST, MOST, WAIT, cheapest_in, least_busy, reprice
 from inferway.site import (
     ACCEPT,
     DISPATCHED,
@@ -58,6 +58,7 @@ from inferway.site import (
     Request,
     Site,
     has_class,
+    idle_in,
 )
 from inferway.site.compiled import jit, seldom
 from inferway.site.view import Floats, Ints
@@ -200,7 +201,11 @@ class Escalate(NamedTuple):
         price, first_s = self.price[0], self.costs_s
         bound = self.between[0] <= price <= self.between[1]
         for k in range(site.rate.size):
-            self.servers[k], first_s[k] = cheapest_in(site, request, k, self.wait)
+            server = idle_in(site, request, k)
+            if server >= 0:
+                self.servers[k], first_s[k] = server, 1.0 / site.rate[k]
+            else:
+                self.servers[k], first_s[k] = least_busy(site, request, k, self.wait)
             bound = bound and _SLOWER * self.rates[k] <= site.rate[k] <= self.rates[k]
         if not bound:
             _find_bounds(self, site)

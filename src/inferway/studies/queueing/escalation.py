@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from inferway.experiments.curves import Curve, Drawing, Look, Panel, lines, panels
 from inferway.experiments.results import largest, most
@@ -26,6 +27,7 @@ from inferway.studies.queueing.second_answers import (
     on_numbers,
     speed,
 )
+from inferway.studies.queueing.served_answers import LEAST, on_server
 from inferway.studies.queueing.system import BOUND, LOOKS, Settings
 
 _BLIND = ("tad-op", "priced")  # They cannot carry more than the blind bound
@@ -62,6 +64,10 @@ class EscalationSettings(Settings):
     alike: float = 0.8
     loads: tuple[float, ...] = (0.3, 0.5, 0.7, 0.9, 1.2)
     marked: float = 0.9
+    # Of a server of the zoo: targets, stream in requests a second, and how long it lasts, s.
+    served: tuple[float, ...] = (0.88, 0.9305)
+    served_per_s: float = 250.0
+    served_s: float = 60.0
 
     @property
     def demo(self) -> dict[str, float]:
@@ -130,7 +136,20 @@ def _points(settings: EscalationSettings) -> list[Point]:
     held = grid(calibration, {**images, "seed": 1}, 2.0, label={"kind": "bins"}, number=FOLDS)
     goal = {**images, "target": settings.goal, "load": settings.zoo_load}
     rates = grid(speed, {**goal, "queries": settings.queries}, seconds, label={"kind": "speed"})
-    return [*zoo, *fitted, *numbers, *held, *rates]
+    live = grid(
+        on_server,
+        {
+            **images,
+            "policy": "escalate",
+            "rate_per_s": settings.served_per_s,
+            "duration_s": settings.served_s,
+            "seed": 1,
+        },
+        settings.served_s + 20.0,
+        label={"kind": "served"},
+        target=settings.served,
+    )
+    return [*zoo, *fitted, *numbers, *held, *rates, *live]
 
 
 def _figure(settings: EscalationSettings, results: Results) -> Drawing:
@@ -152,7 +171,7 @@ def _figure(settings: EscalationSettings, results: Results) -> Drawing:
             across="target",
             values=settings.goals,
         ),
-        _bins_panel(results.where(kind="bins")),
+        _bins_panel(results.where(kind="bins"), results.where(kind="served")),
     ]
     for quality in settings.qualities:
         here = results.where(kind="numbers", quality=quality)
@@ -191,17 +210,28 @@ def _panel(
     )
 
 
-def _bins_panel(results: Results) -> Panel:
-    """Accuracies that bins promise, and those of unseen images."""
-    columns = ("promised", "observed", "low", "high")
-    promised, observed, low, high = (
-        [value for row in results.rows for value in row[column]] for column in columns
-    )
-    half = [(up - down) / 2.0 for up, down in zip(high, low, strict=True)]
-    points = Curve("bins, 95 %", promised, observed, error=half, color=6, dash="none")
+def _bins_panel(fitted: Results, served: Results) -> Panel:
+    """Accuracies that bins promise, and those of unseen images, simulated and served."""
     same = Look("as promised").series((0.0, 1.0), (0.0, 1.0))
+    points = [
+        Curve(name, *_shown(bins), color=color, dash="none")
+        for name, bins, color in (("bins, 95 %", fitted, 6), ("served, 95 %", served, 1))
+        if bins.rows
+    ]
     title = "all variants' bins on unseen images"
-    return Panel(title, "accuracy by the tables", "accuracy by labels", [same, points])
+    return Panel(title, "accuracy by the tables", "accuracy by labels", [same, *points])
+
+
+def _shown(bins: Results) -> tuple[list[float], list[float], list[float]]:
+    """Promised and observed accuracies, and half the widths of the latter's intervals."""
+    promised, observed, low, high, _ = _columns(bins)
+    return promised.tolist(), observed.tolist(), ((high - low) / 2.0).tolist()
+
+
+def _columns(bins: Results) -> list[NDArray[np.float64]]:
+    """Promised and observed accuracies, both ends of the latter's intervals, and weights."""
+    names = ("promised", "observed", "low", "high", "weight")
+    return [np.array([one for row in bins.rows for one in row[name]], float) for name in names]
 
 
 def _claims(settings: EscalationSettings, results: Results) -> list[Claim]:
@@ -212,6 +242,7 @@ def _claims(settings: EscalationSettings, results: Results) -> list[Claim]:
         _cascade_claim(settings, zoo),
         *_numbers_claims(settings, results.where(kind="numbers")),
         *_bins_claims(results.where(kind="bins")),
+        *_served_claims(settings, results.where(kind="served")),
         _speed_claim(results.where(kind="speed")),
     )
 
@@ -363,27 +394,60 @@ def _seconds(results: Results) -> str:
 
 
 def _bins_claims(bins: Results) -> list[str]:
-    columns = ("promised", "observed", "low", "high", "weight")
-    promised, observed, low, high, weight = (
-        np.array([value for row in bins.rows for value in row[column]], float) for column in columns
-    )
-    inside = (low <= promised) & (promised <= high)
-    error = np.abs(promised - observed)
-    share = float(inside.mean()) if len(inside) else math.nan
-    mean = float(np.average(error, weights=weight)) if len(error) else math.nan
+    inside, error, weight = _errors(bins)
     return [
         f"""
       * [ours] What bins promise is what images are, that the fit has not seen.
-        - share of bins within the 95 % interval of their images: {share} (at least 95 %)
+        - share of bins within the 95 % interval of their images: {_mean(inside)} (at least 95 %)
         - {int(inside.sum())} of {len(inside)} bins of all variants, in both folds
         """,
         f"""
       * [ours] Bins err little.
-        - mean over bins of the distance from their images' accuracy: {mean} (at most 2 %)
+        - mean over bins of the distance from their images' accuracy: {_mean(error, weight)}
+          (at most 2 %)
         - at most {100 * largest(error.tolist()):.1f} points; a bin has some 210 images of 14
           variations an original, so chance is in it
         """,
     ]
+
+
+def _served_claims(settings: EscalationSettings, served: Results) -> list[str]:
+    """Compare what a server says of its answers with their labels; nothing where none was run."""
+    if not served.rows:
+        return []
+    inside, error, weight = _errors(served)
+    answers = sum(row["answers"] for row in served.rows)
+    left_out = max(row["left_out"] for row in served.rows)
+    targets = " and ".join(f"{goal:g}" for goal in settings.served)
+    return [
+        f"""
+      * [ours] What a server says of its answers is what they are, on images that no profile has
+        seen.
+        - share of bins within the 95 % interval of their answers: {_mean(inside)} (at least 95 %)
+        - {int(inside.sum())} of {len(inside)} bins, of first and of second answers, at targets
+          {targets}; {answers:.0f} answers of `inferway serve` to images of the originals that the
+          bins are not from, drawn anew for the interval; bins of fewer than {LEAST} originals, with
+          at most {100 * left_out:.1f} % of the answers, are left out
+        """,
+        f"""
+      * [ours] It errs little.
+        - mean over bins of the distance from the answers' accuracy, by answers:
+          {_mean(error, weight)} (at most 2 %)
+        - {100 * _mean(error):.2f} points where each bin counts the same; at most
+          {100 * largest(error.tolist()):.1f} points
+        """,
+    ]
+
+
+def _errors(bins: Results) -> list[NDArray[np.float64]]:
+    """Tell of each bin if it is in its interval, how far off it is, and its weight."""
+    promised, observed, low, high, weight = _columns(bins)
+    inside = (low <= promised) & (promised <= high)
+    return [inside.astype(float), np.abs(promised - observed), weight]
+
+
+def _mean(values: NDArray[np.float64], weights: NDArray[np.float64] | None = None) -> float:
+    return float(np.average(values, weights=weights)) if len(values) else math.nan
 
 
 def _speed_claim(rates: Results) -> str:
@@ -392,7 +456,7 @@ def _speed_claim(rates: Results) -> str:
       * [ours] The twin runs at least half as fast with `escalate` as with `priced`.
         - queries a second of the processor, over those of `priced`: {ratio} (at least 0.5)
         - {rates.value("escalate") / 1e6:.2f} million and {rates.value("priced") / 1e6:.2f} million,
-          best of 3 turns, engine {rates.one("engine")}
+          best of 5 turns, engine {rates.one("engine")}
         """
 
 
@@ -402,14 +466,14 @@ ESCALATION = Study(
     shows="A second variant where the first one is not sure: response times against policies that "
     "ask once, fixed cascades and both bounds, and how far confidence is to be trusted.",
     scales=scales(
-        EscalationSettings(queries=20_000_000, trials=3),
+        EscalationSettings(queries=20_000_000, trials=3, served_s=240.0),
         smoke={
             "variants": ("mini", "small", "medium"),
             **{"goals": (0.88, 0.905), "goal": 0.905, "lower": 0.88, "zoo_loads": (0.95, 2.0)},
             **{"zoo_load": 0.95, "qualities": (0.8,), "loads": (0.9,)},
-            **{"queries": 20_000, "trials": 1},
+            **{"queries": 20_000, "trials": 1, "served": ()},
         },
-        quick={"queries": 400_000, "trials": 1},
+        quick={"queries": 400_000, "trials": 1, "served_s": 60.0},
     ),
     points=_points,
     figure=_figure,
@@ -426,5 +490,6 @@ ESCALATION = Study(
         *("catalog", "dispatch", "profiling", "site", "twin", "workload"),
         *("studies/queueing/system.py", "studies/queueing/cascade.py"),
         *("studies/queueing/folds.py", "studies/queueing/second_answers.py"),
+        "studies/queueing/served_answers.py",
     ),
 )

@@ -134,7 +134,7 @@ def speed(
     asked = replace(asked, arrivals=poisson(load * full_load(asked.fleet, target)))
     fastest: dict[str, float] = {}
     engines = set()
-    for turn in range(3):
+    for turn in range(5):
         for policy in ("priced", "escalate"):
             one = run(replace(asked, policy=policy), queries=queries, seed=turn, workers=1)
             fastest[policy] = max(fastest.get(policy, 0.0), one.queries_per_cpu_s)

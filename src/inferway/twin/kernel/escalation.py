@@ -57,10 +57,10 @@ class SingleAnswer(NamedTuple):
 class SecondAnswers(NamedTuple):
     """Requests may be answered by a second server; P phases, K classes, M entries of the pool."""
 
-    bins: Ints  # (N, K) bin of each class's confidence at each of N requests
+    bins: np.ndarray  # (N, K) bin of each class's confidence at each of N requests
     # (N, K) how right each class's answer is, 0..1; nan where that is not known, and without any
     # row where none is.
-    score: Floats
+    score: np.ndarray
     # By entry of the pool.
     request: Ints  # (M,) which of the N it is
     # Of the class where it is, as kept with it: to look it up when the answer has come would wait
@@ -83,11 +83,12 @@ def empty_again(
 ) -> SecondAnswers:
     """Nothing is remembered."""
     classes = sample.bins.shape[1]
-    rows = 0 if np.isnan(sample.score).all() else len(sample.score)
+    score = sample.score[: 0 if np.isnan(sample.score).all() else len(sample.score)]
+    whole = bool(((score == 0) | (score == 1)).all())
     return SecondAnswers(
-        # Small, as it is looked up at random.
+        # Both as small as they can be, as they are looked up at random.
         bins=np.ascontiguousarray(sample.bins, np.uint8 if sample.bins.max() < 256 else np.int16),
-        score=np.ascontiguousarray(sample.score[:rows], np.float64),
+        score=np.ascontiguousarray(score, np.uint8 if whole else np.float64),
         request=np.zeros(entries, np.int64),
         bin=np.zeros(entries, np.int64),
         right=np.zeros(entries),
@@ -140,7 +141,7 @@ def _drawn(again: Any) -> int:
 
 
 def _score(again: Any, request: int, k: int) -> float:
-    return again.score[request, k] if again.score.shape[0] > 0 else np.nan
+    return float(again.score[request, k]) if again.score.shape[0] > 0 else np.nan
 
 
 def _noted(again: Any, entry: int, k: int, second: Any) -> None:
