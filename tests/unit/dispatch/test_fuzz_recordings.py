@@ -39,7 +39,7 @@ FIELDS = {name: 1 << (8 * EVENT[name].itemsize - 1) for name in EVENT.names or (
 ODD = (-1, -2, 0, 1, 3, 4, 5, 127, 2**31 - 1, 2**62, -(2**31))
 STEPS = 16
 HEAD_KEYS = ("schema", "policy", "options", "target", "fleet", "gap", "ended", "lasting", "folder")
-POLICIES = ("jiq-fast", "escalate")
+POLICIES = ("jiq-fast", pytest.param("escalate", marks=pytest.mark.slow))
 
 
 def record(folder: Path, policy: str = "jiq-fast") -> None:
