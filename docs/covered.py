@@ -28,7 +28,7 @@ Fig. 1 | Compute nodes along paths to a repository. | covered
 - unit/network/test_deployed.py::test_the_papers_first_topology
 Fig. 2 | A catalog of pre-trained models: accuracy against size and speed. | different
 - catalog
-= drawn of Table II: the numbers of the figure are in another work and not in the text
+= drawn of Table II and of timm's results: the figure's numbers are in another work
 Fig. 3 | Cheaper models may lie upstream, so that nodes must tell each other. | covered
 - upstream
 - theory/test_placement_distributed.py::test_offers_lead_a_request_to_the_cheapest_running_instance

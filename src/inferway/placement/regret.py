@@ -34,7 +34,8 @@ class RegretBound(NamedTuple):
     @property
     def constant(self) -> float:
         """A of ``(1 - 1/e)-regret <= A sqrt(T)``, in cost times requests."""
-        return PSI * self.fractional(1)
+        flat = math.sqrt(1.0 / self.convexity)
+        return PSI * self.steepness * flat * math.sqrt(2.0 * self.divergence)
 
     def fractional(self, slots: int) -> float:
         """Greatest regret of the fractional allocation after T slots with their `rate`, eq. 162."""

@@ -132,7 +132,7 @@ def _claims(settings: TimesSettings, results: Results) -> list[Claim]:
     slow, at_slow = most(quicker, "")
     flat, at_flat = least(falls, "")
     tail, at_tail = most(tails, "")
-    usual = float(np.median(list(tails.values())))
+    usual = float(np.median(list(tails.values()))) if tails else math.nan
     phis = {model: fixed_part(sizes, times[model]) for model in known}
     told = ", ".join(f"{model} {phi:.2f}" for model, phi in phis.items())
     return claims(f"""

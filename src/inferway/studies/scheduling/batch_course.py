@@ -193,7 +193,7 @@ STUDY = Study(
     name="batch-course",
     source="[Tan24], Fig. 5a, b, d and e",
     shows="The batch sizes that the policies set in the course of their training.",
-    scales=scales(CourseSettings(), smoke={}),
+    scales=scales(CourseSettings(), smoke={"policies": ("rl-po-b",)}),
     points=_points,
     figure=_figure,
     claims=_claims,
