@@ -96,24 +96,31 @@ def rules_of(site: Site, batches: Sequence[Batch | None]) -> list[Rule]:
     ]
 
 
-def least_s(site: Site, k: int, rule: Rule) -> float:
-    """Predict the service time of the smallest run that servers of class k begin, s.
+def row_s_of(site: Site, k: int) -> list[float]:
+    """(S,) times of a row in runs of 1, 2, 4, ... rows, s: means over the servers of class k."""
+    servers = site.row_s[site.first[k] : site.first[k + 1]]
+    means: list[float] = (servers.sum(axis=0) / len(servers)).tolist()
+    return means
+
+
+def least_s(row_s: Sequence[float], rule: Rule) -> float:
+    """Predict the service time of the smallest run that a server begins, s, from times of a row.
 
     That of a lone request, but where these wait for more.
     """
-    return _run_s(site, k, rule.smallest)
+    return run_s_of(row_s, rule.smallest)
 
 
-def most_per_s(site: Site, k: int, rule: Rule) -> float:
-    """Predict how many requests a second a server of class k takes that is never idle.
+def most_per_s(row_s: Sequence[float], rule: Rule) -> float:
+    """Predict how many requests a second a server takes that is never idle, from times of a row.
 
     In the batches that pay most, of those that its rule forms.
     """
     formed = [size for size in rule.sizes if rule.smallest <= size <= rule.largest]
-    return max(size / _run_s(site, k, size) for size in formed)
+    return max(size / run_s_of(row_s, size) for size in formed)
 
 
-def run_s_of(row_s: Floats, rows: int) -> float:
+def run_s_of(row_s: Sequence[float] | Floats, rows: int) -> float:
     """Time of one run as `inferway.site.selection.run_time` has it, without compiling that.
 
     `row_s` are (S,) times of a row in runs of 1, 2, 4, ... rows.
@@ -125,12 +132,6 @@ def run_s_of(row_s: Floats, rows: int) -> float:
     half = full >> 1
     half_s, full_s = half * row_s[size - 1], full * row_s[size]
     return float(half_s + (full_s - half_s) * ((rows - half) / half))
-
-
-def _run_s(site: Site, k: int, rows: int) -> float:
-    """Mean over the servers of class k, s for one run of so many rows."""
-    servers = slice(int(site.first[k]), int(site.first[k + 1]))
-    return run_s_of(np.mean(site.row_s[servers], axis=0), rows)
 
 
 def row_times(run_s: Mapping[int, float]) -> Floats:

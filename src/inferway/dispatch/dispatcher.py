@@ -25,6 +25,7 @@ from inferway.dispatch.steps import (
     PREDICTED_SERVICE,
     PREDICTED_WAIT,
     Binding,
+    Handles,
     bind,
     compiled,
 )
@@ -138,7 +139,7 @@ class Dispatcher:
         )
         self.site = empty_site(fleet, target, fleet.buffer or UNBOUNDED_PLACES)
         with faults_of(policy, self.policy, error=ValueError):
-            self._bind()
+            self._bind(self._binding(self.policy, self.site))
             self._arrive = compiled(steps.arrive, self._handles.whole)
             self._finish = compiled(steps.finish, self._handles.learning)
             self._withdraw = compiled(steps.withdraw, self._handles.learning)
@@ -220,11 +221,10 @@ class Dispatcher:
         if self.routed:
             set_routing(self.policy, self.policy.probabilities)
 
-    def _bind(self) -> None:
+    def _bind(self, binding: Binding, before: Handles | None = None) -> None:
         """Lay out the policy and the site as they are called from now on."""
-        binding = self._binding(self.policy, self.site)
-        self._decision = binding.decision
-        self._handles = bind(binding)
+        self._needs, self._decision = binding, binding.decision
+        self._handles = bind(binding, before)
         self._bound, self._silent, self._learning, self._pulling = (
             one.handle for one in self._handles
         )
@@ -238,7 +238,7 @@ class Dispatcher:
         most_s = np.inf if self.max_wait_s is None else float(self.max_wait_s)
         allowed, decision = np.zeros(len(site.queue), np.bool_), np.full(4, np.nan)
         rules = self.measure, self.narrow, most_s, self.lasting
-        return Binding(policy, site, allowed, decision, np.zeros(len(site.rate)), *rules)
+        return Binding(site, allowed, decision, np.zeros(len(site.rate)), *rules, policy)
 
     def arrive(
         self,
@@ -454,12 +454,12 @@ class Dispatcher:
         """Never count these classes, a bit mask, as saturated from now on, and all others again."""
         if lasting != self.lasting:
             self.lasting = lasting
-            self._bind()
+            self._bind(self._needs._replace(lasting=lasting), self._handles)
 
     def share_balance(self, balance: Floats) -> None:
         """Keep the balance in this (1,) array from now on, as other dispatchers of the task do."""
         self.site = self.site._replace(balance=balance)
-        self._bind()
+        self._bind(self._needs._replace(site=self.site), self._handles)
 
     def pull(self, server: int, now_s: float, draw: int) -> tuple[int, int]:
         """Number of requests that a free server drops and takes: (drop, take)."""

@@ -60,7 +60,6 @@ class Silent(NamedTuple):
 class Binding(NamedTuple):
     """Needs of one call, gathered once."""
 
-    policy: Any
     site: Site
     allowed: Flags  # (n,) scratch for narrowed requests
     # (4,) of the last decision: predicted wait and predicted service time, s, and the expected
@@ -73,6 +72,7 @@ class Binding(NamedTuple):
     narrows: bool
     max_wait_s: float = np.inf  # A server with a longer predicted wait is saturated, and left out
     lasting: int = 0  # Bit mask of the classes that are never saturated
+    policy: Any = Silent()  # Last, so that who does not ask it takes the same memory
 
 
 @jit
@@ -400,9 +400,13 @@ class Handles(NamedTuple):
     pulling: Pinned  # For `pull`
 
 
-def bind(binding: Binding) -> Handles:
-    """Lay out a site and its policy for the steps."""
-    whole, silent = pin(binding), pin(binding._replace(policy=Silent()))
+def bind(binding: Binding, before: Handles | None = None) -> Handles:
+    """Lay out a site and its policy for the steps.
+
+    Where the same were laid out `before`, the handles stay, and lead to what is bound now.
+    """
+    whole = pin(binding, None if before is None else before.whole)
+    silent = whole.ending(Silent())
     learns, pulls = (hasattr(binding.policy, name) for name in ("learn", "pull"))
     return Handles(whole, silent, whole if learns else silent, whole if pulls else silent)
 

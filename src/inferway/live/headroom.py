@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from threading import Condition, Lock
 from typing import Any, Final, NamedTuple
@@ -59,6 +60,7 @@ class MemoryNeed(NamedTuple):
         return size if rows > self.most_rows or size >= _SMALL_BYTES else 0
 
 
+@lru_cache(maxsize=1024)  # each fleet that a node makes of its models asks again
 def memory_need_of(
     growth: Growth, source: str, signature: Signature, largest: int, limit_bytes: int
 ) -> MemoryNeed:

@@ -47,6 +47,17 @@ class Intake:
         # What the task takes and gives.
         self.schema = TaskSchema(pool.signature, self.limits.elements)
 
+    def follow(self) -> bool:
+        """Look at the fleet that answers now, where another has taken over; tell whether one has.
+
+        Where none answers, the site says so.
+        """
+        pool = self.site.present
+        if pool is self._pool or pool is None:
+            return False
+        self._see()
+        return True
+
     def sees(self, site: TaskSite) -> bool:
         """Tell whether it is of this task's site, and of the fleet that answers there now."""
         return self.site is site and self._pool is site.present
@@ -65,12 +76,9 @@ class Intake:
         `InferRequest`. RefusalError when a parameter is out of range, or there is no memory for so
         many rows.
         """
-        pool = self.site.present
-        # Another may have taken over since the last request; where none has, the site says so.
-        if pool is not self._pool and pool is not None:
-            self._see()
-            if not self.classes:
-                raise RefusalError(404, unknown([self.site], self.site.task, self._variant))
+        self.follow()
+        if not self.classes:
+            raise RefusalError(404, unknown([self.site], self.site.task, self._variant))
         rows = next(iter(arrays.values())).shape[0]
         request = InferRequest(arrays, rows, deliver, context, received_s)
         request.classes, request.counted = self.classes, self.counted

@@ -16,7 +16,7 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from inferway.dispatch.batching import Rule, most_per_s
+from inferway.dispatch.batching import Rule, most_per_s, row_s_of
 from inferway.dispatch.dispatcher import Dispatcher
 from inferway.dispatch.promise import overloads
 from inferway.dispatch.recording import Recording
@@ -934,7 +934,8 @@ class Pool:
         """Tell whether requests came faster in the last window than the target allows."""
         site, rules = self.dispatcher.site, self.options.rules
         rates = [
-            most_per_s(site, k, rules[k] if rules is not None else Rule()) for k in self.classes
+            most_per_s(row_s_of(site, k), rules[k] if rules is not None else Rule())
+            for k in self.classes
         ]
         fleet = replace(self.dispatcher.fleet, rate=np.array(rates))
         budget = self.dispatcher.options.get("energy_budget")

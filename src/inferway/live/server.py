@@ -365,8 +365,9 @@ class Server:
                 except BaseException:
                     await pool.close(1.0)
                     raise
+            before = site.versions
             leaving = self._swap(site, pool)
-            lay_out(self._routes, site, self._is_ready, self.limits)
+            lay_out(self._routes, site, self._is_ready, self.limits, before)
             self._serve_grpc()
             return leaving
 

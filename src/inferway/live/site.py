@@ -189,6 +189,11 @@ class TaskSite:
         return self.present
 
     @property
+    def versions(self) -> frozenset[str] | None:
+        """Variants that a request can be pinned to; None where no fleet answers."""
+        return None if self.present is None else frozenset(self.present.versions)
+
+    @property
     def _pools(self) -> list[Pool]:
         return [*([] if self.present is None else [self.present]), *self._retiring]
 

@@ -17,7 +17,15 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
-from inferway.dispatch.batching import Rule, foresee, least_s, most_per_s, rule_of, rules_of
+from inferway.dispatch.batching import (
+    Rule,
+    foresee,
+    least_s,
+    most_per_s,
+    row_s_of,
+    rule_of,
+    rules_of,
+)
 from inferway.dispatch.contract import settles
 from inferway.dispatch.deployed import dispatcher_on
 from inferway.network.offers import Offer, fleet_at, lasting_classes
@@ -243,9 +251,9 @@ class Capability(NamedTuple):
         cls, dispatcher: Dispatcher | Recording, variant: str, batch: Batch | None
     ) -> Capability:
         """Take it from what was measured of a variant's class."""
-        view, rule = dispatcher.site, rule_of(batch)
-        k = dispatcher.fleet.variants.index(variant)
-        return cls(least_s(view, k, rule), most_per_s(view, k, rule), rule.largest)
+        rule, k = rule_of(batch), dispatcher.fleet.variants.index(variant)
+        row_s = row_s_of(dispatcher.site, k)
+        return cls(least_s(row_s, rule), most_per_s(row_s, rule), rule.largest)
 
 
 def offered(

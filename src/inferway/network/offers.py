@@ -122,16 +122,17 @@ def prune(own: Iterable[Offer], heard: Iterable[Offer]) -> list[Offer]:
     An instance with nothing to spare beats nothing, for what it cannot take goes on. Offers of
     repositories stay: they are the last resort.
     """
-    able = [mine for mine in own if mine.spare_per_s > 0]
+    able: dict[str, list[Offer]] = {}
+    for mine in own:
+        if mine.spare_per_s > 0:
+            able.setdefault(mine.task, []).append(mine)
     return [
         offer
         for offer in _shortest(heard)
         if offer.repository
         or not any(
-            mine.task == offer.task
-            and mine.accuracy >= offer.accuracy
-            and mine.service_s <= offer.response_s
-            for mine in able
+            mine.accuracy >= offer.accuracy and mine.service_s <= offer.response_s
+            for mine in able.get(offer.task, ())
         )
     ]
 

@@ -308,7 +308,11 @@ def call_of(function: Callable[..., Any], *kinds: Any) -> Callable[..., Any]:
     """
     if numba.config.DISABLE_JIT:
         return function
-    return cast("Callable[..., Any]", function.compile(kinds))  # type: ignore[attr-defined]
+    compiled: Any = function
+    # To look it up by `compile` takes locks and timers, a hundred times as long.
+    known = compiled.overloads.get(kinds)
+    made: Callable[..., Any] = compiled.compile(kinds) if known is None else known.entry_point
+    return made
 
 
 def fingerprint(module: str, *classes: type) -> str:

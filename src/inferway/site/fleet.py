@@ -82,24 +82,16 @@ class Fleet:
         for name, column in columns.items():
             if column.shape != (classes,):
                 raise ValueError(f"{name} has shape {column.shape}, expected ({classes},)")
-        for sound, message in (
-            (classes > 0, "a fleet has at least one server class"),
-            (
-                np.isfinite(rate).all() and (rate > 0).all(),
-                f"service rates are above 0 per second, not {rate}",
-            ),
-            (
-                ((accuracy >= 0) & (accuracy <= 1) | ~graded).all(),
-                f"accuracies are in 0..1, not {accuracy}",
-            ),
-            (
-                np.isfinite(energy).all() and (energy >= 0).all(),
-                f"energies are 0 J or more, not {energy}",
-            ),
-            ((count >= 1).all(), f"every class has at least one server, not {count}"),
+        if not classes:
+            raise ValueError("a fleet has at least one server class")
+        for sound, rule, column in (
+            (np.isfinite(rate) & (rate > 0), "service rates are above 0 per second", rate),
+            ((accuracy >= 0) & (accuracy <= 1) | ~graded, "accuracies are in 0..1", accuracy),
+            (np.isfinite(energy) & (energy >= 0), "energies are 0 J or more", energy),
+            (count >= 1, "every class has at least one server", count),
         ):
-            if not sound:
-                raise ValueError(message)
+            if not sound.all():
+                raise ValueError(f"{rule}, not {column}")
         order = np.lexsort((columns["accuracy"], -rate))
         object.__setattr__(self, "variants", tuple(self.variants[k] for k in order))
         for name, column in columns.items():

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from typing import Any, Final, NamedTuple
 
@@ -134,17 +134,47 @@ class Pinned(NamedTuple):
 
     handle: Any  # Its address; where nothing is compiled, the tuple itself
     kind: Any  # The type of its handle
-    kept: tuple[object, ...] = ()  # What lies at the address, and the arrays that it refers to
+    kept: Any = None  # What lies at the address, a `_Laid`
+
+    def ending(self, last: Any) -> Pinned:
+        """The same tuple for who takes another last field in it, and does not look at that.
+
+        Fields before the last lie where they do whatever that is, so that it needs no memory of
+        its own.
+        """
+        if self.kind is None:
+            return Pinned(self.handle._replace(**{self.handle._fields[-1]: last}), None)
+        return self._replace(kind=_ending(self.kind, last))
 
 
-def pin(value: Any) -> Pinned:
+class _Laid(NamedTuple):
+    """A tuple, the memory in which it is laid out, and how."""
+
+    value: Any
+    memory: Any
+    plan: _Plan
+
+
+def pin(value: Any, before: Pinned | None = None) -> Pinned:
     """Lay out a NamedTuple of numbers, arrays and tuples of these.
 
     What is written to its arrays is seen on both sides; its numbers are those of now. TypingError
     of Numba where compiled code has no type for one of its fields.
+
+    Where a tuple of the same type was laid out `before`, whose place this one takes, the handle
+    stays, and only parts that are others are written: TypingError where one has another type.
     """
     if numba.config.DISABLE_JIT:
         return Pinned(value, None)
+    if before is not None:
+        laid: _Laid = before.kept
+        places = zip(laid.plan.leaves, _parts(laid.value), _parts(value), strict=True)
+        news = [(place, part) for place, old, part in places if part is not old]
+        for (_, leaf, _), part in news:
+            if numba.typeof(part) != leaf:
+                raise TypingError(f"{numba.typeof(part)} cannot take the place of {leaf}")
+        _write(laid.memory, news)
+        return before._replace(kept=laid._replace(value=value))
     try:
         traits = _traits(value)
         plan = _PLANS.get(traits)
@@ -153,8 +183,13 @@ def pin(value: Any) -> Pinned:
     except ValueError as error:
         raise TypingError(str(error)) from error
     memory = np.zeros(plan.words, np.int64)
+    _write(memory, zip(plan.leaves, _parts(value), strict=True))
+    return Pinned(memory.ctypes.data, plan.kind, _Laid(value, memory, plan))
+
+
+def _write(memory: Any, parts: Iterable[tuple[_Leaf, Any]]) -> None:
     written, address = memory.data, memory.ctypes.data
-    for (offset, leaf, write), part in zip(plan.leaves, _parts(value), strict=True):
+    for (offset, leaf, write), part in parts:
         if write is None:
             _store(part, address + offset)
         elif isinstance(leaf, types.Array):
@@ -164,7 +199,17 @@ def pin(value: Any) -> Pinned:
             write(written, offset, *words)
         else:
             write(written, offset, *(() if part is None else (part,)))
-    return Pinned(address, plan.kind, (value, memory))
+
+
+@cache
+def _ending(kind: Handle, last: Any) -> Handle:
+    fields = (*kind.content.types[:-1], numba.typeof(last))
+    return Handle.to(types.BaseTuple.from_types(fields, kind.content.instance_class))
+
+
+# Where a value stands that is no tuple, its type, and what writes it, None where only compiled code
+# can.
+_Leaf = tuple[int, Any, Callable[..., None] | None]
 
 
 class _Plan(NamedTuple):
@@ -172,9 +217,7 @@ class _Plan(NamedTuple):
 
     kind: Handle
     words: int
-    # Where each value stands that is no tuple, its type, and what writes it, None where only
-    # compiled code can.
-    leaves: tuple[tuple[int, Any, Callable[..., None] | None], ...]
+    leaves: tuple[_Leaf, ...]
 
 
 # By `_traits`: to ask Numba for the type of thirty arrays takes longer than to lay them out.

@@ -256,13 +256,13 @@ class GeneralEngine(SiteEngine):
         outages, changes = outages_of(scenario)
         self.world = state.World(
             bound=Binding(
-                self.policy,
                 scenario.site(self.targets[0], places),
                 np.zeros(servers, np.bool_),
                 np.full(4, np.nan),
                 np.zeros(len(fleet.rate)),
                 False,
                 rules.drops and scenario.deadline_s is not None,
+                policy=self.policy,
             ),
             upkeep=state.Times(0) if self.reads_times else state.Lengths(0),
             future=event_list.rings(fleet)

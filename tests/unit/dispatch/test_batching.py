@@ -10,7 +10,7 @@ import pytest
 
 from inferway.deployment import Batch
 from inferway.dispatch import Dispatcher
-from inferway.dispatch.batching import Rule, foresee, least_s, most_per_s, rule_of
+from inferway.dispatch.batching import Rule, foresee, least_s, most_per_s, row_s_of, rule_of
 from inferway.dispatch.service_times import recall, remember
 from inferway.site import Fleet
 
@@ -51,12 +51,12 @@ def test_predictions_start_from_the_file() -> None:
 
 
 def test_what_servers_take_at_least_and_at_most_is_by_the_batches_that_they_form() -> None:
-    site = dispatcher().site
+    row_s = row_s_of(dispatcher().site, 0)
     rule = rule_of(CURVE)
-    assert (least_s(site, 0, rule), most_per_s(site, 0, rule)) == pytest.approx((0.2, 20.0))
+    assert (least_s(row_s, rule), most_per_s(row_s, rule)) == pytest.approx((0.2, 20.0))
     alone, few = Rule(), Rule((1, 3, 5), 1, 3)
-    assert (least_s(site, 0, alone), most_per_s(site, 0, alone)) == pytest.approx((0.1, 10.0))
-    assert (least_s(site, 0, few), most_per_s(site, 0, few)) == pytest.approx((0.1, 15.0))
+    assert (least_s(row_s, alone), most_per_s(row_s, alone)) == pytest.approx((0.1, 10.0))
+    assert (least_s(row_s, few), most_per_s(row_s, few)) == pytest.approx((0.1, 15.0))
 
 
 def test_a_batch_is_predicted_as_a_whole_and_leaves_one_by_one() -> None:

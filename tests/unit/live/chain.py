@@ -183,7 +183,7 @@ class Node:
             self._site.trace(self.spans.ended)
         await self.site.start()
         routes = inference_routes({"task": self.site}, lambda: True, Limits())
-        self.proxy.serve([self.site])
+        self.proxy.serve(self.site)
         self.clients = Listener(routes.find, self._broken)
         await self.clients.start("127.0.0.1", 0)
 

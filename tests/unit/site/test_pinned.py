@@ -43,6 +43,15 @@ def _read(whole: Any, place: int) -> Any:
     )
 
 
+def _read_numbers(whole: Any, place: int) -> Any:
+    whole.series[place] += 1
+    return (
+        (whole.first, whole.inner.flag, whole.last, whole.nothing is None),
+        (whole.small, whole.narrow, whole.inner.pair[1]),
+        (whole.inner.table[1, 1], whole.inner.table.shape, whole.series[place]),
+    )
+
+
 READ = entry(_read)
 
 
@@ -113,3 +122,49 @@ def test_a_type_is_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
     pin(given)
     monkeypatch.setattr(numba, "typeof", lambda part: int32 if part == -5 else float32)
     assert pin(given).kind is Handle.to(typeof(given))
+
+
+def test_what_takes_the_place_of_another_is_read_by_the_same_handle() -> None:
+    series = np.zeros(3, int)
+    before = pin(whole(word=None))
+    inner = Inner(False, (3, 9), np.arange(12.0).reshape(3, 4)[:, ::2])
+    after = pin(whole(word=None, small=np.int32(7), inner=inner, series=series), before)
+    assert (after.handle, after.kind) == (before.handle, before.kind)
+    read = call_of(entry(_read_numbers), after.kind, int64)
+    flags, numbers, seen = read(after.handle, 1)
+    assert flags == (True, False, False, True)
+    assert numbers == (7, 0.5, 9)
+    assert seen == (inner.table[1, 1], (3, 2), 1)
+    assert series.tolist() == [0, 1, 0]
+    with pytest.raises(TypingError, match="cannot take the place of"):
+        pin(whole(word=None, series=np.zeros(3)), after)
+
+
+class Ended(NamedTuple):
+    series: np.ndarray
+    table: np.ndarray
+    last: Any
+
+
+class Long(NamedTuple):
+    numbers: np.ndarray
+    flag: bool
+
+
+class Short(NamedTuple):
+    flag: bool = True
+
+
+def _sum(ended: Any) -> float:
+    ended.series[0] += 1.0
+    return ended.series.sum() + ended.table.sum()
+
+
+def test_another_last_field_leaves_the_others_where_they_are() -> None:
+    given = Ended(np.zeros(2), np.ones((2, 3)), Long(np.zeros(4), False))
+    pinned = pin(given)
+    short = pinned.ending(Short())
+    assert short.handle == pinned.handle
+    assert short.kind is Handle.to(typeof(given._replace(last=Short())))
+    assert call_of(entry(_sum), short.kind)(short.handle) == 7.0
+    assert given.series.tolist() == [1.0, 0.0]

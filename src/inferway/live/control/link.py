@@ -70,13 +70,11 @@ class PeerLink:
         What is said to the neighbor, by key.
     number
         Of the last change of it.
-    alive
-        True while the neighbor is said to live.
     whole
         True while all that the neighbor says is held.
     """
 
-    alive = whole = False
+    whole = False
     # Of the last query for the neighbor's state: when it was, and which process it is of.
     asked_s = 0.0
     asking: str | None = None

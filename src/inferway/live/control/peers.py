@@ -105,6 +105,11 @@ class Peers:
         reaches the address may speak in a neighbor's name.
     delays_s
         Delay of all that is said to a neighbor, s, by neighbor, where links are emulated.
+
+    Attributes
+    ----------
+    alive
+        The neighbors that live.
     """
 
     def __init__(
@@ -122,6 +127,7 @@ class Peers:
         self._keys, self._delays_s = KeyExpressions(network, node), delays_s or {}
         self._on_sample: list[Callable[[str, str, str, bytes | None], None]] = []
         self._on_neighbor: list[Callable[[str, bool], None]] = []
+        self.alive: frozenset[str] = frozenset()
         self._process = secrets.token_bytes(4)
         self._links = {neighbor: PeerLink(neighbor) for neighbor in neighbors}
         self._session: Any = None
@@ -149,11 +155,6 @@ class Peers:
         its state follows at once; when it goes, its values are gone without another word.
         """
         self._on_neighbor.append(callback)
-
-    @property
-    def alive(self) -> frozenset[str]:
-        """The neighbors that live."""
-        return frozenset(neighbor for neighbor, link in self._links.items() if link.alive)
 
     async def open(self) -> None:
         """Listen, and begin to connect to the neighbors; returns without waiting for them.
@@ -218,8 +219,10 @@ class Peers:
 
     def _publish(self, link: PeerLink, kind: str, values: Mapping[str, bytes]) -> None:
         number, keys = link.number, {f"{kind}/{name}": data for name, data in values.items()}
-        gone = [key for key in link.values if key.startswith(f"{kind}/") and key not in keys]
-        for key in (*gone, *keys):
+        said = link.values
+        gone = [key for key in said if key.startswith(f"{kind}/") and key not in keys]
+        news = [key for key, data in keys.items() if said.get(key) != data]
+        for key in (*gone, *news):
             self._put(link, key, keys.get(key))
         if link.number == number:
             self._send(link, kind, b"")
@@ -368,8 +371,8 @@ class Peers:
                     self._ask(link, link.process)
 
     def _tell_alive(self, link: PeerLink, alive: bool) -> None:
-        if link.alive != alive:
-            link.alive = alive
+        if (link.neighbor in self.alive) != alive:
+            self.alive ^= {link.neighbor}
             for callback in self._on_neighbor:
                 self._guarded(link, callback, alive)
 

@@ -74,12 +74,17 @@ class Infer:
         self.intake = intake
         self.site = site = intake.site
         self.headers = None if site.node is None else ResponseHeaders(site.node)
-        signature = site.pool.signature
+        self._look()
+
+    def _look(self) -> None:
+        """Look at the fleet that answers now: what goes on undecoded, and the forms of answers."""
+        pool = self.site.pool
+        signature = pool.signature
         # What goes to another node is decoded there. Batches of open shapes look at each other's,
         # and where answers are looked at, what is sent on is written anew.
-        looks = site.pool.dispatcher.settles and intake.counted
+        looks = pool.dispatcher.settles and self.intake.counted
         self._later = (
-            site.pool.forwards(intake.classes)
+            pool.forwards(self.intake.classes)
             and not looks
             and not any(-1 in tensor.shape[1:] for tensor in signature.inputs)
         )
@@ -97,6 +102,8 @@ class Infer:
         So it does of one whose body is prepared beside; its handler is found again.
         """
         site = self.site
+        if self.intake.follow():
+            self._look()
         if exchange.prepared is not None:
             received_s = exchange.prepared.received_s
         elif ENCODING in exchange.headers or len(exchange.body) > codec.LARGE:

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from functools import cache, partial
 from typing import Any, Final
 from urllib.parse import quote, unquote_to_bytes
@@ -94,10 +94,10 @@ class Routes:
     def clear(self, path: str) -> None:
         """Forget a path and all that is below it."""
         for start in {path.encode(), quote(path).encode()}:
+            below = start + b"/"
             for table in (self._paths, self._below, self._roles):
-                for target in [*table]:
-                    if target == start or target.startswith(start + b"/"):
-                        del table[target]
+                for target in [one for one in table if one == start or one.startswith(below)]:
+                    del table[target]
 
     def role(self, target: bytes) -> int:
         """Tell which role a target asks for; what leads nowhere is told to any key."""
@@ -212,15 +212,33 @@ def inference_routes(
     return routes
 
 
-def lay_out(routes: Routes, site: TaskSite, ready: Callable[[], bool], limits: Limits) -> None:
-    """Lay out a task's paths, or do so anew: another fleet answers, or none."""
-    own = f"/v2/models/{site.task}"
-    routes.clear(own)
-    if site.present is None:
+def lay_out(
+    routes: Routes,
+    site: TaskSite,
+    ready: Callable[[], bool],
+    limits: Limits,
+    before: Set[str] | None = None,
+) -> None:
+    """Lay out a task's paths, for the fleet that answers now, or for none.
+
+    Where paths are laid out for the variants of the fleet `before`, only those change that do: what
+    is said on the others is of whichever fleet answers then.
+    """
+    own, variants = f"/v2/models/{site.task}", site.versions
+    if before is None or variants is None:
+        routes.clear(own)
+    if variants is None:
         reason = site.unready
         for add, path in ((routes.post, f"{own}/infer"), (routes.read, f"{own}/ready")):
             add(path, lambda exchange: exchange.refuse(503, reason, RETRY), Role.INFER)
         return
+
+    def lay_out_below(base: str, variant: str | None) -> None:
+        routes.read(base, partial(_describe, site), Role.INFER)
+        routes.read(f"{base}/ready", _health(ready, partial(site.serves, variant)), Role.INFER)
+        routes.post(f"{base}/infer", Infer(Intake(site, variant, limits)), Role.INFER)
+        routes.read(f"{base}/config", partial(_configure, site, variant), Role.INFER)
+        routes.read(f"{base}/stats", _statistics(lambda: [site], variant), Role.READ)
 
     def explain(exchange: Exchange, identity: bytes) -> None:
         explanation = site.log.explain(identity)
@@ -230,21 +248,28 @@ def lay_out(routes: Routes, site: TaskSite, ready: Callable[[], bool], limits: L
         shown = identity.decode("utf-8", "replace")[:128]
         exchange.refuse(404, f"no request {shown!r} among the last {KEPT} of task {site.task!r}")
 
-    routes.read_below(f"{own}/explain", explain, Role.READ)
-    signature = site.pool.signature
+    if before is None:
+        before = frozenset()
+        lay_out_below(own, None)
+        routes.read_below(f"{own}/explain", explain, Role.READ)
+    for variant in before - variants:
+        routes.clear(f"{own}/versions/{variant}")
+    for variant in variants - before:
+        lay_out_below(f"{own}/versions/{variant}", variant)
+
+
+def _describe(site: TaskSite, exchange: Exchange) -> None:
+    pool = site.pool
     sides = (
         [messages.TensorMetadata(tensor.name, tensor.datatype, tensor.shape) for tensor in side]
-        for side in (signature.inputs, signature.outputs)
+        for side in (pool.signature.inputs, pool.signature.outputs)
     )
-    versions = list(site.pool.versions)
-    described = encode(messages.TaskMetadata(site.task, versions, "inferway", *sides))
-    for variant in (None, *site.pool.versions):
-        base = own if variant is None else f"{own}/versions/{variant}"
-        routes.read(base, _constant(described), Role.INFER)
-        routes.read(f"{base}/ready", _health(ready, partial(site.serves, variant)), Role.INFER)
-        routes.post(f"{base}/infer", Infer(Intake(site, variant, limits)), Role.INFER)
-        routes.read(f"{base}/config", _constant(encode(config_of(site, variant))), Role.INFER)
-        routes.read(f"{base}/stats", _statistics(lambda: [site], variant), Role.READ)
+    said = messages.TaskMetadata(site.task, list(pool.versions), "inferway", *sides)
+    exchange.respond(200, encode(said))
+
+
+def _configure(site: TaskSite, variant: str | None, exchange: Exchange) -> None:
+    exchange.respond(200, encode(config_of(site, variant)))
 
 
 def _constant(body: bytes) -> Handler:

@@ -420,7 +420,7 @@ class LiveNode:
         # Since the fleet took over nothing has been waited for, so that no request is missed.
         if pool is not None and self._sections is not None:
             self._sections.begin(self.server.sites[task])
-        self.proxy.serve(self.server.served())
+        self.proxy.serve(self.server.sites[task])
         return leaving
 
     async def _run(self, running: Mapping[tuple[str, str], int]) -> None:

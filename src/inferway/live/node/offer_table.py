@@ -194,8 +194,10 @@ class OfferTable:
 
     def signature(self, task: str) -> Signature | None:
         """Find a task's inputs and outputs, as far as the node or a neighbor knows."""
+        if (own := self._knows(task)) is not None:
+            return own
         known = (self._heard[neighbor].takes.get(task) for neighbor in self._live())
-        return self._knows(task) or next((one for one in known if one is not None), None)
+        return next((one for one in known if one is not None), None)
 
     @property
     def all(self) -> Sequence[Offer]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Set
+from collections.abc import Callable, Set
 from functools import lru_cache, partial
 from typing import Final
 from urllib.parse import unquote_to_bytes
@@ -79,22 +79,21 @@ class Proxy:
         self._limits = limits or Limits()
         self.headers = ResponseHeaders(node)
         self._spans = spans
-        self._infers: dict[tuple[str, str], Infer] = {}
+        self._infers: dict[str, dict[str, Infer]] = {}
         self._handlers: dict[bytes, Handler] = {}
         self._routes = Routes(lambda path: f"there is nothing at {path} for neighbors")
         self._routes.read("/v2/health/live", self._live, ANYBODY)
 
-    def serve(self, sites: Iterable[TaskSite]) -> None:
-        """Serve these tasks' own variants from now on; called again whenever they change."""
-        before, self._infers = self._infers, {}
-        for site in sites:
-            for variant in site.pool.versions:
-                if site.pool.own_mask(variant):
-                    infer = before.get((site.task, variant))
-                    # One task's site changes at a time, and there may be hundreds.
-                    if infer is None or infer.site is not site:
-                        infer = Infer(Intake(site, variant, self._limits, own=True))
-                    self._infers[site.task, variant] = infer
+    def serve(self, site: TaskSite) -> None:
+        """Serve a task's own variants from now on; called again whenever its fleet changes."""
+        before, pool = self._infers.pop(site.task, {}), site.present
+        known = {variant: infer for variant, infer in before.items() if infer.site is site}
+        if pool is not None:
+            self._infers[site.task] = {
+                variant: known.get(variant) or Infer(Intake(site, variant, self._limits, own=True))
+                for variant in pool.versions
+                if pool.own_mask(variant)
+            }
 
     def find(self, method: bytes, target: bytes) -> Handler:
         """Find who answers a request."""
@@ -122,7 +121,7 @@ class Proxy:
         own = forward.node == self.node.name
         if own or self._spans is not None:
             exchange.unfold()
-        infer = self._infers.get((task, forward.variant)) if own else None
+        infer = self._infers.get(task, {}).get(forward.variant) if own else None
         if infer is not None:
             request = infer.take(exchange, received_s)
             if request is None:

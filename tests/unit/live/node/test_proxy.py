@@ -274,11 +274,14 @@ def test_only_the_task_whose_site_has_changed_is_served_anew() -> None:
 
     relay = Proxy(NodeCondition("metro"), lambda to, been: None)
     one, other, again = site("one"), site("other"), site("other")
-    relay.serve([one, other])
+    for served in (one, other):
+        relay.serve(served)
     before = dict(relay._infers)
-    assert [infer.site for infer in before.values()] == [one, other]
-    relay.serve([one, again])
-    assert relay._infers["one", "tiny"] is before["one", "tiny"]
-    assert relay._infers["other", "tiny"].site is again
-    relay.serve([again])
-    assert list(relay._infers) == [("other", "tiny")]
+    assert [infers["tiny"].site for infers in before.values()] == [one, other]
+    for served in (one, again):
+        relay.serve(served)
+    assert relay._infers["one"]["tiny"] is before["one"]["tiny"]
+    assert relay._infers["other"]["tiny"].site is again
+    one.present = None
+    relay.serve(one)
+    assert list(relay._infers) == ["other"]
