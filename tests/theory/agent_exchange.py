@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from inferway.network.delivery import DeliveryNetwork
-from inferway.placement.agent import Agent, Letter
+from inferway.placement.agent import Agent
 from inferway.placement.contract import Allocation, Float, Observation, batch_of, load_of
 from inferway.placement.layout import data_of
+from inferway.placement.letters import Letter
 from inferway.site.draw import uniform
 
 

@@ -8,9 +8,10 @@ import pytest
 from agent_exchange import Exchange
 
 from inferway.placement import Observation, minimal, serve
-from inferway.placement.agent import Agent, Floor, Needed, Offers, Worst, decode, encode
+from inferway.placement.agent import Agent
 from inferway.placement.infida import Infida
 from inferway.placement.layout import data_of
+from inferway.placement.letters import Floor, Needed, Offers, Worst, decode, encode
 
 VARIANTS = [
     {},

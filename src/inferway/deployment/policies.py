@@ -106,6 +106,9 @@ _SECTIONS: Final[Mapping[str, str]] = {
     "InfidaPlacement": (
         "INFIDA: each node moves its allocation a little every slot, with no view of the future."
     ),
+    "ExchangePlacement": (
+        "Exchange: each node trades copies for others by the gain that is really served."
+    ),
     "PlainPlacement": "A placement policy without options of its own.",
 }
 
@@ -159,6 +162,7 @@ SCHEDULING: Final[Mapping[str, Row]] = {
 
 PLACEMENT: Final[Mapping[str, Row]] = {
     "infida": Row("placement.infida:Infida", "InfidaPlacement"),
+    "exchange": Row("placement.exchange:ExchangePolicy", "ExchangePlacement"),
     "infida-offline": Row("placement.static:InfidaOffline", "PlainPlacement", hindsight=True),
     "static-greedy": Row("placement.static:StaticGreedy", "PlainPlacement", hindsight=True),
     "olag": Row("placement.counters:Olag", "PlainPlacement"),

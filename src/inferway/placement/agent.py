@@ -20,7 +20,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
-import msgspec
 import numpy as np
 
 from inferway.placement.contract import Allocation, Float
@@ -35,52 +34,7 @@ from inferway.placement.infida import (
     round_state,
 )
 from inferway.placement.layout import Crossing, NodeData
-
-
-class Floor(msgspec.Struct, tag=0, array_like=True, frozen=True):
-    """Down, once: no option at the sender or above it costs less than this."""
-
-    rho: int
-    cost: float
-
-
-class Needed(msgspec.Struct, tag=1, array_like=True, frozen=True):
-    """Up, at the end of a slot: how much of a request type the fractional state serves so far."""
-
-    rho: int
-    slot: int
-    requests: float  # The multiplicity r
-    served: float  # The cumulative counter Z
-    # (cost, z) that a cheaper option further up may have to precede, by cost.
-    pending: tuple[tuple[float, float], ...]
-
-
-class Worst(msgspec.Struct, tag=2, array_like=True, frozen=True):
-    """Down, in answer: the cost of the worst needed option, gamma of K*."""
-
-    rho: int
-    slot: int
-    cost: float
-
-
-class Offers(msgspec.Struct, tag=3, array_like=True, frozen=True):
-    """Down, when allocations change: what the sender and the nodes above it can serve."""
-
-    rho: int
-    offers: tuple[tuple[float, float], ...]  # (cost, requests per slot), by cost
-
-
-Message = Floor | Needed | Worst | Offers
-encode = msgspec.msgpack.Encoder().encode
-# ValueError or RecursionError where the bytes are no message.
-decode = msgspec.msgpack.Decoder[Message](Message).decode
-
-
-class Letter(NamedTuple):
-    """An encoded message and the neighbor that it is for."""
-
-    to: int
-    data: bytes
+from inferway.placement.letters import Floor, Letter, Message, Needed, Offers, Worst, decode, encode
 
 
 class Counters(NamedTuple):

@@ -61,6 +61,9 @@ class Crossing(NamedTuple):
     """A request type whose path goes through the node."""
 
     type: int
+    task: int
+    place: int  # Hops from the type's entry to this node
+    length: int  # Hops from its entry to the end of its path, a repository
     # Neighbors on the path, towards the repository and towards the entry; None at its ends.
     upstream: int | None
     downstream: int | None
@@ -89,6 +92,9 @@ def data_of(network: DeliveryNetwork) -> list[NodeData]:
             option = of_type[options.hop[of_type] == place]
             crossings[node][rho] = Crossing(
                 type=rho,
+                task=int(network.requests.task[rho]),
+                place=place,
+                length=len(route) - 1,
                 upstream=int(route[place + 1]) if place + 1 < len(route) else None,
                 downstream=int(route[place - 1]) if place else None,
                 pair=options.pair[option].astype(np.int64) - pairs.first[node],

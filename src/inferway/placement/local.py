@@ -15,11 +15,12 @@ import numpy as np
 
 from inferway.deployment.policies import PLACEMENT
 from inferway.network.delivery import DeliveryNetwork
-from inferway.placement.agent import Agent, Counters, Letter, LocalPolicy
+from inferway.placement.agent import Agent, Counters, LocalPolicy
 from inferway.placement.contract import WRITTEN, Allocation, Float, build_policy, policy_class
 from inferway.placement.counters import Counting, choose, options_by_pair
 from inferway.placement.infida import Infida, InfidaState, room_at
 from inferway.placement.layout import NodeData, data_of
+from inferway.placement.letters import Letter
 from inferway.placement.static import Written
 from inferway.unreadable import UNREADABLE, fault
 
@@ -170,6 +171,11 @@ def local_policy(
             raise ValueError(
                 f"placement policy {name} decides for the whole network at once, and a node knows "
                 "its own part alone: `inferway place` and `inferway simulate` run it"
+            )
+        if name == "exchange":
+            raise ValueError(
+                "placement policy exchange runs in the twins: a live node does not carry its "
+                "letters yet; give infida, which it does"
             )
         # Built whole even where one node's part follows alone: it says what options are wrong.
         whole = build_policy(name, network, seed=seed, batches=batches, **options)

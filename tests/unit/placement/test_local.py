@@ -11,19 +11,10 @@ from agent_exchange import Exchange
 
 from inferway.network.delivery import DeliveryNetwork
 from inferway.placement import Observation, build_policy, minimal, serve
-from inferway.placement.agent import (
-    Agent,
-    Counters,
-    Floor,
-    LocalPolicy,
-    Needed,
-    Offers,
-    Worst,
-    decode,
-    encode,
-)
+from inferway.placement.agent import Agent, Counters, LocalPolicy
 from inferway.placement.infida import InfidaState
 from inferway.placement.layout import data_of
+from inferway.placement.letters import Floor, Needed, Offers, Worst, decode, encode
 from inferway.placement.local import loads_of, local_policy
 
 

@@ -18,18 +18,10 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from inferway.live.control.peers import PLACEMENT, Peers
-from inferway.placement.agent import (
-    Agent,
-    Floor,
-    Letter,
-    Message,
-    Needed,
-    Offers,
-    Worst,
-    decode,
-)
+from inferway.placement.agent import Agent
 from inferway.placement.contract import Float
 from inferway.placement.layout import Crossing
+from inferway.placement.letters import Floor, Letter, Message, Needed, Offers, Worst, decode
 from inferway.unreadable import UNREADABLE
 
 

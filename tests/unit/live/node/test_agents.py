@@ -25,9 +25,10 @@ from inferway.live.security.authority import issue
 from inferway.network import deployed, topology_of
 from inferway.network.delivery import DeliveryNetwork
 from inferway.placement import Observation, minimal, serve
-from inferway.placement.agent import Agent, Floor, Needed, Offers, Worst, decode, encode
+from inferway.placement.agent import Agent
 from inferway.placement.infida import Infida
 from inferway.placement.layout import data_of
+from inferway.placement.letters import Floor, Needed, Offers, Worst, decode, encode
 from inferway.site.draw import uniform
 
 # Real clocks and sockets: on shared machines, processes stand still.

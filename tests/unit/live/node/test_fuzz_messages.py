@@ -19,8 +19,9 @@ from inferway.live.node.offer_table import OfferTable
 from inferway.live.node.placement_messages import PlacementMessages
 from inferway.live.request import NodeCondition
 from inferway.network import deployed
-from inferway.placement.agent import Agent, Floor, Needed, Offers, Worst
+from inferway.placement.agent import Agent
 from inferway.placement.layout import data_of
+from inferway.placement.letters import Floor, Needed, Offers, Worst
 from inferway.protocol import Signature, Tensor
 from mutation import damaged, mutated
 

@@ -1,0 +1,424 @@
+"""Exchange at one node: it knows its own data, and exchanges letters with its neighbors.
+
+`inferway.placement.exchange` says what is exchanged and why. No sockets and no clocks: the twin and
+the live node drive it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import numpy as np
+
+from inferway.placement.agent import Counters, LocalPolicy
+from inferway.placement.contract import Allocation, Float
+from inferway.placement.forecast import Forecast
+from inferway.placement.infida import InfidaState, room_at
+from inferway.placement.layout import Crossing, NodeData
+from inferway.placement.letters import (
+    Above,
+    Below,
+    Floor,
+    Letter,
+    Message,
+    Quiet,
+    decode,
+    encode,
+)
+from inferway.placement.rounding import word
+from inferway.placement.scene import SceneWriter, TaskHere, rooms_above, tasks_at
+from inferway.placement.search import Scene, cost_of, improve
+from inferway.placement.turns import Turns
+
+LEAST: Final = 0.003  # ms per crossing request that a trade must save
+KICKS: Final = 3
+_CHANCE: Final = 3.0  # Standard deviations of a count that a quiet type has room for
+
+
+class ExchangeAgent(LocalPolicy):
+    """Exchange at one node: it knows its own data, and exchanges letters with its neighbors.
+
+    Parameters
+    ----------
+    data
+        The node's part of the network.
+    x
+        (p,) what runs at first.
+    turns
+        Of the network; not needed where its paths form a forest.
+    seed, least_ms, kicks
+        As of `inferway.placement.exchange.ExchangePolicy`, equal at all nodes.
+
+    Attributes
+    ----------
+    saved
+        Cost of a slot that the last decision saves, as far as the node knows, in ms times requests.
+    """
+
+    saved = 0.0
+
+    def __init__(
+        self,
+        data: NodeData,
+        x: Allocation,
+        turns: Turns | None = None,
+        *,
+        seed: int = 0,
+        least_ms: float = LEAST,
+        kicks: int = KICKS,
+    ) -> None:
+        super().__init__(data, x)
+        self._turns, self._seed, self._least, self._kicks = turns, seed, least_ms, kicks
+        self._tasks = tasks_at(data)
+        # (p,) the copies that decisions count on; other copies that run are spare.
+        self._planned: Allocation = np.zeros(len(x), np.uint8)
+        self._used = np.zeros(len(x), np.int64)  # Last slot at whose end a pair was planned
+        crossings = data.crossings.values()
+        self._entering = [one.type for one in crossings if one.downstream is None]
+        self._forecast = Forecast(len(self._entering))
+        # Least cost further up; until it is known, anything may come there.
+        self._floor = {
+            one.type: math.inf if one.upstream is None else -math.inf for one in crossings
+        }
+        self._quiet: set[int] = set()
+        # Of the slot at hand.
+        self._worth: dict[int, float] = {}
+        self._closed = 0
+        self._decided = self._ended = True
+        self._unordered: frozenset[int] = frozenset()
+        self._load: Mapping[int, Float] = {}
+        self._taken: Float = np.zeros(len(x))
+        self._next: dict[int, float] = {}  # Forecasts, of what enters here and of what is told
+        self._above: dict[int, Above] = {}
+        self._below: dict[int, Below] = {}
+        self._awaited: set[tuple[type[Message], int]] = set()
+        self._early: list[Above | Below] = []
+
+    @property
+    def stage(self) -> float:
+        """Part of the time for letters after which the node decides with what it has, 0 to 1."""
+        crossings = self.data.crossings.values()
+        places = [(one.place + 1) / (one.length + 1) for one in crossings]
+        return max(places, default=1.0)
+
+    def restore(
+        self, state: InfidaState, *, closed: int = 0, counters: Counters | None = None
+    ) -> None:
+        """Go on from a saved allocation, any policy's; forecasts begin anew."""
+        self.resume(state)
+        for part in (self.state.y, self.state.spread, self.state.steep):
+            part[:] = 0.0
+        layout, x = self.data.layout, self.state.x
+        # Another policy may have been above the budget for a while.
+        self._planned[:] = x
+        for p in np.flatnonzero(layout.free & (x > 0))[::-1]:
+            if self._left() >= 0.0:
+                break
+            x[p] = self._planned[p] = 0
+        self._closed, self._decided, self._ended = closed, True, True
+
+    def open(self) -> list[Letter]:
+        """Begin: repositories tell the least cost of their options."""
+        return [
+            letter
+            for crossing in self.data.crossings.values()
+            if crossing.upstream is None
+            for letter in self._send_floor(crossing, math.inf)
+        ]
+
+    def close_slot(
+        self,
+        arrived: Mapping[int, float],
+        reached: Mapping[int, float],
+        load: Mapping[int, Float],
+        *,
+        slot: int | None = None,
+    ) -> list[Letter]:
+        """Forecast, and begin the letters about a slot; nodes that have missed slots say which."""
+        self._closed = self._closed + 1 if slot is None else slot
+        self._load, self._decided, self._ended = load, False, False
+        self._taken[:] = 0.0
+        for rho, crossing in self.data.crossings.items():
+            if rho in load:
+                np.add.at(self._taken, crossing.pair, load[rho])
+        counts = np.array([arrived.get(rho, 0.0) for rho in self._entering], np.float64)
+        self._next = dict(zip(self._entering, self._forecast.next(counts).tolist(), strict=True))
+        self._above, self._below = {}, {}
+        if self._turns is not None:
+            self._unordered = self._turns.unordered(self.data.node, self._closed)
+        letters = self._look_for_quiet()
+        self._awaited = set()
+        for rho, crossing in self.data.crossings.items():
+            if rho not in self._quiet:
+                self._await(crossing)
+                if crossing.upstream is None:
+                    letters += self._send_above(crossing, ())
+        early, self._early = self._early, []
+        letters += [letter for message in early for letter in self.take(message)]
+        return letters + self._decide_if_all_is_in()
+
+    def receive(self, data: bytes) -> list[Letter]:
+        """Take in a neighbor's message as it came, and return what follows from it."""
+        return self.take(decode(data))
+
+    def take(self, message: Message) -> list[Letter]:
+        """Take in a message that has been decoded, and return what follows from it."""
+        match message:
+            case Floor(rho=rho, cost=cost):
+                self._floor[rho] = cost
+                return self._send_floor(self.data.crossings[rho], cost)
+            case Quiet(rho=rho, on=on):
+                return self._hush(self.data.crossings[rho], on)
+            case Above(slot=slot) | Below(slot=slot) if slot > self._closed:
+                self._early.append(message)
+            case Above() | Below() if self._ended:
+                return []  # Late
+            case Above(rho=rho, slot=slot) if slot == self._closed:
+                return self._hear_above(self.data.crossings[rho], message)
+            case Below(rho=rho, slot=slot) if slot == self._closed:
+                return self._hear_below(self.data.crossings[rho], message)
+        return []
+
+    def decide(self) -> list[Letter]:
+        """Decide with the letters that have come, once a slot, and write to those further up."""
+        if self._decided:
+            return []
+        self._decided, self.saved = True, 0.0
+        self._awaited.clear()
+        if self.data.layout.free.any():
+            self._search()
+        return [
+            letter
+            for rho, crossing in self.data.crossings.items()
+            if rho in self._next and rho not in self._quiet
+            for letter in self._send_below(crossing)
+        ]
+
+    def step(self) -> list[Letter]:
+        """End the slot, deciding if nothing was decided yet: from now on `x` is to run."""
+        letters = self.decide()
+        self._ended = True
+        super().step()
+        return letters
+
+    def _left(self) -> float:
+        layout = self.data.layout
+        used = layout.size[layout.free & (self._planned > 0)].sum()
+        return float(layout.budget[0] - used)
+
+    # Letters.
+
+    def _await(self, crossing: Crossing) -> None:
+        if crossing.upstream is not None:
+            self._awaited.add((Above, crossing.type))
+            if crossing.downstream is not None and crossing.type not in self._unordered:
+                self._awaited.add((Below, crossing.type))
+
+    def _decide_if_all_is_in(self) -> list[Letter]:
+        return [] if self._awaited else self.decide()
+
+    def _hear_above(self, crossing: Crossing, message: Above) -> list[Letter]:
+        rho = crossing.type
+        if rho in self._quiet and crossing.downstream is None:
+            return _up(crossing, Quiet(rho, True))  # somebody has not heard it
+        self._above[rho] = message
+        self._awaited.discard((Above, rho))
+        return self._send_above(crossing, message.running) + self._decide_if_all_is_in()
+
+    def _hear_below(self, crossing: Crossing, message: Below) -> list[Letter]:
+        rho = crossing.type
+        self._below[rho] = message
+        self._next[rho] = message.requests
+        if self._decided:
+            return self._send_below(crossing)
+        self._awaited.discard((Below, rho))
+        return self._decide_if_all_is_in()
+
+    def _hush(self, crossing: Crossing, on: bool) -> list[Letter]:
+        rho = crossing.type
+        letters = _up(crossing, Quiet(rho, on))
+        if on:
+            self._quiet.add(rho)
+            self._awaited -= {(Above, rho), (Below, rho)}
+            return letters + self._decide_if_all_is_in()
+        # Where all was quiet, nothing has been decided yet.
+        if self._quiet >= self.data.crossings.keys():
+            self._decided = False
+        self._quiet.discard(rho)
+        if not self._decided:
+            self._await(crossing)
+        if crossing.upstream is None and not self._ended:
+            letters += self._send_above(crossing, ())
+        return letters
+
+    def _look_for_quiet(self) -> list[Letter]:
+        """Say of what enters here whether it needs nobody, if that has changed."""
+        entering = set(self._entering)
+        others = self.data.crossings.keys() - entering
+        quiet = bool(entering) and others <= self._quiet and self._needs_nobody()
+        if quiet == (entering <= self._quiet):
+            return []
+        self._quiet = self._quiet | entering if quiet else self._quiet - entering
+        crossings = self.data.crossings
+        return [
+            letter for rho in self._entering for letter in _up(crossings[rho], Quiet(rho, quiet))
+        ]
+
+    def _send_floor(self, crossing: Crossing, above: float) -> list[Letter]:
+        least = min(above, float(crossing.cost[0])) if len(crossing.cost) else above
+        return _down(crossing, Floor(crossing.type, least))
+
+    def _send_above(self, crossing: Crossing, further: Sequence[tuple[float, ...]]) -> list[Letter]:
+        if crossing.downstream is None:
+            return []
+        layout, node = self.data.layout, self.data.node
+        served = self._load.get(crossing.type)
+        own = [
+            (
+                node,
+                int(p),
+                float(cost),
+                0.0 if served is None else float(served[k]),
+                max(room_at(layout, p) - float(self._taken[p]), 0.0),
+            )
+            for k, (p, cost) in enumerate(zip(crossing.pair, crossing.cost, strict=True))
+            if self._planned[p] or layout.pinned[p] > 0
+        ]
+        return _down(crossing, Above(crossing.type, self._closed, (*own, *further)))  # type: ignore[arg-type]
+
+    def _send_below(self, crossing: Crossing) -> list[Letter]:
+        # At the end of a path nothing is decided.
+        if crossing.place + 1 >= crossing.length or crossing.type not in self._next:
+            return []
+        rho, node = crossing.type, self.data.node
+        before = self._below[rho].running if rho in self._below else ()
+        own = tuple(
+            (
+                node,
+                int(p),
+                float(cost),
+                self._room_for(int(p), crossing.upstream),
+                self._worth.get(int(p), 0.0),
+            )
+            for p, cost in zip(crossing.pair, crossing.cost, strict=True)
+            if self._planned[p] or self.data.layout.pinned[p] > 0
+        )
+        return _up(crossing, Below(rho, self._closed, self._next[rho], before + own))
+
+    def _room_for(self, p: int, reader: int | None) -> float:
+        """Tell a pair's room for types that go on to a neighbor; others keep what they use."""
+        room = room_at(self.data.layout, p)
+        for rho, served in self._load.items():
+            crossing = self.data.crossings[rho]
+            if crossing.upstream != reader:
+                room -= float(served[crossing.pair == p].sum())
+        return max(room, 0.0)
+
+    # The node's own decision.
+
+    def _search(self) -> None:
+        scene, tasks = self._scene()
+        if not tasks:
+            return
+        asked = float(scene.requests.sum())
+        draw = word(word(self._seed, self._closed), self.data.node)
+        worth = np.zeros(len(scene.size))
+        self.saved = improve(scene, self._left(), self._least * asked, self._kicks, draw, worth)
+        self._worth = {}
+        for k, task in enumerate(tasks):
+            start, variant = scene.instances[k], np.array(task.variant)
+            chosen = scene.x[start : start + len(variant)]
+            for p, v in enumerate(task.variant):
+                if v >= 0:
+                    self._worth[task.pairs.start + p] = float(worth[scene.variants[k] + v])
+            for v in range(len(task.size)):
+                of_variant = np.flatnonzero(variant == v)
+                wanted, here = int(chosen[of_variant].sum()), of_variant + task.pairs.start
+                # Of equal copies those that are planned already, then spare ones.
+                order = np.argsort(
+                    -(2 * self._planned[here] + self.state.x[here].astype(int)), kind="stable"
+                )
+                self._planned[here] = 0
+                self._planned[here[order[:wanted]]] = 1
+        self._used[self._planned > 0] = self._closed
+        self._keep_spare()
+
+    def _keep_spare(self) -> None:
+        """Run what is planned, and of what ran before what was planned last, as far as it fits."""
+        layout, x = self.data.layout, self.state.x
+        left, task = self._left(), layout.task[layout.model]
+        spare = np.flatnonzero(layout.free & (x > 0) & (self._planned == 0))
+        held = Counter(task[self._planned > 0].tolist())
+        x[spare] = 0
+        queue = sorted(spare.tolist(), key=lambda p: (-self._used[p], p))
+        while queue:
+            p = min(queue, key=lambda p: held[task[p]])
+            queue.remove(p)
+            if layout.size[p] <= left:
+                left -= layout.size[p]
+                held[task[p]] += 1
+                x[p] = 1
+        x[self._planned > 0] = 1
+
+    def _scene(self) -> tuple[Scene, list[TaskHere]]:
+        """Put together what is known; tasks about which a letter is missing are left out."""
+        writer, tasks = SceneWriter(), []
+        for task in self._tasks:
+            spoken = [rho for rho in task.types if rho not in self._quiet]
+            complete = all(
+                (rho in self._above or self.data.crossings[rho].upstream is None)
+                and rho in self._next
+                and rho not in self._unordered
+                for rho in spoken
+            )
+            if complete and spoken:
+                rooms = rooms_above([self._above[rho] for rho in spoken if rho in self._above])
+                routes = {}
+                for rho in spoken:
+                    below = self._below[rho].running if rho in self._below else ()
+                    above = self._above[rho].running if rho in self._above else ()
+                    further = [(v, p, cost, rooms[v, p], 0.0) for v, p, cost, _, _ in above]
+                    routes[rho] = (self._next[rho], below, further)
+                writer.add(task, self._here(task), routes)
+                tasks.append(task)
+        return writer.scene(), tasks
+
+    def _here(self, task: TaskHere) -> Allocation:
+        return self._planned[task.pairs] | (self.data.layout.pinned[task.pairs] > 0)
+
+    def _needs_nobody(self) -> bool:
+        """Tell whether no allocation here or further up would save as much as a move must."""
+        counts = {rho: n + _CHANCE * math.sqrt(n) for rho, n in self._next.items()}
+        floors = [self._floor[rho] for rho in self._entering]
+        if not min(floors, default=math.inf) > -math.inf:
+            return False
+        now, ideal = SceneWriter(), SceneWriter()
+        served = set()
+        for task in self._tasks:
+            own = [rho for rho in task.types if rho in counts]
+            served.update(own)
+            x = self._here(task)
+            # Nothing above is sure to have room; in the ideal case all of it has.
+            none = {rho: (counts[rho], (), [(-1, 0, 1e12, math.inf, 0.0)]) for rho in own}
+            best = {
+                rho: (counts[rho], (), [(-1, rho, self._floor[rho], math.inf, 0.0)]) for rho in own
+            }
+            now.add(task, x, none)
+            ideal.add(task, np.ones_like(x), best)
+        if any(counts[rho] > 0.0 for rho in self._entering if rho not in served):
+            return False
+        least = self._least * sum(self._next.values())
+        return cost_of(now.scene()) - cost_of(ideal.scene()) <= least
+
+
+def _down(crossing: Crossing, message: Message) -> list[Letter]:
+    below = crossing.downstream
+    return [] if below is None else [Letter(below, encode(message))]
+
+
+def _up(crossing: Crossing, message: Message) -> list[Letter]:
+    above = crossing.upstream
+    return [] if above is None else [Letter(above, encode(message))]
