@@ -482,9 +482,9 @@ ESCALATION = Study(
         "The demo's load is a stream of its shape with a mean of 183/s, whatever the machine; "
         "service takes the times of the zoo's profile, without jitter, and each variant has one "
         "server that never waits for a core.",
-        "A load is over the greatest rate of policies that choose before they see an answer. The "
-        "twin refuses targets above the most accurate variant's accuracy, which `escalate` could "
-        "keep, so 0.938 has no points.",
+        "A load is over the greatest rate of policies that choose before they see an answer. At "
+        "target 0.938, above the most accurate variant's accuracy, only those that ask twice can "
+        "keep it.",
     ),
     code=(
         *("catalog", "dispatch", "profiling", "site", "twin", "workload"),
