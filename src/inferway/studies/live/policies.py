@@ -67,7 +67,7 @@ from inferway.workload.arrivals import times
 POLICIES: Final = ("fastest-only", "most-accurate-only", "tad-op", "priced", ESCALATE)
 DURATION_S: Final = 20.0  # of the stream for each policy
 # What the streams may last until: all is over in two minutes, also where compiling takes long.
-WITHIN_S: Final = 100.0
+WITHIN_S: Final = 94.0
 # How far the mean profile accuracy of a finite run may stay below the target, for a policy that
 # only moves around it.
 NEAR: Final = 0.001
