@@ -41,7 +41,7 @@ class PeriodSettings(Settings):
         """Policy and options of each curve, by its label."""
         return {
             **{f"B = {b}": ("infida", {"refresh": b}) for b in self.periods},
-            _DYNAMIC: ("infida", {"refresh": [1.0, 32.0, 60.0]}),
+            _DYNAMIC: ("infida", {"refresh": "dynamic"}),
             _COUPLED: ("infida-coupled", {}),
             "OLAG": ("olag", {}),
             "greedy (forwarded)": ("greedy", {}),

@@ -14,6 +14,7 @@ from asking import EXPECTED, FAST, SURE, TARGET, UNSURE, Network, body, chain
 from chain import Answered, Held, until
 
 from inferway.live.request import Outcome
+from inferway.live.site import TaskSite
 
 
 def run(main: Any) -> None:
@@ -171,7 +172,7 @@ def test_where_the_neighbor_refuses_the_first_answer_goes_out(tmp_path: Path) ->
         async with chain(tmp_path, "edge", "cloud") as world:
             await world.far.serve(own="large")
             await world.serve(("large", "cloud", "cloud"))
-            world.far.proxy.serve([])  # It does not run there any more
+            world.far.proxy.serve(TaskSite("task"))  # It does not run there any more
             answer = await world.ask(UNSURE)
             await world.idle()
             taken_back(world, answer)
