@@ -49,6 +49,7 @@ STUDIES = {
     "learning-rate": "placement.long_runs",
     "real-topologies": "placement.real_topologies",
     "milp-gap": "placement.long_runs",
+    "exchange": "placement.exchange",
     "regret": "placement.regret",
     "table-2": "scheduling.table_2",
     "learning-curves": "scheduling.learning_curves",

@@ -213,6 +213,7 @@ class PaperPolicy(NamedTuple):
 POLICIES: Mapping[str, PaperPolicy] = {
     "infida": PaperPolicy(Look("INFIDA", 0, "-"), "infida", {"rounding": "fresh"}),
     "infida-coupled": PaperPolicy(Look("INFIDA, coupled (ours)", 6, "--"), "infida"),
+    "exchange": PaperPolicy(Look("exchange (ours)", 5, "-"), "exchange", seconds=2.0),
     "infida-offline": PaperPolicy(Look("INFIDA-offline", 2, "-."), "infida-offline", seconds=2.0),
     "static-greedy": PaperPolicy(Look("static greedy", 1, "-."), "static-greedy", seconds=3.0),
     "static-greedy-served": PaperPolicy(
