@@ -106,6 +106,11 @@ VERDICTS = {
     "moved-bytes": {"No refresh period": True},
     "learning-rate": {"A wrong hand-set rate loses": True},
     "real-topologies": {},
+    "exchange": {
+        "Exchange gains more than INFIDA": True,
+        "Exchange gains more than OLAG": True,
+        "It moves few bytes": False,  # In so few slots the first fill is most of them
+    },
     "milp-gap": {
         "INFIDA's mean gain until T is at least 1 - 1/e": True,
         "The MILP is solved": True,
