@@ -228,7 +228,7 @@ class Deployment(Section):
         """Say, in a sentence each, what of this file `inferway serve` cannot run."""
         members = {f"node {node.name}": node for node in self.nodes.values()}
         found = list(_unserved_alone(self))
-        found += _unshared({f"nodes.{name}": node for name, node in self.nodes.items()})
+        found += _device_refusals({f"nodes.{name}": node for name, node in self.nodes.items()})
         for task in self.tasks.values():
             found += _unserved_task(self, task, members, alone=True)
         return found
@@ -262,7 +262,7 @@ class Deployment(Section):
             for where, node in members.items()
             if node.queue == "central"
         ]
-        found += _unshared(members)
+        found += _device_refusals(members)
         members = {where: node for where, node in members.items() if node.queue != "central"}
         for task in self.tasks.values():
             found += _unserved_task(self, task, members, alone=False)
@@ -427,8 +427,10 @@ def _unserved_alone(deployment: Deployment) -> Iterator[str]:
         )
 
 
-def _unshared(members: Mapping[str, Node]) -> list[str]:
-    return [told for where, node in members.items() if (told := node.untaken(where)) is not None]
+def _device_refusals(members: Mapping[str, Node]) -> list[str]:
+    return [
+        told for where, node in members.items() if (told := node.device_refusal(where)) is not None
+    ]
 
 
 def _unserved_task(

@@ -195,7 +195,7 @@ class Node(Section):
             return [(self.hardware, self.instances.get((task, variant), 0))]
         return [(self.devices[name].hardware, count) for name, count in placed.items()]
 
-    def untaken(self, where: str) -> str | None:
+    def device_refusal(self, where: str) -> str | None:
         """Say that only the bound knows its devices yet; None where it has none."""
         if not self.devices:
             return None

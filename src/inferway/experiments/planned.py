@@ -361,7 +361,7 @@ def _need(
     rate_per_s: float | None,
     latency_s: float | None,
 ) -> Need:
-    if (told := place.untaken(f"nodes.{place.name}")) is not None:
+    if (told := place.device_refusal(f"nodes.{place.name}")) is not None:
         raise ValueError(told)
     variants = [one for one in task.variants.values() if one.runs_on(place.hardware)]
     field = f"tasks.{task.name}"

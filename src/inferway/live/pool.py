@@ -581,14 +581,14 @@ class Pool:
                 self._draw(64) - HALF_WORD,
                 confidence,
                 request.credit,
-                count=1 if hand is None else 2,
-                entered_s=request.received_s,
-                deadline_s=request.deadline_s,
-                floor=request.floor,
-                priority=request.priority,
-                classes=request.classes,
-                rows=request.rows,
-                counted=request.counted,
+                1 if hand is None else 2,
+                request.received_s,
+                request.deadline_s,
+                request.floor,
+                request.priority,
+                request.classes,
+                request.rows,
+                request.counted,
             )
         except Exception as error:  # nor does a policy that breaks
             self.report(error)

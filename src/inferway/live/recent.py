@@ -77,7 +77,12 @@ class RecentRequests:
         return len(self._block)
 
     def of(self, task: str) -> Callable[[InferRequest, int], None]:
-        """Make what notes a request of a task that has ended, and the column of its variant."""
+        """Make what notes a request of a task that has ended, and the column of its variant.
+
+        A row has room for the number of one of 65,536 tasks; requests of further ones are not kept.
+        """
+        if task not in self._tasks and len(self._tasks) > _LARGEST:
+            return lambda request, column: None
         return partial(self._note, self._tasks.setdefault(task, len(self._tasks)))
 
     def _note(self, task: int, request: InferRequest, column: int) -> None:

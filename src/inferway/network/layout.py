@@ -153,7 +153,7 @@ def entries_of(deployment: Deployment, topology: Topology) -> dict[str, tuple[st
 
 
 def _level(tier: Tier) -> Level:
-    if (told := tier.untaken(f"tier {tier.tier}")) is not None:
+    if (told := tier.device_refusal(f"tier {tier.tier}")) is not None:
         raise NetworkError(told)
     budget = tier.budget_bytes
     return Level(
@@ -176,7 +176,7 @@ def _described(deployment: Deployment, plain: Topology) -> Topology:
         return plain
     index = {name: node for node, name in enumerate(plain.nodes)}
     for name, node in deployment.nodes.items():
-        if (told := node.untaken(f"nodes.{name}")) is not None:
+        if (told := node.device_refusal(f"nodes.{name}")) is not None:
             raise NetworkError(told)
         if name not in index:
             raise NetworkError(

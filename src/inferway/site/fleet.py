@@ -23,7 +23,7 @@ class Fleet:
     Parameters
     ----------
     variants
-        Name of each class, K of them: its variant's, or ``VARIANT@DEVICE`` where copies of one run
+        Name of each class, K of them: its variant's, or ``VARIANT:DEVICE`` where copies of one run
         on several devices.
     rate
         (K,) service rate of one server, 1/s.
@@ -168,7 +168,7 @@ def fleet_of(deployment: Deployment, task: str, node: str | None = None) -> Flee
     variants, devices, counts = (list(one) for one in zip(*found, strict=True))
     times = Counter(variant.name for variant in variants)
     names = tuple(
-        f"{variant.name}@{device}" if times[variant.name] > 1 else variant.name
+        f"{variant.name}:{device}" if times[variant.name] > 1 else variant.name
         for variant, device in zip(variants, devices, strict=True)
     )
     hardware = [place.devices[device].hardware if device else place.hardware for device in devices]

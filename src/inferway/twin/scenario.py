@@ -253,7 +253,7 @@ def scenario_of(deployment: Deployment, task: str, node: str | None = None) -> S
     """
     fleet = fleet_of(deployment, task, node)
     place, what = deployment.nodes[fleet.node], deployment.tasks[task]
-    if (told := place.untaken(f"nodes.{place.name}")) is not None:
+    if (told := place.device_refusal(f"nodes.{place.name}")) is not None:
         raise ValueError(told)
     if task not in deployment.workload:
         raise ValueError(f"workload.{task}: there is none, so there is nothing to simulate")

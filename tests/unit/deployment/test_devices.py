@@ -54,7 +54,7 @@ def test_a_device_may_be_of_other_hardware_than_its_name_says(write: Write) -> N
 def test_a_class_is_a_variant_on_a_device(write: Write) -> None:
     deployment = node(write, TWO, "instances: {t/both: {cpu: 2, gpu: 1}, t/slow: 1}")
     fleet = fleet_of(deployment, "t")
-    assert fleet.variants == ("both@gpu", "both@cpu", "slow")
+    assert fleet.variants == ("both:gpu", "both:cpu", "slow")
     assert fleet.rate.tolist() == [1000.0, 100.0, 25.0]
     assert fleet.count.tolist() == [1, 2, 1]
     devices = fleet.devices

@@ -51,6 +51,15 @@ def test_rows_are_told_by_task_and_since_when() -> None:
     assert len(recent.taken("none")(-1.0)) == 0
 
 
+def test_of_more_tasks_than_a_row_can_number_the_first_are_kept() -> None:
+    recent = RecentRequests(4)
+    notes = [recent.of(f"task-{number}") for number in range(2**16 + 1)]
+    for note in notes[-2:]:
+        note(ended(1.0), 0)
+    assert len(recent.taken(f"task-{2**16 - 1}")(-1.0)) == 1
+    assert len(recent.taken(f"task-{2**16}")(-1.0)) == 0
+
+
 @pytest.mark.parametrize("count", [3, 4, 5, 8, 11])
 def test_the_oldest_make_way(count: int) -> None:
     recent = RecentRequests(4)
