@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 from page import Code, steps
+
+from ports import free_ports
 
 LIMIT_S = 600.0
 
@@ -45,7 +46,7 @@ def follow(guide: Path, folder: Path, told: Callable[[str, str, str], None]) -> 
                 continue
             command = step.text
             if command.startswith("inferway serve"):
-                port = _free_port()
+                (port,) = free_ports(1)
                 ports = f"--http-port {port} --grpc-port 0 --admin-port 0 --forget"
                 server = subprocess.Popen(
                     f"{command} {ports}".split(),
@@ -78,8 +79,3 @@ def follow(guide: Path, folder: Path, told: Callable[[str, str, str], None]) -> 
             server.communicate(timeout=LIMIT_S)
     assert all(server.returncode == 0 for server in servers)
     return written
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as one:
-        return int(one.getsockname()[1])

@@ -6,7 +6,6 @@ import http.client
 import json
 import os
 import signal
-import socket
 import threading
 from contextlib import suppress
 from functools import partial
@@ -21,6 +20,7 @@ from dashboards import Page
 from inferway import catalog
 from inferway.cli import main
 from inferway.studies.live import DemoError, SeenServer, compare_policies, launch
+from ports import free_ports
 
 _EXAMPLE = Path(__file__).parents[2] / "examples" / "digits.yaml"
 
@@ -178,8 +178,7 @@ def test_it_is_watched_on_a_page_while_it_runs(
     pytest.importorskip("starlette", reason="the extra `dashboard` is not installed")
     short = partial(compare_policies, duration_s=3.0, policies=("fastest-only",), within_s=600.0)
     monkeypatch.setattr("inferway.studies.live.compare_policies", short)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    (port,) = free_ports(1)
     told: list[dict[str, Any]] = []
     over = threading.Event()
 

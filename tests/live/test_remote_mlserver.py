@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from inferway.catalog import resolve
 from inferway.catalog import testset as load_testset
 from inferway.deployment import measured
 from inferway.live import ServeError
+from ports import free_ports
 
 PATH = "/v2/models/digits"
 FILE = """
@@ -30,14 +30,6 @@ tasks:
 nodes:
   here: {instances: {digits/near: 1, digits/far: 2}}
 """
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
 
 
 @pytest.fixture(scope="module")

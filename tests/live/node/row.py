@@ -6,8 +6,6 @@ import asyncio
 import contextlib
 import itertools
 import json
-import random
-import socket
 import threading
 import urllib.request
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -27,6 +25,7 @@ from inferway.live import Addresses, LiveNode, Pool, Server, ServerOptions, Task
 from inferway.protocol import Signature, Tensor
 from inferway.runtime import NullRuntime
 from inferway.site import Fleet
+from ports import free_ports
 
 SIGNATURE = Signature((Tensor("x", "FP32", (-1, 2)),), (Tensor("y", "FP32", (-1, 2)),))
 BODY = json.dumps(
@@ -50,20 +49,6 @@ placement: {{policy: repository-only, slot: 1 h}}
 workload:
   task: {{arrivals: {{process: poisson, rate: {rate}/s}}, entries: {{nodes: [{entry}]}}}}
 """
-
-
-def free_ports(count: int) -> list[int]:
-    """Find ports that nobody listens at now and that the kernel gives to no connection."""
-    found: list[int] = []
-    with contextlib.ExitStack() as held:
-        for port in random.sample(range(10_000, 32_000), 1_000):
-            one = held.enter_context(socket.socket())
-            with contextlib.suppress(OSError):
-                one.bind(("127.0.0.1", port))
-                found.append(port)
-            if len(found) == count:
-                return found
-    raise AssertionError("there are too few free ports")
 
 
 class Doubles(NullRuntime):

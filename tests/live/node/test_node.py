@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from row import free_ports
 
 import inferway
 from inferway.live import Addresses, Keys, LiveNode, ServeError, ServerOptions
 from inferway.live.store import StoreError
+from ports import free_ports
 
 FILE = """
 tasks:

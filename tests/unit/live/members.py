@@ -6,7 +6,6 @@ import json
 import os
 import queue
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -17,19 +16,11 @@ from typing import Any
 import numpy as np
 
 from inferway.network.delivery import DeliveryNetwork
+from ports import free_ports
 
 ROOT = Path(__file__).parents[3]
 FILE = ROOT / "examples" / "topology-2.yaml"
 LIMIT_S = 60.0
-
-
-def free_ports(count: int) -> list[int]:
-    """Find ports that nobody listens at now."""
-    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [one.getsockname()[1] for one in held]
-    for one in held:
-        one.close()
-    return ports
 
 
 def parts(network: DeliveryNetwork, node: int, requests: Any, load: Any) -> dict[str, Any]:

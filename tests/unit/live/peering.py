@@ -8,10 +8,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from members import free_ports
-
 from inferway.live.control.peers import Peers
 from inferway.live.security.tls import Credentials
+from ports import free_ports
 
 LIMIT_S = 20.0
 
