@@ -103,7 +103,8 @@ def test_with_slots_it_begins_when_live_nodes_end_one(deployment, servers):
     # That is the clock that the servers see.
     first = min(server.arrived_s[0] for server in servers.values())
     offset = time.time() - time.monotonic()
-    assert first + offset - record.began_s == pytest.approx(record.intended_s[0], abs=0.1)
+    late_s = first + offset - record.began_s - record.intended_s[0]
+    assert -0.01 < late_s < 0.4  # by another clock, or slot, it would be half a second and more
 
 
 def test_what_is_saved_is_what_is_loaded(deployment, servers, tmp_path):

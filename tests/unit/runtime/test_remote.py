@@ -328,20 +328,20 @@ def test_nothing_listening_is_said_and_what_comes_back_is_asked_anew(
 def test_a_server_that_hangs_costs_no_more_than_the_timeout(
     upstream: Scripted, remote_of: RemoteOf
 ) -> None:
-    runtime = remote_of(upstream, timeout_s=0.2)
+    runtime = remote_of(upstream, timeout_s=0.5)
     runtime.run(X)
     upstream.script = infers(upstream.hang)
     begun_s = time.monotonic()
     error = failing(runtime)
     assert (error.fault, error.unserved) == (Fault.LATE, False)
-    assert 0.19 < time.monotonic() - begun_s < 2.0
+    assert 0.49 < time.monotonic() - begun_s < 10.0
     upstream.released.set()
 
 
 def test_a_server_that_trickles_costs_no_more_either(
     upstream: Scripted, remote_of: RemoteOf
 ) -> None:
-    runtime = remote_of(upstream, timeout_s=0.2)
+    runtime = remote_of(upstream, timeout_s=0.5)
     runtime.run(X)
     sent = threading.Event()
 
@@ -356,7 +356,7 @@ def test_a_server_that_trickles_costs_no_more_either(
     upstream.script = infers(trickle)
     begun_s = time.monotonic()
     assert failing(runtime).fault is Fault.LATE
-    assert time.monotonic() - begun_s < 2.0
+    assert time.monotonic() - begun_s < 10.0
     sent.set()
 
 

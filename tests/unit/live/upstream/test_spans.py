@@ -221,7 +221,7 @@ def test_a_second_run_that_nobody_waits_for_ends_with_the_request(run: Any, tmp_
             await world.far.serve(own="large")
             await world.serve(("large", "cloud", "cloud"))
             runtime.gate.clear()
-            more = {"parameters": {"deadline_ms": 400}}
+            more = {"parameters": {"deadline_ms": 1500}}
             answer = await world.ask(UNSURE, headers=CLIENT, more=more)
             assert answer.json["parameters"]["variant"] == "tiny"
             runtime.gate.set()

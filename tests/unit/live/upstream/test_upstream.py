@@ -108,7 +108,7 @@ def test_half_of_an_emulated_latency_passes_on_each_way(run: Any) -> None:
         ended_s = time.monotonic()
         assert came[0] - begun_s >= 0.029
         assert ended_s - came[0] >= 0.029
-        assert ended_s - begun_s < 1.0
+        assert ended_s - begun_s < 5.0
         await end(hop, neighbor)
 
     run(main())
