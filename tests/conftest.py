@@ -25,6 +25,10 @@ import pytest
 from hypothesis import settings
 from numba.core import event
 
+# Servers of tests are asked without a detour, whatever proxy leads out of the machine.
+for _scheme in ("http", "https", "all", "grpc"):
+    for _name in (f"{_scheme}_proxy", f"{_scheme}_proxy".upper()):
+        os.environ.pop(_name, None)
 # The same examples each time, and no limit on an example's time: machines differ.
 settings.register_profile("inferway", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("inferway")

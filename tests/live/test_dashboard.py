@@ -34,6 +34,13 @@ def page(running: Any) -> Iterator[Page]:
         yield one
 
 
+@pytest.fixture(scope="module")
+def shown(digits: Any) -> Iterator[Page]:
+    """Give one page for the tests that change nothing which others look at."""
+    with dashboard(f"http://127.0.0.1:{digits.server.admin_port}") as one:
+        yield one
+
+
 def first(page: Page, accepted: Callable[[dict[str, Any]], bool], **headers: str) -> Any:
     """The first message that is accepted."""
     return next(one for one in page.events(headers) if accepted(one))
@@ -68,14 +75,14 @@ def test_the_page_is_told_what_the_server_does(
     assert len(more["tasks"][0]["series"]["times"]) < len(whole["tasks"][0]["series"]["times"]) + 2
 
 
-def test_a_decision_is_explained_to_the_page(running: Any, page: Page) -> None:
-    assert running.infer(ROW).status == 200
-    told = first(page, lambda one: any(task["decisions"] for task in one["tasks"]))
+def test_a_decision_is_explained_to_the_page(digits: Any, shown: Page) -> None:
+    assert digits.infer(ROW).status == 200
+    told = first(shown, lambda one: any(task["decisions"] for task in one["tasks"]))
     request, url = told["tasks"][0]["decisions"][0]["id"], told["tasks"][0]["url"]
     asked = f"/explanation?server={url}&task=digits&request={request}"
-    assert page.ask(asked).json["id"] == request
+    assert shown.ask(asked).json["id"] == request
     for wrong in (asked.replace("digits", "none"), asked.replace(url, "http://evil.example")):
-        refused = page.ask(wrong)
+        refused = shown.ask(wrong)
         assert (refused.status, list(refused.json)) == (404, ["error"])
 
 
@@ -84,23 +91,23 @@ def try_it(page: Page, asked: Any, **headers: str) -> Any:
     return page.ask("/trial", {"Content-Type": "application/json"} | headers, body)
 
 
-def test_a_request_goes_from_the_page(running: Any, page: Page) -> None:
-    url = f"http://127.0.0.1:{running.server.admin_port}"
-    told = page.ask(f"/trial?server={url}&task=digits").json
+def test_a_request_goes_from_the_page(digits: Any, shown: Page) -> None:
+    url = f"http://127.0.0.1:{digits.server.admin_port}"
+    told = shown.ask(f"/trial?server={url}&task=digits").json
     image = {"name": "image", "datatype": "FP32", "shape": [4]}
     assert told == {"inputs": [image], "digits": None}
     to = {"server": url, "task": "digits"}
     for inputs in ({}, {"image": [1, 2, 3, 4]}):
-        tried = try_it(page, to | {"inputs": inputs})
+        tried = try_it(shown, to | {"inputs": inputs})
         assert tried.status == 200
         assert (tried.json["error"], tried.json["outputs"][0]["shape"]) == (None, [1, 3])
         assert tried.json["explanation"]["id"] == tried.json["request"]
         assert tried.json["explanation"]["variant"] == tried.json["variant"]
     # What the server says to a wrong input is shown as it says it.
-    tried = try_it(page, to | {"inputs": {"image": [1, 2, 3]}})
+    tried = try_it(shown, to | {"inputs": {"image": [1, 2, 3]}})
     assert tried.status == 200
     assert "image" in tried.json["error"]
-    assert page.ask("/trial/digit?number=17").json["side"] == 32
+    assert shown.ask("/trial/digit?number=17").json["side"] == 32
 
 
 @pytest.mark.parametrize(
@@ -115,26 +122,27 @@ def test_a_request_goes_from_the_page(running: Any, page: Page) -> None:
     ],
 )
 def test_a_request_that_cannot_be_sent_is_refused_in_a_sentence(
-    running: Any, page: Page, asked: Any, status: int, sentence: str
+    digits: Any, shown: Page, asked: Any, status: int, sentence: str
 ) -> None:
-    to = {"server": f"http://127.0.0.1:{running.server.admin_port}", "task": "digits"}
-    refused = try_it(page, to | asked)
+    to = {"server": f"http://127.0.0.1:{digits.server.admin_port}", "task": "digits"}
+    refused = try_it(shown, to | asked)
     assert refused.status == status
     assert sentence in refused.json["error"]
 
 
-def test_no_other_site_sends_a_request(running: Any, page: Page) -> None:
-    to = {"server": f"http://127.0.0.1:{running.server.admin_port}", "task": "digits"}
-    assert try_it(page, to, Origin="http://evil.example").status == 403
-    assert try_it(page, to, **{"Sec-Fetch-Site": "cross-site"}).status == 403
+def test_no_other_site_sends_a_request(digits: Any, shown: Page) -> None:
+    before = list(digits.site.stats.rows)
+    to = {"server": f"http://127.0.0.1:{digits.server.admin_port}", "task": "digits"}
+    assert try_it(shown, to, Origin="http://evil.example").status == 403
+    assert try_it(shown, to, **{"Sec-Fetch-Site": "cross-site"}).status == 403
     # The kinds that a form of another site can send without being asked first.
-    assert try_it(page, to, **{"Content-Type": "text/plain"}).status == 415
-    wrong = page.ask("/trial/digit?number=8400")
+    assert try_it(shown, to, **{"Content-Type": "text/plain"}).status == 415
+    wrong = shown.ask("/trial/digit?number=8400")
     assert (wrong.status, wrong.json["error"]) == (
         400,
         "there is no image 8400; there are 0 to 8399",
     )
-    assert sum(running.server.sites["digits"].stats.rows) == 0
+    assert list(digits.site.stats.rows) == before
 
 
 def test_only_a_key_that_may_infer_sends_a_request(
@@ -188,23 +196,23 @@ def test_a_port_that_is_no_admin_listener_is_said_to_be_none(running: Any) -> No
     assert told["reason"].endswith("is no admin listener: it has no /history")
 
 
-def test_nothing_runs_and_nothing_is_fetched_but_what_the_page_serves(page: Page) -> None:
-    shown = page.ask()
-    policy = shown.headers["content-security-policy"]
+def test_nothing_runs_and_nothing_is_fetched_but_what_the_page_serves(shown: Page) -> None:
+    top = shown.ask()
+    policy = top.headers["content-security-policy"]
     assert "default-src 'none'" in policy
     assert "unsafe" not in policy
     assert "http" not in policy
-    text = shown.body.decode()
+    text = top.body.decode()
     assert "<style" not in text
     assert " style=" not in text
     sources = [part.split('"')[0] for part in text.split('src="')[1:]]
     links = [part.split('"')[0] for part in text.split('href="')[1:] if part[0] != "#"]
     assert sources == ["/static/main.js"]
     for path in [*sources, *links]:
-        assert page.ask(path).status == 200
-    assert page.ask("/static/main.js").headers["content-type"].startswith("text/javascript")
-    assert page.ask("/static/../source.py").status == 404
-    assert page.ask("/nothing").status == 404
+        assert shown.ask(path).status == 200
+    assert shown.ask("/static/main.js").headers["content-type"].startswith("text/javascript")
+    assert shown.ask("/static/../source.py").status == 404
+    assert shown.ask("/nothing").status == 404
 
 
 @pytest.mark.parametrize(
@@ -218,19 +226,19 @@ def test_nothing_runs_and_nothing_is_fetched_but_what_the_page_serves(page: Page
         {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors", "Sec-Fetch-Dest": "image"},
     ],
 )
-def test_other_sites_are_refused(page: Page, headers: dict[str, str]) -> None:
+def test_other_sites_are_refused(shown: Page, headers: dict[str, str]) -> None:
     for path in ("/", "/events", "/static/main.js"):
-        assert page.ask(path, headers).status == 403
+        assert shown.ask(path, headers).status == 403
 
 
-def test_a_link_from_another_page_may_be_followed(page: Page) -> None:
+def test_a_link_from_another_page_may_be_followed(shown: Page) -> None:
     followed = {
         "Sec-Fetch-Site": "same-site",
         "Sec-Fetch-Mode": "navigate",
         "Sec-Fetch-Dest": "document",
     }
-    assert page.ask("/", followed).status == 200
-    assert page.ask("/events", followed).status == 403
+    assert shown.ask("/", followed).status == 200
+    assert shown.ask("/events", followed).status == 403
 
 
 def test_with_keys_nobody_sees_anything_without_one(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import queue
+import shlex
 import shutil
 import socket
 import struct
@@ -841,9 +842,9 @@ def test_tls(speak: Callable[..., Speaking], site_of: Callable[..., Any], tmp_pa
     key, chain = tmp_path / "key.pem", tmp_path / "chain.pem"
     command = (
         f"openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 "
-        f"-keyout {key} -out {chain} -subj /CN=localhost -addext subjectAltName=DNS:localhost"
+        f"-keyout '{key}' -out '{chain}' -subj /CN=localhost -addext subjectAltName=DNS:localhost"
     )
-    subprocess.run(command.split(), check=True, capture_output=True, timeout=60)
+    subprocess.run(shlex.split(command), check=True, capture_output=True, timeout=60)
     speaking = speak(site_of(), certificate=(key.read_bytes(), chain.read_bytes()))
     credentials = grpc.ssl_channel_credentials(chain.read_bytes())
     with grpc.secure_channel(f"localhost:{speaking.endpoint.port}", credentials) as channel:

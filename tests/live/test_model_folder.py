@@ -36,7 +36,7 @@ class Model:
 
 
 def put(folder: Path, place: str, name: str) -> None:
-    (folder / place).mkdir(parents=True)
+    (folder / place).mkdir(parents=True, exist_ok=True)
     shutil.copy(resolve(f"zoo://digits/{name}")[0], folder / place / "model.onnx")
 
 
@@ -46,7 +46,7 @@ class Serving:
     def __init__(self, folder: Path) -> None:
         command = [sys.executable, "-m", "inferway", "serve", folder.name, "--json", "--no-grpc"]
         command += ["--http-port", "0", "--admin-port", "0", "--drain-delay", "0"]
-        self.log = folder.parent / "log"
+        self.folder, self.log = folder, folder.parent / "log"
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
                 command, stdout=subprocess.PIPE, stderr=log, text=True, cwd=folder.parent
@@ -67,14 +67,15 @@ class Serving:
         self.process.communicate(timeout=LIMIT_S)
 
 
-@pytest.fixture
-def serving(tmp_path: Path) -> Iterator[Serving]:
+@pytest.fixture(scope="module")
+def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    models = tmp_path_factory.mktemp("served") / "models"
     for place, name in PLACES.items():
-        put(tmp_path / "models", place, name)
-    (tmp_path / "models" / "notes.txt").touch()
-    (tmp_path / "models" / "again" / "code").mkdir()
-    (tmp_path / "models" / "again" / "code" / "model.py").write_text(CODE)
-    one = Serving(tmp_path / "models")
+        put(models, place, name)
+    (models / "notes.txt").touch()
+    (models / "again" / "code").mkdir()
+    (models / "again" / "code" / "model.py").write_text(CODE)
+    one = Serving(models)
     yield one
     one.close()
 
@@ -85,7 +86,7 @@ def images(rows: int = 2, **parameters: Any) -> dict[str, Any]:
     return {"inputs": [tensor], **({"parameters": parameters} if parameters else {})}
 
 
-def test_a_folder_is_served(serving: Serving, tmp_path: Path) -> None:
+def test_a_folder_is_served(serving: Serving) -> None:
     expected = {"digits/tiny": "tiny", "digits/large": "small", "again/1": "mini"}
     data = load_testset().images[:2]
     for pair, name in expected.items():
@@ -98,7 +99,7 @@ def test_a_folder_is_served(serving: Serving, tmp_path: Path) -> None:
         np.testing.assert_allclose(np.reshape(output["data"], own.shape), own, atol=1e-5)
     told = serving.ask("/v2/models/again/versions/code/infer", images())
     assert told["outputs"][0]["data"] == pytest.approx([0.1] * 20)
-    for task, variants in {"digits": {"tiny", "large"}, "again": {"1", "2", "code"}}.items():
+    for task, variants in {"digits": {"tiny", "large", "new"}, "again": {"1", "2", "code"}}.items():
         told = serving.ask(f"/v2/models/{task}/infer", images())
         assert told["model_version"] in variants
         assert "accuracy_balance" not in told["parameters"]
@@ -118,8 +119,8 @@ def test_a_folder_is_served(serving: Serving, tmp_path: Path) -> None:
         ) in log
 
 
-def test_a_version_that_comes_is_served_after_a_signal(serving: Serving, tmp_path: Path) -> None:
-    put(tmp_path / "models", "digits/new/1", "mini")
+def test_a_version_that_comes_is_served_after_a_signal(serving: Serving) -> None:
+    put(serving.folder, "digits/new/1", "mini")
     serving.process.send_signal(signal.SIGHUP)
     ends_s, pause = time.monotonic() + LIMIT_S, threading.Event()
     while "new" not in serving.ask("/status", port="admin_port")["tasks"]["digits"]["variants"]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import subprocess
 import sys
@@ -159,8 +160,8 @@ def test_over_tls(
         pytest.skip("openssl, which makes the certificate, is not installed")
     chain, key = tmp_path / "chain.pem", tmp_path / "key.pem"
     command = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=here"
-    command += f" -addext subjectAltName=IP:127.0.0.1 -keyout {key} -out {chain}"
-    subprocess.run(command.split(), check=True, capture_output=True)
+    command += f" -addext subjectAltName=IP:127.0.0.1 -keyout '{key}' -out '{chain}'"
+    subprocess.run(shlex.split(command), check=True, capture_output=True)
     origin = start(site_of(), certificate=Certificate(chain, key))
     deployment = write(tmp_path, far(f"https://{origin.url}{PATH}"))
     with pytest.raises(ServeError, match="nothing else says what the task takes"):

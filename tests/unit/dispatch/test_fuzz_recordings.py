@@ -16,7 +16,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from fuzzed import JSON_TOKENS
-from fuzzing import Course, few_or_many, in_a_line, scratch
+from fuzzing import FEW, Course, few_or_many, in_a_line, scratch
 from inferway.cli import main
 from inferway.dispatch import Dispatcher
 from inferway.dispatch.recording import EVENT, Recording
@@ -189,8 +189,8 @@ def test_recordings(
         finally:
             file.write_bytes(contents[part])
 
-    # For `escalate`, each replay solves linear programs first.
-    share = 1 if policy == "jiq-fast" else 20
+    # For `escalate`, each replay solves linear programs first; and each is a file that is written.
+    share = 20 if policy == "escalate" else 4 if count == FEW else 1
     Course(f"recordings of {policy}", make, count // share).run(feed)
     assert replay(folder).differences == ()
 

@@ -179,7 +179,8 @@ def test_one_that_leaks_is_replaced_and_what_it_prints_is_logged(make: Make, log
             while first in runtime.workers:
                 asked += ends.ask(float(asked))
                 await asyncio.sleep(0.01)
-        assert await ends.are(asked) == [float(i) for i in range(asked)]
+        # Its successor may answer before it has.
+        assert sorted(await ends.are(asked)) == [float(i) for i in range(asked)]
         until(lambda: len(log.lines) == asked)
 
     told(runtime, steps)
