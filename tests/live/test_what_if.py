@@ -49,6 +49,13 @@ def page(running: Any) -> Iterator[Page]:
         yield one
 
 
+@pytest.fixture(scope="module")
+def shown(digits: Any) -> Iterator[Page]:
+    """Give one page for the tests that ask nothing of its server's answers."""
+    with dashboard(admin_of(digits)) as one:
+        yield one
+
+
 def test_the_twin_gets_ready_by_itself_and_answers(running: Any, page: Page) -> None:
     told = next(one for one in page.events() if one["twin"]["state"] == "ready")
     assert (told["twin"]["done"], told["twin"]["of"]) == (1, 1)
@@ -85,21 +92,21 @@ def test_the_twin_gets_ready_by_itself_and_answers(running: Any, page: Page) -> 
     ],
 )
 def test_a_question_that_is_none_is_refused_in_a_sentence(
-    running: Any, page: Page, asked: Any, status: int, sentence: str
+    digits: Any, shown: Page, asked: Any, status: int, sentence: str
 ) -> None:
-    question = {"server": admin_of(running), "task": "digits"}
-    refused = post(page, "/what-if", question | asked)
+    question = {"server": admin_of(digits), "task": "digits"}
+    refused = post(shown, "/what-if", question | asked)
     assert refused.status == status
     assert sentence in refused.json["error"]
 
 
-def test_no_other_site_asks_or_changes_anything(running: Any, page: Page) -> None:
-    question = {"server": admin_of(running), "task": "digits"}
-    change = {"server": admin_of(running), "with": {"target": 0.7}}
+def test_no_other_site_asks_or_changes_anything(digits: Any, shown: Page) -> None:
+    question = {"server": admin_of(digits), "task": "digits"}
+    change = {"server": admin_of(digits), "with": {"target": 0.7}}
     for path, asked in (("/what-if", question), ("/what-if/file", question), ("/apply", change)):
         for headers in ({"Origin": "http://evil.example"}, {"Sec-Fetch-Site": "cross-site"}):
-            assert post(page, path, asked, **headers).status == 403
-        assert page.ask(path, {"Content-Type": "text/plain"}, json.dumps(asked)).status == 415
+            assert post(shown, path, asked, **headers).status == 403
+        assert shown.ask(path, {"Content-Type": "text/plain"}, json.dumps(asked)).status == 415
 
 
 def test_a_change_needs_a_key_with_the_role_admin(start: Any, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +13,37 @@ import pytest
 
 import inferway
 from inferway.catalog import zoo
-from inferway.deployment import DeploymentError
+from inferway.deployment import DeploymentError, Variant
 from inferway.deployment.profile import profile_path, read_profile
 from inferway.machine import machine_hash
 from inferway.profiling import DataError, LabeledData
 from inferway.profiling import measuring as room
 from inferway.profiling.data import halves
 from inferway.profiling.measuring import ProfilingError
+from inferway.profiling.memory import MemoryUse, memory_of
 
 
 def profiled(file: Path, **options: Any) -> Any:
     data = options.pop("data", file.parent / "test.npz")
     return inferway.profile(file, data, **{"rounds": 1, "write": True, **options})
+
+
+@pytest.fixture(scope="module", autouse=True)
+def memory_measured_once() -> Iterator[None]:
+    """Measure the memory of each model in a process once: few of these tests look at it."""
+    known: dict[object, MemoryUse] = {}
+
+    def recalled(variant: Variant, signature: Any, inputs: Any) -> MemoryUse:
+        assert variant.model is not None
+        shapes = tuple((name, array.shape) for name, array in inputs.items())
+        key = (variant.model.path.read_bytes(), shapes)
+        if key not in known:
+            known[key] = memory_of(variant, signature, inputs)
+        return known[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(room, "memory_of", recalled)
+        yield
 
 
 @pytest.fixture(scope="module")
