@@ -19,6 +19,7 @@ from inferway import catalog
 from inferway.cli import main
 from inferway.live import Limits, ServeError, ServerOptions
 
+LIMIT_S = 120.0
 POLICY = '''
 from typing import NamedTuple
 
@@ -46,16 +47,16 @@ def served(*arguments: str | Path, cwd: Path) -> Iterator[dict[str, Any]]:
         assert process.stdout is not None
         try:
             line = process.stdout.readline()
-            assert line, process.communicate(timeout=10)[1]
+            assert line, process.communicate(timeout=LIMIT_S)[1]
             yield json.loads(line)
         finally:
             process.send_signal(signal.SIGTERM)
-            rest, errors = process.communicate(timeout=30)
+            rest, errors = process.communicate(timeout=LIMIT_S)
     assert (process.returncode, rest, errors) == (0, "", "")
 
 
 def get(port: int, path: str) -> bytes:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=LIMIT_S) as answer:
         assert answer.status == 200
         content = answer.read()
         assert isinstance(content, bytes)
@@ -64,9 +65,21 @@ def get(port: int, path: str) -> bytes:
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
+    return written(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def ready(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+    """Serve the file for tests that leave no trace; gives what is said when it is ready."""
+    folder = tmp_path_factory.mktemp("served")
+    with served(written(folder).name, cwd=folder) as said:
+        yield said
+
+
+def written(folder: Path) -> Path:
     """Write a deployment file with the zoo's fastest and slowest variants."""
     fast, *_, slow = catalog.profiles().values()
-    path = tmp_path / "digits.yaml"
+    path = folder / "digits.yaml"
     path.write_text(
         "tasks:\n  digits:\n"
         f"    accuracy_target: {(fast.accuracy + slow.accuracy) / 2:.3f}\n"
@@ -78,27 +91,26 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_serve_and_drive(file: Path, tmp_path: Path) -> None:
-    with served(file.name, cwd=tmp_path) as ready:
-        assert ready["schema"] == 1
-        assert ready["ready"] is True
-        get(ready["http_port"], "/v2/health/ready")
-        assert b"inferway_accuracy_target_ratio" in get(ready["admin_port"], "/metrics")
-        url = f"http://127.0.0.1:{ready['http_port']}"
-        command = [sys.executable, "-m", "inferway", "drive", str(file), "--url", url]
-        done = subprocess.run(
-            [*command, "--duration", "2", "--json"], capture_output=True, text=True, timeout=60
-        )
-        assert done.returncode == 0, done.stderr
-        task = json.loads(done.stdout)["tasks"]["digits"]
-        assert task["answered"] + task["rejected"] == task["offered"] > 100
-        assert 0 < task["accuracy"] <= 1
-        assert sum(task["shares"].values()) == pytest.approx(1)
-        words = subprocess.run(
-            [*command, "--duration", "0.5"], capture_output=True, text=True, timeout=60
-        )
-        assert words.returncode == 0, words.stderr
-        assert "accuracy, by labels" in words.stdout
+def test_serve_and_drive(ready: dict[str, Any], file: Path) -> None:
+    assert ready["schema"] == 1
+    assert ready["ready"] is True
+    get(ready["http_port"], "/v2/health/ready")
+    assert b"inferway_accuracy_target_ratio" in get(ready["admin_port"], "/metrics")
+    url = f"http://127.0.0.1:{ready['http_port']}"
+    command = [sys.executable, "-m", "inferway", "drive", str(file), "--url", url]
+    done = subprocess.run(
+        [*command, "--duration", "2", "--json"], capture_output=True, text=True, timeout=LIMIT_S
+    )
+    assert done.returncode == 0, done.stderr
+    task = json.loads(done.stdout)["tasks"]["digits"]
+    assert task["answered"] + task["rejected"] == task["offered"] > 100
+    assert 0 < task["accuracy"] <= 1
+    assert sum(task["shares"].values()) == pytest.approx(1)
+    words = subprocess.run(
+        [*command, "--duration", "0.5"], capture_output=True, text=True, timeout=LIMIT_S
+    )
+    assert words.returncode == 0, words.stderr
+    assert "accuracy, by labels" in words.stdout
 
 
 def test_a_policy_on_the_command_line_starts_from_the_current_folder(
@@ -111,22 +123,24 @@ def test_a_policy_on_the_command_line_starts_from_the_current_folder(
         url = f"http://127.0.0.1:{ready['http_port']}"
         command = [sys.executable, "-m", "inferway", "drive", str(file), "--url", url]
         done = subprocess.run(
-            [*command, "--duration", "0.5", "--json"], capture_output=True, text=True, timeout=60
+            [*command, "--duration", "0.5", "--json"],
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
         )
     (slowest,) = json.loads(done.stdout)["tasks"]["digits"]["shares"]
     variants = inferway.load(file).tasks["digits"].variants.values()
     assert slowest == max(variants, key=lambda one: one.service_on("cpu").mean_s).name
 
 
-def test_a_taken_port_is_said(file: Path, tmp_path: Path) -> None:
-    with served(file, cwd=tmp_path) as ready:
-        command = [sys.executable, "-m", "inferway", "serve", str(file), "--admin-port", "0"]
-        done = subprocess.run(
-            [*command, "--http-port", str(ready["http_port"]), "--log-level", "error"],
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
+def test_a_taken_port_is_said(ready: dict[str, Any], file: Path) -> None:
+    command = [sys.executable, "-m", "inferway", "serve", str(file), "--admin-port", "0"]
+    done = subprocess.run(
+        [*command, "--http-port", str(ready["http_port"]), "--log-level", "error"],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+    )
     assert done.returncode == 1
     option = f"--http-port {ready['http_port']} at 127.0.0.1"
     assert done.stderr == f"inferway: {option}: something listens there already\n"
@@ -138,23 +152,23 @@ def test_driving_nothing_is_said(file: Path) -> None:
         [*command, "--url", "http://127.0.0.1:9", "--json"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=LIMIT_S,
     )
     assert done.returncode == 1
     assert done.stdout == ""
     assert done.stderr.startswith("inferway: no server answers at http://127.0.0.1:9")
 
 
-def test_conformance_of_a_served_file(file: Path, tmp_path: Path) -> None:
-    with served(file, cwd=tmp_path) as ready:
-        url = f"http://127.0.0.1:{ready['http_port']}"
-        command = [sys.executable, "-m", "inferway", "conformance", url]
-        done = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=120)
-        words = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stdout
-    assert json.loads(done.stdout)["passed"] is True
-    assert words.returncode == 0
-    assert "Open Inference Protocol v2" in words.stdout
+def test_conformance_of_a_served_file(
+    ready: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["conformance", f"http://127.0.0.1:{ready['http_port']}"]
+    code = main([*command, "--json"])
+    said = capsys.readouterr().out
+    assert code == 0, said
+    assert json.loads(said)["passed"] is True
+    assert main(command) == 0
+    assert "Open Inference Protocol v2" in capsys.readouterr().out
 
 
 def test_caps_are_options(monkeypatch: pytest.MonkeyPatch, examples: Path) -> None:
@@ -274,5 +288,5 @@ def test_a_signal_while_a_policy_is_loaded_ends_it_at_once(
     ) as process:
         until(lambda: (tmp_path / "building").exists())
         process.send_signal(number)
-        out, errors = process.communicate(timeout=20)
+        out, errors = process.communicate(timeout=LIMIT_S)
     assert (process.returncode, out, errors) == (0, "", "")
