@@ -21,6 +21,7 @@ from inferway.spelling import closest
 
 if TYPE_CHECKING:
     from inferway.deployment.policies import Kind
+    from inferway.experiments.workers import Workers as Crew
 
 
 folder = partial(says, metavar="DIR")
@@ -86,9 +87,28 @@ Policy = Annotated[
         autocompletion=completing("dispatch"),
     ),
 ]
+Workers = Annotated[
+    str | None,
+    says(
+        "So many threads for simulations, processes for studies; or threads:N, processes:N, ray, "
+        "ray://HOST:PORT, dask://HOST:PORT.",
+        metavar="WORKERS",
+        show_default="as many as cores",
+    ),
+]
 KeyFile = Annotated[
     Path | None, file("Holds a key of the server; else INFERWAY_KEY in the environment.")
 ]
+
+
+def workers(written: str | None, usual: str) -> Crew:
+    """Read --workers, a number of which is so many of the usual engine."""
+    from inferway.experiments.workers import workers as read
+
+    with failing(ValueError):
+        if written == "0":
+            raise ValueError("--workers 0 computes nothing: at least 1")
+        return read(written, usual)
 
 
 def existing(path: Path) -> Path:

@@ -74,7 +74,7 @@ def simulate(
     records: Annotated[
         Path | None, says("Folder for a Parquet file per task, a row per request.")
     ] = None,
-    workers: Annotated[int | None, says("Threads.", min=1, show_default="as many as cores")] = None,
+    workers: options.Workers = None,
     slots: Annotated[
         int | None,
         says("Slots of a file with `network`.", min=1, show_default="240; 20 with --events"),
@@ -118,9 +118,13 @@ def simulate(
                 raise CommandError(f"{option} and {other} cannot be given together")
     settings = {"queries": queries or _QUERIES, "seed": seed, "warmup": warmup, "node": node}
     settings |= {"replications": replications, "workers": workers}
+    who = options.workers(workers, "threads")
     if sweep:
         _sweep(options.existing(file), sweep, out, settings, json, report=report)
         return
+    if who.engine != "threads":
+        raise CommandError(f"--workers {workers} is for a --sweep; one simulation has threads")
+    settings["workers"] = who.count
     deployment = options.loaded(file)
     if deployment.network is None:
         for option in filter(given.get, _OF_NETWORK):
@@ -274,7 +278,7 @@ def _sweep(
     folder = out or Path("out", f"sweep-{file.stem}")
     options.writable(folder)
     settings["replications"] = settings["replications"] or 1
-    with terminal.counted("points", len(planned)) as told:
+    with failing(ValueError, code=FAILED), terminal.counted("points", len(planned)) as told:
         found = sweep.run(deployment, axes, planned, folder, **settings, progress=told)
 
     def draw() -> list[Path]:

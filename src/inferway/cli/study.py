@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from inferway.cli import dashboard as page
-from inferway.cli import terminal
+from inferway.cli import options, terminal
 from inferway.cli.options import writable
-from inferway.cli.terminal import INTERRUPTED, CommandError, failing, says
+from inferway.cli.terminal import FAILED, INTERRUPTED, CommandError, failing, says
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -68,9 +68,7 @@ def run(
     scale: Scale = "quick",
     out: Out = Path("out/studies"),
     seed: Seed = 1,
-    workers: Annotated[
-        int | None, says("Processes.", min=1, show_default="as many as cores")
-    ] = None,
+    workers: options.Workers = None,
     json: terminal.Json = False,
 ) -> None:
     """Run studies; what is stored is not computed again, and Ctrl-C loses nothing finished."""
@@ -83,6 +81,7 @@ def run(
     if bool(names) == everything:
         raise typer.BadParameter("name studies, or say --all")
     chosen = _named(names)
+    options.workers(workers, "processes")
     writable(out)
     documents: dict[str, Any] = {}
     for one in chosen:
@@ -92,7 +91,8 @@ def run(
                 left = "" if now.done == 0 else f", {_minutes(now.seconds_left)} left"
                 show(f"{now.study}: {now.done} of {now.total} points{left}", now.share)
 
-            found = one.run(scale, out=out, seed=seed, workers=workers, progress=tell)
+            with failing(ValueError, code=FAILED):
+                found = one.run(scale, out=out, seed=seed, workers=workers, progress=tell)
         claims = found.claims
         image, _ = save(found.figure, out / one.name / place(scale, seed) / one.name)
         if json:

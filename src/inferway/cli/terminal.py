@@ -199,11 +199,13 @@ def _plain(value: Any) -> Any:
 
 _DEBUG: Final = "INFERWAY_DEBUG"  # shows the traceback as well, for a bug report
 _EXTRAS: Final = {
+    "dask": ("distributed",),
     "export": ("skl2onnx", "onnxmltools", "onnxscript", "skops"),
     "dashboard": ("starlette", "uvicorn"),
     "grpc": ("grpc", "google"),
     "learn": ("torch", "sklearn", "gymnasium", "stable_baselines3", "sb3_contrib", "tensorboard"),
     "network": ("zenoh", "cryptography"),
+    "ray": ("ray",),
 }
 
 

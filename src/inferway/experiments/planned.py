@@ -25,8 +25,9 @@ from inferway.dispatch.bounds import max_rate, relaxed
 from inferway.dispatch.escalation_bounds import solve_escalation
 from inferway.dispatch.sizing import Need, cheapest, roomiest
 from inferway.experiments.curves import Curve, Drawing, Panel, panels
-from inferway.experiments.runner import Point, in_threads
+from inferway.experiments.runner import Point
 from inferway.experiments.text import Frame, Laid, Shown, frame, number, percent, seconds, table
+from inferway.experiments.workers import in_threads
 from inferway.site.confidence import confidence_tables
 from inferway.site.view import Ints
 from inferway.twin.result import as_json

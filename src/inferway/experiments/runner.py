@@ -1,4 +1,4 @@
-"""Points, grids of them, and the one runner that computes them, in processes or in threads."""
+"""Points, grids of them, what came of each, and the store that keeps it."""
 
 from __future__ import annotations
 
@@ -8,19 +8,12 @@ import itertools
 import json
 import math
 import os
-import signal
-import sys
-import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
-from multiprocessing import get_context
-from multiprocessing.connection import Connection, wait
-from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -103,98 +96,8 @@ def in_turn(points: Iterable[Point]) -> list[Any]:
     return [point.call(**point.arguments) for point in points]
 
 
-def in_threads(points: Sequence[Point], workers: int, stop: threading.Event) -> Iterator[Computed]:
-    """Run points of compiled code in threads of this process, yielding each as it ends.
-
-    For arguments that no other process could be sent. A point's own exception is raised as it is.
-    Where the run ends before its time, as after Ctrl-C, `stop` is set for those that still run.
-    """
-    with ThreadPoolExecutor(max_workers=workers) as pool:
-        places = {pool.submit(one.call, **one.arguments): i for i, one in enumerate(points)}
-        try:
-            for future in as_completed(places):
-                yield Computed(places[future], future.result())
-        except BaseException:
-            stop.set()
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-
-
-def in_processes(points: Sequence[Point], workers: int) -> Iterator[Computed]:
-    """Run points in so many processes, in order, yielding each as it ends; 0 computes here.
-
-    Ctrl-C ends all processes; RuntimeError where one dies without an answer.
-    """
-    if workers == 0:
-        yield from (_computed(place, point) for place, point in enumerate(points))
-        return
-    context = get_context("spawn")  # a fork would share locks of threads that are not forked
-    pool: dict[Connection, SpawnProcess] = {}
-    doing: dict[Connection, int] = {}
-    waiting = iter(enumerate(points))
-
-    def send_next(connection: Connection) -> None:
-        for place, point in itertools.islice(waiting, 1):
-            connection.send((place, point))
-            doing[connection] = place
-
-    try:
-        for _ in range(min(workers, len(points))):
-            here, there = context.Pipe()
-            process = context.Process(target=_serve, args=(there,), daemon=True)
-            with _without_main():
-                process.start()
-            there.close()
-            pool[here] = process
-            send_next(here)
-        while doing:
-            for ready in wait(list(doing)):
-                assert isinstance(ready, Connection)
-                place = doing.pop(ready)
-                try:
-                    computed = ready.recv()
-                except EOFError:
-                    raise RuntimeError(
-                        f"the process of point {dict(points[place].label)} died, "
-                        "perhaps for want of memory: start again with fewer --workers"
-                    ) from None
-                send_next(ready)
-                yield computed
-    finally:
-        for connection, process in pool.items():
-            process.terminate()
-            connection.close()
-        for process in pool.values():
-            process.join()
-
-
-@contextmanager
-def _without_main() -> Iterator[None]:
-    """Start processes that do not run the program's own file: it may ask for this very study."""
-    main: dict[str, Any] = vars(sys.modules["__main__"])
-    hidden: dict[str, Any] = {
-        name: main.pop(name) for name in ("__file__", "__spec__") if name in main
-    }
-    main["__spec__"] = None
-    try:
-        yield
-    finally:
-        main.update(hidden)
-
-
-def _serve(connection: Connection) -> None:
-    """Answer points until the parent is gone. Ctrl-C is the parent's to handle."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.environ["OMP_NUM_THREADS"] = "1"  # the points are what runs at the same time
-    while True:
-        try:
-            place, point = connection.recv()
-        except EOFError:
-            return
-        connection.send(_computed(place, point))
-
-
-def _computed(place: int, point: Point) -> Computed:
+def computed(place: int, point: Point) -> Computed:
+    """Compute a point; what it raises is the complaint."""
     start = time.process_time()
     try:
         result, complaint = dict(point.call(**point.arguments)), ""

@@ -12,10 +12,11 @@ from typing import Any, Generic, TypeVar
 
 from inferway.experiments.claim import Claim, as_frame
 from inferway.experiments.results import Results, with_intervals
-from inferway.experiments.runner import Computed, Point, ResultStore, in_processes, key, version
+from inferway.experiments.runner import Computed, Point, ResultStore, key, version
 from inferway.experiments.text import Drawing, Frame, frame
+from inferway.experiments.workers import by_workers
+from inferway.experiments.workers import workers as read_workers
 from inferway.files import alone
-from inferway.machine import cores
 
 OUT = Path("out/studies")  # where results go unless said otherwise, below the current folder
 # From seconds, through the third digit, to the paper's own run lengths.
@@ -84,7 +85,7 @@ class Study(Generic[Settings]):
         *,
         out: Path | str | None = None,
         seed: int = 1,
-        workers: int | None = None,
+        workers: int | str | None = None,
         progress: Callable[[Progress], None] | None = None,
     ) -> StudyResult:
         """Compute what is not stored yet; parameters and errors as `inferway.studies.run`.
@@ -154,7 +155,7 @@ def run(
     *,
     out: Path = OUT,
     seed: int = 1,
-    workers: int | None = None,
+    workers: int | str | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> Results:
     """Compute a study's missing points and return all rows.
@@ -171,7 +172,8 @@ def run(
     seed
         The first of the seeds: every point's own is moved by as much as this is above 1.
     workers
-        Processes; as many as cores by default, 0 to compute in this one.
+        Processes; as many as cores by default, 0 to compute in this one. Or as `--workers` has
+        them: ``threads:8``, ``ray``, ``ray://HOST:10001``, ``dask://HOST:8786``.
     progress
         Called before the first point and after each.
 
@@ -183,12 +185,12 @@ def run(
     Raises
     ------
     ValueError
-        For an unknown scale, or a seed below 1.
+        For an unknown scale, a seed below 1, or workers that there are not.
     RuntimeError
         Where a point fails, after all others are done, or another run writes to the folder.
     """
     points, names, store = _planned(study, scale, out, seed)
-    workers = cores() if workers is None else workers
+    who = read_workers(workers, "processes")
     with alone(store.folder, "run"):
         known = store.read()
         # The longest first, so that no core is left alone with a long one at the end.
@@ -204,7 +206,7 @@ def run(
             # Time left, from how fast the points so far went against what was expected.
             lasted_s = time.monotonic() - began_s
             finished_s = sum(left[one.place].seconds for one in ended)
-            pace = lasted_s / finished_s if finished_s > 0 else 1 / max(workers, 1)
+            pace = lasted_s / finished_s if finished_s > 0 else 1 / who.many
             share = finished_s / expected_s if expected_s > 0 else 1.0
             left_s = max(expected_s - finished_s, 0.0) * pace
             if progress is not None:
@@ -212,7 +214,7 @@ def run(
                 progress(Progress(study.name, done, len(points), left_s, share))
 
         tell()
-        for computed in in_processes(left, workers):
+        for computed in by_workers(left, who):
             ended.append(computed)
             if computed.result is not None:
                 name = names[missing[computed.place]]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import math
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,8 +21,10 @@ from inferway.deployment import Deployment, DeploymentError, measured
 from inferway.deployment.setting import Setting, SettingError, setting
 from inferway.dispatch.deployed import bound
 from inferway.experiments.curves import Curve, Drawing, Look, Panel, panels
-from inferway.experiments.runner import Point, ResultStore, in_threads
+from inferway.experiments.runner import Point, ResultStore
 from inferway.experiments.text import Laid, Shown, number, table
+from inferway.experiments.workers import by_workers, in_threads
+from inferway.experiments.workers import workers as read_workers
 from inferway.files import alone, replacing
 from inferway.twin import simulate
 from inferway.twin.simulation import INTERRUPTED
@@ -211,7 +212,7 @@ def sweep(
     queries: int = 100_000,
     replications: int = 1,
     warmup: int | None = None,
-    workers: int | None = None,
+    workers: int | str | None = None,
     out: Path | str | None = None,
     progress: Callable[[str, int], None] | None = None,
     **values: Any,
@@ -225,7 +226,9 @@ def sweep(
     node, queries, replications, warmup
         As in `inferway.simulate`.
     workers
-        Points at the same time; as many as there are cores by default.
+        Points at the same time; as many as there are cores by default. A number is threads;
+        or as `--workers` has them: ``processes:8``, ``ray``, ``ray://HOST:10001``,
+        ``dask://HOST:8786``.
     out
         A folder that keeps the points, from which the same call goes on; None keeps nothing.
     progress
@@ -302,7 +305,7 @@ def run(
     points: Sequence[Point],
     out: Path | None,
     *,
-    workers: int | None,
+    workers: int | str | None,
     progress: Callable[[str, int], None] | None = None,
     **settings: Any,
 ) -> Sweep:
@@ -325,16 +328,26 @@ def run(
         if kept := len(done):
             tell("found", kept)
         stop = threading.Event()
-        common = {**settings, "workers": 1, "stop": stop}
+        common = {**settings, "workers": 1}
         places = [place for place, name in enumerate(names) if name not in done]
         left = [replace(points[i], arguments={**common, **points[i].arguments}) for i in places]
         texts = [written for _, written in _combinations(axes)]
+        who = read_workers(workers, "threads")
+        if threads := who.engine == "threads":
+            left = [replace(one, arguments={**one.arguments, "stop": stop}) for one in left]
         failure, written_s = None, time.monotonic()
         try:
             with suppress(KeyboardInterrupt):
-                for computed in in_threads(left, workers or os.cpu_count() or 1, stop):
-                    if (rows := computed.result) is None:
+                ended = in_threads(left, who.many, stop) if threads else by_workers(left, who)
+                for computed in ended:
+                    if computed.complaint:
+                        raise RuntimeError(
+                            f"{texts[places[computed.place]]}: "
+                            f"{computed.complaint.strip().splitlines()[-1]}"
+                        )
+                    if computed.result is None:
                         continue
+                    rows = computed.result["rows"]
                     place = places[computed.place]
                     done[names[place]] = rows
                     with suppress(OSError):  # writing the frame says why
@@ -375,9 +388,11 @@ def _written(
     return frame, None
 
 
-def _measured(deployment: Deployment, *, stop: threading.Event, **settings: Any) -> Rows | None:
-    """A row per task; None where the point was interrupted."""
-    if stop.is_set():
+def _measured(
+    deployment: Deployment, *, stop: threading.Event | None = None, **settings: Any
+) -> dict[str, Rows] | None:
+    """A row per task, as ``rows``; None where the point was interrupted."""
+    if stop is not None and stop.is_set():
         return None
     try:
         result = simulate(deployment, stop=stop, **settings)
@@ -385,10 +400,10 @@ def _measured(deployment: Deployment, *, stop: threading.Event, **settings: Any)
     except KeyboardInterrupt:
         return None
     except ValueError as error:
-        return [{"task": name, "error": str(error)} for name in deployment.workload]
+        return {"rows": [{"task": name, "error": str(error)} for name in deployment.workload]}
     if any(INTERRUPTED in one.notes for one in result.tasks.values()):
         return None
-    return [
+    rows: Rows = [
         {
             **{str(key): value for key, value in row.items()},
             "policy": deployment.policy_of(name).policy,
@@ -400,6 +415,7 @@ def _measured(deployment: Deployment, *, stop: threading.Event, **settings: Any)
         for row in result.to_frame().to_dict("records")
         for name in (str(row["task"]),)
     ]
+    return {"rows": rows}
 
 
 def settled(rows: pd.DataFrame) -> pd.Series[bool]:
