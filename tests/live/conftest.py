@@ -224,9 +224,8 @@ def build_site(
     )
 
 
-@pytest.fixture
-def start() -> Iterator[Callable[..., Running]]:
-    """Start servers, and stop them after the test."""
+def starting() -> Iterator[Callable[..., Running]]:
+    """Start servers, and stop them at the end."""
     running: list[Running] = []
 
     def begin(
@@ -249,6 +248,11 @@ def start() -> Iterator[Callable[..., Running]]:
     yield begin
     for one in running:
         one.close()
+
+
+start = pytest.fixture(starting, name="start")
+start_shared = pytest.fixture(starting, scope="module", name="start_shared")
+"""As `start`, for servers that the tests of a module share."""
 
 
 @pytest.fixture(scope="module")

@@ -21,13 +21,23 @@ from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 import inferway
 from inferway.live import Keys, ServeError, apply
 
-INFER, READ, ADMIN = (f"a-key-of-{role}-length" for role in ("infer", "read", "admin"))
+INFER, READ, ADMIN, FEEDBACK = (
+    f"a-key-of-{role}-length" for role in ("infer", "read", "admin", "feedback")
+)
 PLAIN, BOTH = "plain+read=looks-like-a-role", "YWRtaW4taW4tYmFzZTY0LWxvb2tz="
-KEYS = [f"infer={INFER}", f"read={READ}", f"admin={ADMIN}", PLAIN, f"read+admin={BOTH}"]
+KEYS = [
+    f"infer={INFER}",
+    f"read={READ}",
+    f"admin={ADMIN}",
+    f"feedback={FEEDBACK}",
+    PLAIN,
+    f"read+admin={BOTH}",
+]
 ROLES = {
     INFER: {"infer"},
     READ: {"read"},
     ADMIN: {"admin"},
+    FEEDBACK: {"feedback"},
     PLAIN: {"infer", "read"},
     BOTH: {"read", "admin"},
 }
@@ -83,6 +93,9 @@ PAGES = [
     ("GET", "/v2/models/digits/%65xplain/x", "", False, "read"),
     ("GET", "http://x/v2/models/digits/explain/x?a=b", "", False, "read"),
     ("HEAD", "/v2/models/digits/explain/x", "", False, "read"),
+    ("GET", "/v2/models/digits/accuracy", "", False, "read"),
+    ("POST", "/v2/models/digits/feedback", "{}", False, "feedback"),
+    ("DELETE", "/v2/models/digits/feedback/x", "", False, "feedback"),
     ("GET", "/metrics", "", True, "read"),
     ("GET", "/%6detrics?x", "", True, "read"),
     ("GET", "/status", "", True, "read"),

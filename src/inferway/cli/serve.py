@@ -225,6 +225,7 @@ def serve(
             grace_s=grace,
             record=record,
             times=None if forget else live.times_file(),
+            answers=None if forget else live.answers_folder(deployment.path),
             log_level=log_level,
             read_deployment=partial(options.opened, file, policy),
         )

@@ -262,6 +262,12 @@ class Deployment(Section):
             for where, node in members.items()
             if node.queue == "central"
         ]
+        found += [
+            f"tasks.{task.name}.feedback: nodes of a network keep no answers yet; leave it out, or "
+            "run `inferway serve`"
+            for task in self.tasks.values()
+            if task.feedback is not None
+        ]
         found += _device_refusals(members)
         members = {where: node for where, node in members.items() if node.queue != "central"}
         for task in self.tasks.values():

@@ -12,7 +12,15 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, Discriminator, Field, Tag, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Discriminator,
+    Field,
+    Tag,
+    field_validator,
+    model_validator,
+)
 
 from inferway.catalog.profile import ConfidenceBins, PairBins
 from inferway.deployment.column import ColumnError, read_column
@@ -52,6 +60,11 @@ _SHAPES: Final[Mapping[str, tuple[str, ...]]] = {
     "erlang": ("stages",),
     "empirical": ("samples", "file"),
 }
+
+
+def _whole(value: Any) -> Any:
+    """Read a count written as 1e6, which YAML takes for a number with a fraction."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _samples(path: Path) -> tuple[float, ...]:
@@ -421,6 +434,19 @@ class Difficulty(Section):
 
 
 @dataclass(frozen=True)
+class Feedback(Section):
+    """Answers are kept until somebody says how right they were."""
+
+    keep_s: Annotated[
+        PositiveSeconds,
+        says("How long an answer waits for feedback, and is kept with it.", "keep"),
+    ] = 86400.0
+    limit: Annotated[Count, BeforeValidator(_whole), says("Most answers that are kept.")] = (
+        1_000_000
+    )
+
+
+@dataclass(frozen=True)
 class Task(Section):
     """What a client asks for."""
 
@@ -460,6 +486,10 @@ class Task(Section):
         Switch,
         says("Whether a request may be run twice; yes unless said where no variant is a `remote`."),
     ] = field(default_factory=lambda: True)
+    feedback: Annotated[
+        Feedback | None,
+        says("Keep answers, to be told how right they were; nothing is kept unless said."),
+    ] = None
     pairs: Annotated[tuple[PairBins, ...], *UNWRITTEN] = ()
 
     _has_variants = model_validator(mode="after")(

@@ -18,6 +18,7 @@ import importlib
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from inferway.live.answers import answers_folder
     from inferway.live.applying import apply
     from inferway.live.build import times_file
     from inferway.live.errors import PortError, ServeError, WarmUpError
@@ -53,6 +54,7 @@ __all__ = [
     "TaskSite",
     "Tracer",
     "WarmUpError",
+    "answers_folder",
     "apply",
     "serve",
     "times_file",
@@ -79,6 +81,7 @@ _MODULES: Final = {
     "TaskSite": "site",
     "Tracer": "tracing",
     "WarmUpError": "errors",
+    "answers_folder": "answers",
     "apply": "applying",
     "serve": "server",
     "times_file": "build",

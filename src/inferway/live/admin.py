@@ -13,6 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
+from inferway.live.answers import AnswerBook
 from inferway.live.headroom import Bodies
 from inferway.live.http.exchange import Exchange
 from inferway.live.http.routes import Routes
@@ -67,6 +68,9 @@ _COUNTERS: Final = {
     "neighbor_health_requests": (
         "neighbor: How often it was asked whether it lives because a request was out for too long."
     ),
+    "feedback_labels": "task variant: Answers of its present model that feedback has come for.",
+    "feedback_unknown": "task: Feedback for no answer that is kept.",
+    "feedback_lost_answers": "task: Answers that could not be kept for feedback.",
     "key_failures": (
         "reason: Requests and calls that were not let in, by what is wrong with their key."
     ),
@@ -90,6 +94,13 @@ _GAUGES: Final = {
         "task: Running sum of (accuracy - target) over dispatched answers, pinned ones left out; "
         "nothing without a target."
     ),
+    "feedback_accuracy_ratio": (
+        "task variant: Mean score of these answers, 0..1; nothing before the first."
+    ),
+    "feedback_accuracy_low_ratio": (
+        "task variant: Lower limit of that accuracy, of a confidence sequence of 95 %."
+    ),
+    "feedback_accuracy_high_ratio": "task variant: Its upper limit.",
     "promise_kept": (
         "task: 1 while the mean accuracy since the start or the last change of the target is at "
         "the target, 0 where it is missed; nothing before 2,000 answers."
@@ -186,8 +197,13 @@ def _task(site: TaskSite) -> dict[str, Any]:
             "lost_decisions": recording.losses.decisions,
             "lost_events": recording.losses.events,
         },
+        **({} if site.answers is None else {"feedback": _feedback(site.answers)}),
         "variants": {name: _variant(site, k) for k, name in enumerate(pool.variants)},
     }
+
+
+def _feedback(book: AnswerBook) -> dict[str, Any]:
+    return {"unknown": book.unknown, "lost_answers": book.lost, "variants": book.measured}
 
 
 def _variant(site: TaskSite, k: int) -> dict[str, Any]:
@@ -240,6 +256,8 @@ class ServerCollector(Collector):
             samples["body_bytes"] = [([], bodies.held)]
             samples["body_limit_bytes"] = [([], bodies.limit)]
             samples["bodies_refused"] = [([], bodies.refused)]
+        if books := [(site.task, one) for site in sites if (one := site.answers) is not None]:
+            samples |= _feedback_samples(books)
         if any(site.stats.escalations for site in sites):
             samples["escalations"] = _escalations(sites)
         for name, rows in samples.items():
@@ -262,6 +280,22 @@ def _columns(site: TaskSite) -> list[tuple[str, int]]:
     here = list(zip(site.pool.variants, site.pool.columns, strict=True))
     names = site.stats.variants
     return here + [(name, at) for at, name in enumerate(names) if (name, at) not in here]
+
+
+def _feedback_samples(books: Sequence[tuple[str, AnswerBook]]) -> _Samples:
+    measured = [
+        ([task, variant], one) for task, book in books for variant, one in book.measured.items()
+    ]
+    return {
+        "feedback_labels": [(labels, one.labels) for labels, one in measured],
+        "feedback_unknown": [([task], book.unknown) for task, book in books],
+        "feedback_lost_answers": [([task], book.lost) for task, book in books],
+        "feedback_accuracy_ratio": [
+            (labels, one.mean) for labels, one in measured if one.mean is not None
+        ],
+        "feedback_accuracy_low_ratio": [(labels, one.low) for labels, one in measured],
+        "feedback_accuracy_high_ratio": [(labels, one.high) for labels, one in measured],
+    }
 
 
 def _escalations(sites: Sequence[TaskSite]) -> Iterator[tuple[list[str], int]]:

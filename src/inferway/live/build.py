@@ -126,6 +126,10 @@ def pool_of(
             confidences=_confidences(deployment, task, fleet.variants, runtimes)
             if dispatcher.settles
             else (),
+            feedback=task.feedback,
+            models={name: one.identity for name, one in task.variants.items()}
+            if task.feedback is not None
+            else {},
         ),
     )
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from inferway.deployment import Deployment
+from inferway.deployment.tasks import Feedback
 from inferway.dispatch.batching import Rule
 from inferway.live.headroom import Headroom, MemoryNeed
 from inferway.live.http.exchange import Limits
@@ -68,6 +69,9 @@ class ServerOptions:
     times
         A file that keeps measured service times from one run to the next; None keeps nothing. A
         node keeps none.
+    answers
+        A folder that keeps the answers of tasks with `feedback` from one run to the next; None
+        keeps them while the server runs.
     log_level
         The least that is logged: ``debug``, ``info``, ``warning`` or ``error``.
     now
@@ -94,6 +98,7 @@ class ServerOptions:
     record: Path | None = None
     tracer: Tracer | None = None
     times: Path | None = None
+    answers: Path | None = None
     log_level: str = "info"
     now: Callable[[], float] = time.monotonic
     read_keys: Callable[[], Keys | None] | None = None
@@ -146,6 +151,10 @@ class PoolOptions:
     confidences
         By class, what reads the confidence of each row in a variant's outputs; None where it has
         none. Empty where no second variant is ever asked.
+    feedback
+        How many answers are kept for feedback, and how long; None keeps none.
+    models
+        Where answers are kept, which model each variant is.
     """
 
     seed: int = 0
@@ -164,3 +173,5 @@ class PoolOptions:
     headroom: Headroom | None = None
     demands: Sequence[MemoryNeed | None] | None = None
     confidences: Sequence[Callable[[Arrays], Floats] | None] = ()
+    feedback: Feedback | None = None
+    models: Mapping[str, str] = field(default_factory=dict)

@@ -16,6 +16,7 @@ from inferway.deployment import Deployment, load, measured
 from inferway.dispatch.recording import Losses
 from inferway.live import grpc
 from inferway.live.admin import admin_routes
+from inferway.live.answers import AnswerBook, ServedModel, noting
 from inferway.live.applying import Applying, is_loopback
 from inferway.live.build import check_served, pools_of, would_serve
 from inferway.live.errors import ServeError, listening
@@ -127,6 +128,8 @@ class Server:
         self._history = History(lambda: list(self.sites.values()), log=self.log)
         # Of tasks that are served no more, while requests of them are on their way.
         self._dropped: dict[asyncio.Task[None], TaskSite] = {}
+        # Of tasks that keep no answers any more.
+        self._closing: set[asyncio.Task[None]] = set()
         # By task, what could not be recorded, of whatever fleet.
         self._losses: dict[str, Losses] = {}
         self._changing = asyncio.Lock()
@@ -247,6 +250,7 @@ class Server:
         self._serve()
         for site in self.served():
             await self._prepare(site, site.pool)
+            self._keep_answers(site, await self._book_of(site, site.pool))
             site.begin()
 
     @property
@@ -274,6 +278,33 @@ class Server:
         else:
             self.log.warning("unhealthy", instance=instance, reason=reason)
         self._announce()
+
+    async def _book_of(self, site: TaskSite, pool: Pool) -> AnswerBook | None:
+        """Find or open what keeps the answers of a fleet, which is not the site's yet."""
+        if pool.options.feedback is None:
+            return None
+        folder, task = self.options.answers, site.task
+        path = None if folder is None else folder / f"{task}.sqlite"
+        return site.answers or await asyncio.to_thread(AnswerBook, path, task, self.log)
+
+    def _keep_answers(self, site: TaskSite, book: AnswerBook | None) -> None:
+        """Have the answers of the fleet that is there now kept, or none."""
+        before, site.answers = site.answers, book
+        if book is not None:
+            pool = site.pool
+            served = {
+                name: ServedModel(pool.options.models.get(name, ""), accuracy)
+                for name, accuracy in zip(pool.variants, pool.accuracy, strict=True)
+            }
+            assert pool.options.feedback is not None
+            book.follow(pool.options.feedback, served)
+            site.note(noting(book, served, self._recent.of(site.task)))
+            book.begin()
+        elif before is not None:
+            site.note(self._recent.of(site.task))
+            closing = asyncio.create_task(before.close())
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
 
     async def _prepare(self, site: TaskSite, pool: Pool) -> None:
         for name in await site.prepare(pool):
@@ -306,6 +337,7 @@ class Server:
             for site in self.served():
                 await site.pool.remember()
             pools = await run_detached(self._made, deployment)
+            books: dict[str, AnswerBook | None] = {}
             sites = {
                 pool.task: self.sites.get(pool.task)
                 or self._watched(TaskSite(pool.task, pool.options.target, now=self.options.now))
@@ -314,6 +346,7 @@ class Server:
             try:
                 for pool in pools:
                     await self._prepare(sites[pool.task], pool)
+                    books[pool.task] = await self._book_of(sites[pool.task], pool)
                 if not self.ready or self._ending.is_set():
                     raise ServeError("the server is ending; nothing has been applied")
                 if self._settles:
@@ -321,12 +354,17 @@ class Server:
             except BaseException:
                 for pool in pools:
                     await pool.close(1.0)
+                for task, book in books.items():
+                    if book is not None and book is not sites[task].answers:
+                        await book.close()
                 raise
             # From here to the new routes nothing waits: every request finds the old or the new.
             for pool in pools:
                 self._swap(sites[pool.task], pool)
+                self._keep_answers(sites[pool.task], books[pool.task])
             for task in self.sites.keys() - sites.keys():
                 gone = self.sites[task]
+                self._keep_answers(gone, None)
                 if (leaving := gone.swap(None)) is not None:
                     self._dropped[leaving] = gone
                     leaving.add_done_callback(self._dropped.pop)
@@ -469,6 +507,8 @@ class Server:
         for site in sites:
             left_s = 0.0 if self.hurried else deadline - loop.time()
             await site.stop(max(0.1, left_s))
+        books = [site.answers.close() for site in sites if site.answers is not None]
+        await asyncio.gather(*self._closing, *books)
         self._admin.abort()
         if self.options.tracer is not None:
             await asyncio.to_thread(self.options.tracer.close)

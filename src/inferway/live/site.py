@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from inferway.dispatch.promise import Promise, promise_of
+from inferway.live.answers import AnswerBook
 from inferway.live.explain import RequestLog
 from inferway.live.pool import Pool
 from inferway.live.request import InferRequest, NodeCondition, Outcome
@@ -57,6 +58,8 @@ class TaskSite:
     balance
         What answers were above the target, below 0 what they were below, in sum: an array of one
         that every fleet's dispatcher writes to.
+    answers
+        Keeps them for feedback; None where the task keeps none.
     told
         Called with the name of each instance that is healthy no longer, or again, and why not.
     """
@@ -73,6 +76,7 @@ class TaskSite:
     ) -> None:
         self.task, self.target, self.now, self.node = task, target, now, node
         self.present: Pool | None = None
+        self.answers: AnswerBook | None = None
         self.balance = np.zeros(1)
         self.ready = self._stopped = False
         self.stats, self.log = Stats(), RequestLog()

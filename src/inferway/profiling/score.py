@@ -146,6 +146,17 @@ def score_of(name: str, *, output: str | None = None, folder: Path | None = None
     raise ScoreError(f"there is no score {name!r}; {meant}")
 
 
+def classes_of(outputs: Arrays) -> NDArray[Any]:
+    """Read the class that each row was answered with, integers or texts of shape [N].
+
+    Raises
+    ------
+    ScoreError
+        When the outputs hold no class, or it is not clear which does.
+    """
+    return _answered(outputs, None)[1]
+
+
 def texts(array: NDArray[Any]) -> NDArray[Any]:
     """Turn an output of BYTES into an array of str; anything else stays."""
     if array.dtype.kind == "S":
@@ -161,10 +172,18 @@ def texts(array: NDArray[Any]) -> NDArray[Any]:
 def _classes(outputs: Arrays, labels: NDArray[Any], output: str | None) -> NDArray[Any]:
     """Read the class that each row was answered with."""
     _check_one_label(labels)
-    name = output or _said_class(outputs)
-    if name is None:
-        name, scores = _scores(outputs, None)
+    name, classes, count = _answered(outputs, output)
+    if count is None:
+        _check_kind(name, classes, labels)
     else:
+        _check_numbered(name, count, labels)
+    return classes
+
+
+def _answered(outputs: Arrays, output: str | None) -> tuple[str, NDArray[Any], int | None]:
+    """Read the classes, from which output, and how many there are where each has a number."""
+    name = output or _said_class(outputs)
+    if name is not None:
         answer = texts(_output(outputs, name))
         if answer.dtype.kind != "f":
             classes = answer.reshape(len(answer), -1)
@@ -173,12 +192,11 @@ def _classes(outputs: Arrays, labels: NDArray[Any], output: str | None) -> NDArr
                     f"output {name!r} has rows of {classes.shape[1]} values, and a class is one; "
                     "score such answers with exact-match or ./FILE.py:FUNCTION"
                 )
-            _check_kind(name, classes[:, 0], labels)
-            return classes[:, 0]
-        name, scores = _scores(outputs, name)
-    _check_numbered(name, scores.shape[1], labels)
+            return name, classes[:, 0], None
+    name, scores = _scores(outputs, name)
     # A row that is no answer at all is never right.
-    return np.where(np.isnan(scores).any(axis=1), -1, scores.argmax(axis=1))
+    classes = np.where(np.isnan(scores).any(axis=1), -1, scores.argmax(axis=1))
+    return name, classes, scores.shape[1]
 
 
 def _said_class(outputs: Arrays) -> str | None:

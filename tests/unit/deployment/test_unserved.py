@@ -133,6 +133,10 @@ def test_a_network_with_placement_and_counted_tasks_runs_at_nodes(
             "queue: central}]}\n",
             "network.tree[0].queue: requests wait",
         ),
+        (
+            f"tasks: {{t: {{{V}, feedback: {{keep: 1 h}}}}}}\n{NETWORK}",
+            "tasks.t.feedback: nodes of a network keep no answers yet",
+        ),
     ],
 )
 def test_what_nodes_do_not_run(write: Write, text: str, reason: str) -> None:

@@ -13,10 +13,12 @@ from urllib.parse import quote, unquote_to_bytes
 
 import msgspec
 
+from inferway.live.answers import FeedbackItem, Joined
 from inferway.live.explain import KEPT
 from inferway.live.extensions import config_of, statistics_of
 from inferway.live.http.compression import unpacking
 from inferway.live.http.exchange import ENCODING, RETRY, Exchange, Handler, Limits
+from inferway.live.http.feedback import Deleted, FeedbackPages, TaskAccuracy
 from inferway.live.http.inference import Infer
 from inferway.live.intake import Intake
 from inferway.live.intake import unknown as why_unknown
@@ -37,6 +39,7 @@ _REF: Final = "#/components/schemas/{name}"
 _ERRORS: Final = {
     400: "Malformed, or it does not fit the task.",
     401: "The server has keys, and none of them came with the request.",
+    403: "The key is for something else, or the server has none.",
     404: "Unknown task, variant or request.",
     413: "Over a limit.",
     415: "A content encoding that is not offered.",
@@ -75,7 +78,7 @@ class Routes:
     def __init__(self, unknown: Callable[[str], str], status: int = 404) -> None:
         self._unknown, self._status = unknown, status
         self._paths: dict[bytes, dict[bytes, Handler]] = {}
-        self._below: dict[bytes, Callable[[Exchange, bytes], None]] = {}
+        self._below: dict[bytes, tuple[Sequence[bytes], Callable[[Exchange, bytes], None]]] = {}
         self._roles: dict[bytes, int] = {}
 
     def read(self, path: str, handler: Handler, role: int) -> None:
@@ -89,7 +92,14 @@ class Routes:
     def read_below(self, path: str, handler: Callable[[Exchange, bytes], None], role: int) -> None:
         """Answer GET and HEAD of whatever stands after the path and a slash."""
         start = f"{path}/".encode()
-        self._below[start], self._roles[start] = handler, role
+        self._below[start], self._roles[start] = ((b"GET", b"HEAD"), handler), role
+
+    def delete_below(
+        self, path: str, handler: Callable[[Exchange, bytes], None], role: int
+    ) -> None:
+        """Answer DELETE, of who has the role, of whatever stands after the path and a slash."""
+        start = f"{path}/".encode()
+        self._below[start], self._roles[start] = ((b"DELETE",), handler), role
 
     def clear(self, path: str) -> None:
         """Forget a path and all that is below it."""
@@ -119,8 +129,8 @@ class Routes:
                     status, extra = self._status, RETRY if self._status == 503 else b""
                     reason = self._unknown(path.decode("utf-8", "replace")[:256])
                     return lambda exchange: exchange.refuse(status, reason, extra)
-                below, rest = self._below[start], path[len(start) :]
-                methods = dict.fromkeys((b"GET", b"HEAD"), lambda exchange: below(exchange, rest))
+                (taken, below), rest = self._below[start], path[len(start) :]
+                methods = dict.fromkeys(taken, lambda exchange: below(exchange, rest))
         handler = methods.get(method)
         if handler is not None:
             return handler
@@ -252,6 +262,10 @@ def lay_out(
         before = frozenset()
         lay_out_below(own, None)
         routes.read_below(f"{own}/explain", explain, Role.READ)
+        pages = FeedbackPages(site, limits)
+        routes.post(f"{own}/feedback", pages.take, Role.FEEDBACK)
+        routes.delete_below(f"{own}/feedback", pages.delete, Role.FEEDBACK)
+        routes.read(f"{own}/accuracy", pages.tell, Role.READ)
     for variant in before - variants:
         routes.clear(f"{own}/versions/{variant}")
     for variant in variants - before:
@@ -297,10 +311,11 @@ def document() -> dict[str, Any]:
     kinds = (
         asked, messages.AnswerMessage, messages.ServerMetadata, messages.TaskMetadata,
         messages.IndexMessage, list[messages.IndexEntry], messages.TaskList, ModelConfig,
-        StatisticsList,
+        StatisticsList, list[FeedbackItem] | FeedbackItem, Joined, Deleted, TaskAccuracy,
     )  # fmt: skip
     schemas, components = msgspec.json.schema_components(kinds, ref_template=_REF)
-    infer, answer, server, task, wanted, listed, names, config, statistics = schemas
+    infer, answer, server, task, wanted, listed, names, config, statistics, *more = schemas
+    feedback, joined, deleted, accuracy = more
     for name in ("InferParameters", "TensorParameters"):  # what is unknown is ignored
         del components[name]["additionalProperties"]
     components["Error"] = {
@@ -318,7 +333,9 @@ def document() -> dict[str, Any]:
         "summary": "Infer",
         "parameters": _HEADERS,
         "requestBody": {"required": True, "content": _json(infer) | raw},
-        "responses": _responses("An answer.", _json(answer) | raw, *_ERRORS),
+        "responses": _responses(
+            "An answer.", _json(answer) | raw, *(one for one in _ERRORS if one != 403)
+        ),
     }
     paths: dict[str, Any] = {
         "/v2": _described("Name, version and extensions of the server", server),
@@ -332,6 +349,25 @@ def document() -> dict[str, Any]:
             "Why a request was answered as it was", {"type": "object"}, _TASK, _REQUEST
         ),
     }
+    refusals = (400, 401, 403, 404, 413, 415, 503)
+    paths["/v2/models/{task}/feedback"] = {
+        "parameters": [_TASK],
+        "post": {
+            "summary": "Say how right answers were",
+            "requestBody": {"required": True, "content": _json(feedback)},
+            "responses": _responses("Taken.", _json(joined), *refusals),
+        },
+    }
+    paths["/v2/models/{task}/feedback/{request}"] = {
+        "parameters": [_TASK, _REQUEST],
+        "delete": {
+            "summary": "Delete an answer and its feedback",
+            "responses": _responses("Deleted.", _json(deleted), 401, 403, 404, 503),
+        },
+    }
+    paths["/v2/models/{task}/accuracy"] = _described(
+        "Accuracy of every variant by profile and by feedback", accuracy, _TASK
+    )
     for base, parameters in (
         ("/v2/models/{task}", [_TASK]),
         ("/v2/models/{task}/versions/{variant}", [_TASK, _VARIANT]),

@@ -32,12 +32,14 @@ class Role(IntEnum):
     """A use of a key; each a bit, so that their sum stands for several.
 
     `INFER` is for the inference listeners, `READ` for metrics, status, explanations, statistics
-    and a node's other pages, and `ADMIN` for changing what is served.
+    and a node's other pages, `ADMIN` for changing what is served, and `FEEDBACK` for saying how
+    right answers were.
     """
 
     INFER = 1
     READ = 2
     ADMIN = 4
+    FEEDBACK = 8
 
 
 ROLES: Final = {role.name.lower(): role for role in Role}

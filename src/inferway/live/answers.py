@@ -1,0 +1,428 @@
+"""A task's answers and what feedback says of them, joined in SQLite over restarts.
+
+The event loop only puts an answer into a line, with copies of small outputs; a thread writes what
+stands there, once a second, in one transaction. Whoever looks an answer up has the line written
+first, so that feedback may come right after the answer. The database belongs to one server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path
+from typing import Annotated, Any, Final, NamedTuple
+
+import msgspec
+
+from inferway.deployment.tasks import Feedback
+from inferway.files import home_folder
+from inferway.live.errors import ServeError
+from inferway.live.request import InferRequest, Outcome
+from inferway.profiling.confidence_sequence import ConfidenceSequence
+from inferway.profiling.score import ScoreError, classes_of
+from inferway.protocol import RefusalError
+from inferway.runtime import Arrays
+
+_EVERY_S: Final = 1.0
+# Answers in line, above which further ones are lost, and from which on they are written at once.
+_MOST_IN_LINE, _MANY_IN_LINE = 8192, 1024
+# Bytes of an answer's outputs that are copied; of a larger one no class is kept.
+_LARGEST: Final = 16 * 1024
+_TABLES: Final = """
+CREATE TABLE IF NOT EXISTS answers (
+    number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, variant TEXT NOT NULL,
+    model TEXT NOT NULL, at_s REAL NOT NULL, expected REAL, classes TEXT, score REAL);
+CREATE TABLE IF NOT EXISTS measured (
+    variant TEXT NOT NULL, model TEXT NOT NULL, state BLOB NOT NULL, PRIMARY KEY (variant, model));
+"""
+
+Label = int | str
+
+
+class FeedbackItem(msgspec.Struct, forbid_unknown_fields=True):
+    """Feedback on one answer; exactly one of `label`, `correct` and `score` says how right it was.
+
+    Attributes
+    ----------
+    id
+        X-Request-Id of the answer.
+    label
+        The right class; of a request of several rows, a list with one for each.
+    correct
+        Whether it was right.
+    score
+        How right it was, 0..1.
+    """
+
+    id: str
+    label: Label | list[Label] | msgspec.UnsetType = msgspec.UNSET
+    correct: bool | msgspec.UnsetType = msgspec.UNSET
+    score: Annotated[float, msgspec.Meta(ge=0, le=1)] | msgspec.UnsetType = msgspec.UNSET
+
+    def __post_init__(self) -> None:
+        given = (self.label, self.correct, self.score)
+        if sum(one is not msgspec.UNSET for one in given) != 1:
+            raise ValueError("feedback has exactly one of label, correct and score")
+
+    def score_of(self, classes: str | None) -> float:
+        """Say how right an answer of these classes was, 0..1; in the mean where it has more rows.
+
+        RefusalError where its label cannot be compared with it.
+        """
+        if self.score is not msgspec.UNSET:
+            return self.score
+        if self.correct is not msgspec.UNSET:
+            return float(self.correct)
+        assert self.label is not msgspec.UNSET
+        if classes is None:
+            raise RefusalError(
+                400,
+                f"answer {self.id[:128]!r} has no class that a label could be compared with; send "
+                "correct or score",
+            )
+        said: list[Label] = msgspec.json.decode(classes)
+        labels = self.label if isinstance(self.label, list) else [self.label]
+        if len(labels) != len(said):
+            raise RefusalError(
+                400,
+                f"answer {self.id[:128]!r} has {len(said)} rows, and its label is of {len(labels)}",
+            )
+        if any(type(one) is not type(other) for one, other in zip(said, labels, strict=True)):
+            raise RefusalError(
+                400,
+                f"answer {self.id[:128]!r} has the class {said[0]!r}, and its label is "
+                f"{labels[0]!r}, of another kind",
+            )
+        return sum(one == other for one, other in zip(said, labels, strict=True)) / len(said)
+
+
+class Joined(msgspec.Struct, frozen=True):
+    """The outcome of feedback: how many matched an answer, and the ids of those that did not.
+
+    Attributes
+    ----------
+    matched
+        Answers that it was taken for.
+    unknown
+        Ids of no answer that is kept.
+    doubled
+        Ids that feedback had come for before; it was left aside.
+    """
+
+    matched: int
+    unknown: list[str]
+    doubled: list[str]
+
+
+class VariantAccuracy(msgspec.Struct, frozen=True):
+    """Accuracy of a variant's present model, by its profile and by feedback.
+
+    Attributes
+    ----------
+    profile
+        As the file or a profile says; None where nothing does.
+    labels
+        Answers that feedback has come for.
+    mean
+        Their mean score; None before the first.
+    low, high
+        Limits of a confidence sequence of 95 %, which may be looked at all the time.
+    """
+
+    profile: float | None
+    labels: int
+    mean: float | None
+    low: float
+    high: float
+
+
+class ServedModel(NamedTuple):
+    """A variant as it is served: which model it is, and its profile accuracy, None without one."""
+
+    model: str
+    accuracy: float | None
+
+
+class AnswerBook:
+    """Answers of one task that wait for feedback, or have it, and what it comes to.
+
+    `note`, `follow`, `begin` and `close` belong to the event loop; `join` and `forget` wait for the
+    disk, and are called in threads.
+
+    Parameters
+    ----------
+    path
+        The database, made where it is missing; None keeps it in memory.
+    task
+        Its name, for what the log is told.
+    log
+        Told when the disk refuses, and when there is room again.
+
+    Attributes
+    ----------
+    measured
+        Accuracies by variant, of what is served.
+    unknown, lost
+        Feedback for no answer that is kept; answers that could not be kept.
+
+    Raises
+    ------
+    ServeError
+        When it cannot be used: another server has it, or rights or the disk forbid it.
+    """
+
+    def __init__(self, path: Path | None, task: str, log: Any) -> None:
+        self._path, self._task, self._log = path, task, log
+        self._feedback, self._served = Feedback(), dict[str, ServedModel]()
+        self._lock, self._line = threading.Lock(), deque[tuple[Any, ...]]()
+        self._sequences: dict[tuple[str, str], ConfidenceSequence] = {}
+        self.measured: dict[str, VariantAccuracy] = {}
+        self.unknown = self.lost = 0
+        self._many = asyncio.Event()
+        self._writing: asyncio.Task[None] | None = None
+        self._closed = self._failing = self._stale = False
+        try:
+            if path is not None:
+                path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            base = sqlite3.connect(
+                ":memory:" if path is None else path,
+                isolation_level=None,
+                check_same_thread=False,
+                timeout=0.2,
+            )
+            self._base = base
+            base.execute("PRAGMA locking_mode = EXCLUSIVE")
+            base.execute("PRAGMA journal_mode = WAL")
+            base.execute("PRAGMA synchronous = NORMAL")
+            base.execute("BEGIN EXCLUSIVE")
+            base.execute("COMMIT")
+            base.executescript(_TABLES)
+        except (OSError, sqlite3.Error) as error:
+            reason = getattr(error, "strerror", None) or error
+            if "locked" in str(error):
+                reason = "another server has them"
+            raise ServeError(
+                f"the answers of task {task!r} cannot be kept in {path}: {reason}"
+            ) from None
+
+    def follow(self, feedback: Feedback, served: Mapping[str, ServedModel]) -> None:
+        """Keep so many answers for so long from now on, of these variants."""
+        self._feedback, self._served, self._stale = feedback, dict(served), True
+
+    def begin(self) -> None:
+        """Write answers from now on, again and again."""
+        if self._writing is None:
+            self._writing = asyncio.get_running_loop().create_task(self._write_on())
+
+    async def close(self) -> None:
+        """Write what stands in line, and let go of the database."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._writing is not None:
+            self._writing.cancel()
+            await asyncio.gather(self._writing, return_exceptions=True)
+        await asyncio.to_thread(self._end)
+
+    def note(self, request: InferRequest, served: Mapping[str, ServedModel]) -> None:
+        """Put a request that has ended into the line, if one of these variants has answered it."""
+        if request.outcome is not Outcome.ANSWERED or self._closed:
+            return
+        line, by = self._line, served.get(request.variant)
+        if by is None or len(line) >= _MOST_IN_LINE:
+            self.lost += 1
+            return
+        outputs = request.outputs
+        if outputs is not None:
+            size = sum(array.nbytes for array in outputs.values())
+            outputs = {n: a.copy() for n, a in outputs.items()} if size <= _LARGEST else None
+        expected = request.credit if request.settled else by.accuracy
+        line.append((request.id.decode("latin-1"), request.variant, by.model, expected, outputs))
+        if len(line) == _MANY_IN_LINE:
+            self._many.set()
+
+    def join(self, items: Sequence[FeedbackItem]) -> Joined:
+        """Take feedback for the answers that it names, all of it or nothing.
+
+        Raises
+        ------
+        RefusalError
+            When a label cannot be compared with its answer.
+        sqlite3.Error
+            When it cannot be written down.
+        """
+        with self._lock:
+            self._write()
+            matched, unknown, doubled = (
+                list[tuple[str, str, float, int]](),
+                list[str](),
+                list[str](),
+            )
+            seen, since_s = set[str](), time.time() - self._feedback.keep_s
+            for item in items:
+                row = self._base.execute(
+                    "SELECT number, variant, model, classes, score FROM answers "
+                    "WHERE id = ? AND at_s > ?",
+                    (item.id, since_s),
+                ).fetchone()
+                if row is None:
+                    unknown.append(item.id)
+                elif row[4] is not None or item.id in seen:
+                    doubled.append(item.id)
+                else:
+                    seen.add(item.id)
+                    matched.append((row[1], row[2], item.score_of(row[3]), row[0]))
+            self._count(matched)
+            self.unknown += len(unknown)
+        return Joined(len(matched), unknown, doubled)
+
+    def _count(self, matched: Sequence[tuple[str, str, float, int]]) -> None:
+        """Write down how right answers were, with what that comes to."""
+        anew = dict[tuple[str, str], ConfidenceSequence]()
+        for variant, model, score, _ in matched:
+            present = self._served.get(variant)
+            if present is not None and present.model == model:
+                key = variant, model
+                if key not in anew:
+                    anew[key] = ConfidenceSequence.unpack(self._sequence(*key).pack())
+                anew[key].add(score)
+        with self._base:
+            self._base.execute("BEGIN")
+            self._base.executemany(
+                "UPDATE answers SET score = ? WHERE number = ?",
+                [(score, number) for _, _, score, number in matched],
+            )
+            self._base.executemany(
+                "INSERT OR REPLACE INTO measured VALUES (?, ?, ?)",
+                [(*key, one.pack()) for key, one in anew.items()],
+            )
+        self._sequences |= anew
+        self._measure()
+
+    def forget(self, identity: str) -> bool:
+        """Delete an answer and its feedback; whether there was one.
+
+        The accuracy that it has been counted in stays: who could choose which to take out could
+        choose the accuracy.
+
+        Raises
+        ------
+        sqlite3.Error
+            When it cannot be deleted.
+        """
+        with self._lock:
+            self._write()
+            gone = self._base.execute("DELETE FROM answers WHERE id = ?", (identity,)).rowcount
+        return gone > 0
+
+    def _sequence(self, variant: str, model: str) -> ConfidenceSequence:
+        key = variant, model
+        if key not in self._sequences:
+            row = self._base.execute(
+                "SELECT state FROM measured WHERE variant = ? AND model = ?", key
+            ).fetchone()
+            self._sequences[key] = (
+                ConfidenceSequence() if row is None else ConfidenceSequence.unpack(row[0])
+            )
+        return self._sequences[key]
+
+    def _measure(self) -> None:
+        self._stale, measured = False, {}
+        for variant, (model, accuracy) in self._served.items():
+            sequence = self._sequence(variant, model)
+            measured[variant] = VariantAccuracy(
+                accuracy, sequence.count, sequence.mean, *sequence.interval
+            )
+        self.measured = measured
+
+    def _write(self) -> None:
+        """Write what stands in line, and delete what is too old or too much."""
+        rows, now_s = list[tuple[Any, ...]](), time.time()
+        for _ in range(len(self._line)):
+            identity, variant, model, expected, outputs = self._line.popleft()
+            rows.append((identity, variant, model, now_s, expected, _said(outputs)))
+        try:
+            with self._base:
+                self._base.execute("BEGIN")
+                self._base.executemany(
+                    "INSERT OR REPLACE INTO answers "
+                    "(id, variant, model, at_s, expected, classes) VALUES (?, ?, ?, ?, ?, ?)",
+                    rows,
+                )
+                self._base.execute(
+                    "DELETE FROM answers WHERE number <= (SELECT max(number) FROM answers) - ?",
+                    (self._feedback.limit,),
+                )
+                # They are in the order of their times.
+                self._base.execute(
+                    "DELETE FROM answers WHERE number < coalesce((SELECT number FROM answers "
+                    "WHERE at_s > ? ORDER BY number LIMIT 1), 9e18)",
+                    (now_s - self._feedback.keep_s,),
+                )
+        except sqlite3.Error:
+            self.lost += len(rows)
+            raise
+
+    async def _write_on(self) -> None:
+        while True:
+            try:
+                await asyncio.to_thread(self._turn)
+            except sqlite3.Error as error:
+                if not self._failing:
+                    self._log.warning("answers not kept", task=self._task, reason=str(error))
+                self._failing = True
+            else:
+                if self._failing:
+                    self._log.info("answers kept again", task=self._task)
+                self._failing = False
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._many.wait(), _EVERY_S)
+            self._many.clear()
+
+    def _turn(self) -> None:
+        with self._lock:
+            self._write()
+            if self._stale:
+                self._measure()
+
+    def _end(self) -> None:
+        with self._lock:
+            with suppress(sqlite3.Error):
+                self._write()
+            self._base.close()
+
+
+def _said(outputs: Arrays | None) -> str | None:
+    """Write down the class of each row; None where an answer has none, or not of each."""
+    if outputs is None:
+        return None
+    try:
+        return msgspec.json.encode(classes_of(outputs).tolist()).decode()
+    except (ScoreError, ValueError, TypeError):
+        return None
+
+
+def noting(
+    book: AnswerBook,
+    served: Mapping[str, ServedModel],
+    noted: Callable[[InferRequest, int], None],
+) -> Callable[[InferRequest, int], None]:
+    """Have requests that these variants answer put into a book, too."""
+
+    def both(request: InferRequest, column: int) -> None:
+        noted(request, column)
+        book.note(request, served)
+
+    return both
+
+
+def answers_folder(deployment: Path | None) -> Path:
+    """Folder of answers and feedback of a deployment file, kept from one run to the next."""
+    name = "" if deployment is None else str(deployment.resolve())
+    return home_folder("state") / "answers" / sha256(name.encode()).hexdigest()[:16]

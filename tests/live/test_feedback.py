@@ -1,0 +1,253 @@
+"""Feedback on answers: joined live and over restarts, and the accuracy that it comes to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+import inferway
+from inferway.catalog import testset as load_testset
+from inferway.live import Keys, ServeError
+
+FILE = """
+tasks:
+  digits:
+    variants: {{tiny: {{model: zoo://digits/tiny}}}}
+    {more}
+  other:
+    variants: {{small: {{model: zoo://digits/small}}}}
+nodes:
+  here: {{instances: {{digits/tiny: 1, other/small: 1}}, buffer: 64}}
+dispatch: {{policy: fastest-only}}
+"""
+ON = "feedback: {keep: 24 h, limit: 1e6}"
+SAYS, ASKS = "a-key-of-feedback", "a-key-of-all-else"
+KEYS = [f"feedback={SAYS}", f"infer+read+admin={ASKS}"]
+PUBLISHED = json.loads((Path(__file__).parents[2] / "docs" / "openapi.json").read_text())
+PAGE = "/v2/models/digits/feedback"
+
+
+def serve(start: Callable[..., Any], folder: Path, more: str = ON, **options: Any) -> Any:
+    file = folder / "digits.yaml"
+    file.write_text(FILE.format(more=more))
+    options = {"keys": Keys(KEYS), "answers": folder / "answers"} | options
+    return start(deployment=inferway.load(file), **options)
+
+
+def send(
+    running: Any,
+    method: str,
+    path: str,
+    body: Any = None,
+    key: str = SAYS,
+    more: str = "",
+    *,
+    admin: bool = False,
+) -> Any:
+    raw = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
+    shown = f"Authorization: Bearer {key}\r\n" if key else ""
+    head = f"{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(raw)}\r\n{shown}{more}\r\n"
+    answer = running.ask(head.encode() + raw, admin=admin)
+    if not admin and (method != "GET" or answer.status != 403):
+        assert str(answer.status) in described(method, path)
+    return answer
+
+
+def described(method: str, path: str) -> Any:
+    """Read which answers the published description has."""
+    parts = path.split("/")
+    parts[3:4] = ["{task}"]
+    parts[5:] = ["{request}"] * len(parts[5:])
+    return PUBLISHED["paths"]["/".join(parts)][method.lower()]["responses"]
+
+
+def infer(running: Any, name: str, first: int = 0, rows: int = 1) -> list[int]:
+    """Ask under a name, and read the classes that are answered."""
+    images = load_testset().images[first : first + rows]
+    tensor = {"name": "image", "datatype": "FP32", "shape": list(images.shape)}
+    body = {"inputs": [tensor | {"data": images.ravel().tolist()}]}
+    answer = send(
+        running, "POST", "/v2/models/digits/infer", body, ASKS, f"X-Request-Id: {name}\r\n"
+    )
+    assert answer.status == 200
+    data = next(one["data"] for one in answer.json["outputs"] if one["datatype"] == "FP32")
+    count = len(data) // rows
+    scores = [data[row * count : (row + 1) * count] for row in range(rows)]
+    return [max(range(count), key=row.__getitem__) for row in scores]
+
+
+def accuracy(running: Any) -> Any:
+    return send(running, "GET", "/v2/models/digits/accuracy", key=ASKS).json["variants"]["tiny"]
+
+
+@pytest.fixture(scope="module")
+def serving(start_shared: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return serve(start_shared, tmp_path_factory.mktemp("feedback"))
+
+
+def test_labels_are_compared_with_what_was_answered(serving: Any) -> None:
+    before = accuracy(serving)["labels"]
+    (said,) = infer(serving, "right")
+    assert send(serving, "POST", PAGE, {"id": "right", "label": said}).json == {
+        "matched": 1,
+        "unknown": [],
+        "doubled": [],
+    }
+    (said,) = infer(serving, "wrong", 1)
+    rows = infer(serving, "rows", 2, 4)
+    for name in ("told", "scored"):
+        infer(serving, name)
+    feedback = [
+        {"id": "wrong", "label": said + 1},
+        {"id": "rows", "label": [rows[0], rows[1], rows[2], rows[3] + 1]},
+        {"id": "told", "correct": False},
+        {"id": "scored", "score": 0.5},
+        {"id": "right", "label": said},
+        {"id": "nobody", "correct": True},
+        {"id": "told", "correct": True},
+    ]
+    assert send(serving, "POST", PAGE, feedback).json == {
+        "matched": 4,
+        "unknown": ["nobody"],
+        "doubled": ["right", "told"],
+    }
+    now = accuracy(serving)
+    assert now["labels"] == before + 5
+    assert now["mean"] * now["labels"] == pytest.approx(2.25)
+    assert now["low"] < now["mean"] < now["high"]
+    assert 0.0 < now["profile"] < 1.0
+
+
+def test_metrics_and_status_have_it(serving: Any) -> None:
+    infer(serving, "counted")
+    send(serving, "POST", PAGE, {"id": "counted", "correct": True})
+    now = accuracy(serving)
+    text = send(serving, "GET", "/metrics", key=ASKS, admin=True).body.decode()
+    told = {
+        one.name: one.value
+        for family in text_string_to_metric_families(text)
+        for one in family.samples
+        if "feedback" in one.name and not one.name.endswith("created")
+    }
+    assert told["inferway_feedback_labels_total"] == now["labels"]
+    assert told["inferway_feedback_accuracy_ratio"] == now["mean"]
+    assert told["inferway_feedback_accuracy_low_ratio"] == now["low"]
+    assert told["inferway_feedback_accuracy_high_ratio"] == now["high"]
+    assert told["inferway_feedback_lost_answers_total"] == 0
+    tasks = send(serving, "GET", "/status", key=ASKS, admin=True).json["tasks"]
+    assert tasks["digits"]["feedback"]["variants"]["tiny"] == now
+    assert "feedback" not in tasks["other"]
+
+
+def test_an_answer_is_deleted_with_its_feedback(serving: Any) -> None:
+    infer(serving, "gone")
+    labels = accuracy(serving)["labels"]
+    gone = send(serving, "DELETE", f"{PAGE}/gone")
+    assert (gone.status, gone.json) == (200, {"deleted": "gone"})
+    again = send(serving, "DELETE", f"{PAGE}/gone")
+    assert again.status == 404
+    assert again.json == {"error": "no answer 'gone' of task 'digits' is kept"}
+    assert send(serving, "POST", PAGE, {"id": "gone", "correct": True}).json["unknown"] == ["gone"]
+    assert accuracy(serving)["labels"] == labels
+
+
+@pytest.mark.parametrize(
+    ("item", "sentence"),
+    [
+        (b"{", "the feedback is not valid"),
+        ({"id": "one"}, "exactly one of label, correct and score"),
+        ({"id": "one", "label": 1, "correct": True}, "exactly one of label, correct and score"),
+        ({"id": "one", "score": 1.5}, "<= 1"),
+        ({"id": "one", "labels": 1}, "labels"),
+        ([{"id": "fine", "correct": True}, {"id": "one", "label": "seven"}], "of another kind"),
+        ({"id": "one", "label": [1, 2]}, "has 1 rows, and its label is of 2"),
+    ],
+)
+def test_wrong_feedback_is_refused_with_a_sentence(serving: Any, item: Any, sentence: str) -> None:
+    infer(serving, "one")
+    infer(serving, "fine")
+    labels = accuracy(serving)["labels"]
+    refused = send(serving, "POST", PAGE, item)
+    assert refused.status == 400
+    assert sentence in refused.json["error"]
+    assert accuracy(serving)["labels"] == labels  # all of it or nothing
+
+
+def test_only_a_key_for_feedback_says_it(serving: Any) -> None:
+    item = {"id": "x", "correct": True}
+    for method, path, body in (("POST", PAGE, item), ("DELETE", f"{PAGE}/x", None)):
+        assert send(serving, method, path, body, key="").status == 401
+        assert send(serving, method, path, body, key=ASKS).status == 403
+    assert send(serving, "GET", "/v2/models/digits/accuracy", key=SAYS).status == 403
+    assert send(serving, "GET", "/v2/models/digits", key=SAYS).status == 403
+    for method, path in (("POST", "other/feedback"), ("DELETE", "other/feedback/x")):
+        off = send(serving, method, f"/v2/models/{path}", item)
+        assert off.status == 404
+        assert "give it `feedback` in the deployment file" in off.json["error"]
+    assert send(serving, "GET", "/v2/models/other/accuracy", key=ASKS).status == 404
+    assert send(serving, "POST", "/v2/models/none/feedback", item).status == 404
+
+
+def test_answers_and_accuracy_are_there_after_a_restart(start: Any, tmp_path: Path) -> None:
+    first = serve(start, tmp_path)
+    infer(first, "early")
+    infer(first, "late")
+    send(first, "POST", PAGE, {"id": "early", "correct": True})
+    before = accuracy(first)
+    with pytest.raises(ServeError, match="another server has them"):
+        serve(start, tmp_path)
+    first.wait(first.server.stop())
+    second = serve(start, tmp_path)
+    feedback = [{"id": "late", "correct": False}, {"id": "early", "correct": True}]
+    joined = send(second, "POST", PAGE, feedback).json
+    after = accuracy(second)
+    assert joined == {"matched": 1, "unknown": [], "doubled": ["early"]}
+    assert (before["labels"], before["mean"]) == (1, 1.0)
+    assert (after["labels"], after["mean"]) == (2, 0.5)
+
+
+def test_what_is_kept_has_bounds(start: Any, tmp_path: Path) -> None:
+    running = serve(start, tmp_path, "feedback: {keep: 1 h, limit: 3}", answers=None)
+    for number in range(5):
+        infer(running, f"n{number}")
+    feedback = [{"id": f"n{number}", "score": 1} for number in range(4)]
+    assert send(running, "POST", PAGE, feedback).json["unknown"] == ["n0", "n1"]
+    file = tmp_path / "digits.yaml"
+    file.write_text(FILE.format(more="feedback: {keep: 1 us}"))
+    running.wait(running.server.apply(inferway.load(file)))
+    assert send(running, "POST", PAGE, {"id": "n4", "score": 1}).json["unknown"] == ["n4"]
+
+
+def test_another_model_begins_anew_and_it_is_turned_off(
+    start: Any, tmp_path: Path, until: Callable[[Callable[[], bool]], None]
+) -> None:
+    running = serve(start, tmp_path)
+    file = tmp_path / "digits.yaml"
+    infer(running, "old")
+    infer(running, "other")
+    send(running, "POST", PAGE, {"id": "old", "correct": True})
+    assert accuracy(running)["labels"] == 1
+    text = file.read_text()
+    file.write_text(text.replace("zoo://digits/tiny", "zoo://digits/medium"))
+    running.wait(running.server.apply(inferway.load(file)))
+    until(lambda: accuracy(running)["labels"] == 0)
+    # It was the other model's.
+    assert send(running, "POST", PAGE, {"id": "other", "correct": True}).json["matched"] == 1
+    assert accuracy(running)["labels"] == 0
+    file.write_text(FILE.format(more=""))
+    running.wait(running.server.apply(inferway.load(file)))
+    infer(running, "unkept")
+    assert send(running, "POST", PAGE, {"id": "unkept", "correct": True}).status == 404
+
+
+def test_without_keys_nobody_says_it(start: Any, tmp_path: Path) -> None:
+    running = serve(start, tmp_path, keys=None)
+    infer(running, "x")
+    refused = send(running, "POST", PAGE, {"id": "x", "correct": True}, key="")
+    assert refused.status == 403
+    assert "feedback=KEY" in refused.json["error"]
