@@ -166,3 +166,19 @@ def test_ray_gives_the_same_though_a_raylet_is_killed(tmp_path, write):
     finally:
         ray.shutdown()
         cluster.shutdown()
+
+
+@pytest.mark.slow
+def test_dask_gives_the_same_though_a_worker_is_killed(tmp_path):
+    distributed = pytest.importorskip(
+        "distributed", reason="Dask is not installed: the extra `dask`"
+    )
+    points = [Point({"number": i}, dying, {"number": i, "folder": str(tmp_path)}) for i in range(6)]
+    with distributed.LocalCluster(
+        n_workers=2, threads_per_worker=1, dashboard_address=None
+    ) as cluster:
+        address = cluster.scheduler_address.replace("tcp://", "dask://")
+        crew = workers(address, "processes")
+        rows = {one.place: one.result for one in by_workers(points, crew)}
+    assert rows == {i: {"square": i**2} for i in range(6)}
+    assert (tmp_path / "fallen").exists()
