@@ -251,11 +251,6 @@ class Deployment(Section):
                 f"scheduling: {self.scheduling.policy} routes among a node's own instances, and "
                 "the nodes of a network forward as well; give a `dispatch` policy instead"
             )
-        if self.placement is not None and self.placement.policy == "exchange":
-            found.append(
-                "placement: exchange runs in the twins, `inferway simulate` and `inferway place`; "
-                "nodes do not carry its letters yet, so give infida, whose letters they do"
-            )
         found += [
             f"{where}.queue: requests wait at the instances of a network's nodes, not in one "
             "queue; leave it out"

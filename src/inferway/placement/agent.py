@@ -34,7 +34,17 @@ from inferway.placement.infida import (
     round_state,
 )
 from inferway.placement.layout import Crossing, NodeData
-from inferway.placement.letters import Floor, Letter, Message, Needed, Offers, Worst, decode, encode
+from inferway.placement.letters import (
+    Floor,
+    Letter,
+    Message,
+    Needed,
+    Offers,
+    Quiet,
+    Worst,
+    decode,
+    encode,
+)
 
 
 class Counters(NamedTuple):
@@ -116,6 +126,12 @@ class LocalPolicy:
         self.state.slot[:] += 1
         return []
 
+    def warm(self) -> None:
+        """Do once what is done in a slot, so that none waits for a compiler; the state changes."""
+        one = dict.fromkeys(self.data.crossings, 1.0)
+        self.close_slot(one, one, {}, slot=1)
+        self.step()
+
     def resume(self, saved: InfidaState) -> None:
         """Copy a saved state into the own one; ValueError where the shapes differ."""
         pairs: list[Any] = list(zip(saved._fields, self.state, saved, strict=True))
@@ -129,8 +145,71 @@ class LocalPolicy:
             mine[:] = other
 
 
-class Agent(LocalPolicy):
+class Correspondent(LocalPolicy):
+    """One node's part of a policy that writes to its neighbors: INFIDA or exchange.
+
+    A message about a slot that has not ended here yet waits until it has; one about a slot before
+    the last that has ended comes too late, and is dropped.
+
+    Attributes
+    ----------
+    hears
+        The kinds of messages that this policy's nodes write.
+    stage
+        Part of the time for letters after which `decide` is called, above 0 to 1.
+    """
+
+    hears: tuple[type[Message], ...] = ()
+    _closed = 0  # The last slot that has ended
+
+    def __init__(self, data: NodeData, x: Allocation) -> None:
+        super().__init__(data, x)
+        self._early: list[Message] = []
+
+    @property
+    def stage(self) -> float:
+        """Part of the time for letters after which `decide` is called, above 0 to 1."""
+        return 1.0
+
+    def open(self) -> list[Letter]:
+        """Begin: say what is to be said once."""
+        return []
+
+    def receive(self, data: bytes) -> list[Letter]:
+        """Take in a neighbor's message as it came, and return what follows from it."""
+        return self.take(decode(data))
+
+    def take(self, message: Message) -> list[Letter]:
+        """Take in a message that has been decoded, and return what follows from it."""
+        slot = self._closed if isinstance(message, Floor | Offers | Quiet) else message.slot
+        if slot == self._closed:
+            return self._hear(message)
+        if slot > self._closed:
+            self._early.append(message)
+        return []
+
+    def decide(self) -> list[Letter]:
+        """Decide with the letters that have come, where others wait for that."""
+        return []
+
+    def see(self, neighbor: int, alive: bool) -> list[Letter]:
+        """Take in that a neighbor has come or gone; who comes says again what holds."""
+        return []
+
+    def _hear(self, message: Message) -> list[Letter]:
+        """Take in a message about the slot at hand or about none."""
+        return []
+
+    def _hear_early(self) -> list[Letter]:
+        """Take in what had come before the slot ended here."""
+        early, self._early = self._early, []
+        return [letter for message in early for letter in self.take(message)]
+
+
+class Agent(Correspondent):
     """INFIDA at one node; the options are those of `Infida`, equal at all nodes."""
+
+    hears = (Floor, Needed, Worst, Offers)
 
     def __init__(
         self,
@@ -142,7 +221,9 @@ class Agent(LocalPolicy):
         rounding: Literal["coupled", "fresh"] = "coupled",
         residual: Literal["elastic", "strict"] = "elastic",
     ) -> None:
-        self.data, self.state = data, first_state(data.layout)
+        state = first_state(data.layout)
+        super().__init__(data, state.x)
+        self.state = state
         self._options = options_of(seed, learning_rate, refresh, rounding, residual)
         pairs = len(data.layout.size)
         self.gradient: Float = np.zeros(pairs)
@@ -154,12 +235,10 @@ class Agent(LocalPolicy):
         }
         self._offers: dict[int, tuple[tuple[float, float], ...]] = {}
         self._sent: dict[int, tuple[tuple[float, float], ...]] = {}
-        self._closed = 0  # Slots whose loads are known
         self._load: Mapping[int, Float] = {}
         self._taken: Float = np.zeros(pairs)
         self._requests: dict[int, float] = {}
         self._worst: dict[int, float] = {}
-        self._early: list[Needed] = []
 
     def restore(
         self, state: InfidaState, *, closed: int = 0, counters: Counters | None = None
@@ -204,15 +283,18 @@ class Agent(LocalPolicy):
         for rho, requests in arrived.items():
             if requests > 0:
                 letters += self._climb(Needed(rho, self._closed, requests, 0.0, ()))
-        early, self._early = self._early, []
-        return letters + [letter for message in early for letter in self.take(message)]
+        return letters + self._hear_early()
 
-    def receive(self, data: bytes) -> list[Letter]:
-        """Take in a neighbor's message as it came, and return what follows from it."""
-        return self.take(decode(data))
+    def see(self, neighbor: int, alive: bool) -> list[Letter]:
+        """Take back what a neighbor further up offered that has gone."""
+        return [
+            letter
+            for rho, crossing in self.data.crossings.items()
+            if crossing.upstream == neighbor and not alive
+            for letter in self.take(Offers(rho, ()))
+        ]
 
-    def take(self, message: Message) -> list[Letter]:
-        """Take in a message that has been decoded, and return what follows from it."""
+    def _hear(self, message: Message) -> list[Letter]:
         match message:
             case Floor(rho=rho, cost=cost):
                 self._above[rho] = cost
@@ -220,11 +302,9 @@ class Agent(LocalPolicy):
             case Offers(rho=rho, offers=offers):
                 self._offers[rho] = offers
                 return self._offer(self.data.crossings[rho])
-            case Needed(slot=slot) if slot > self._closed:
-                self._early.append(message)
-            case Needed(slot=slot) if slot == self._closed:
+            case Needed():
                 return self._climb(message)
-            case Worst(rho=rho, slot=slot, cost=cost) if slot == self._closed:
+            case Worst(rho=rho, cost=cost):
                 return self._descend(rho, cost)
         return []
 

@@ -49,7 +49,7 @@ from inferway.network.delivery import DeliveryNetwork
 from inferway.placement.contract import Allocation, Float, Observation, batch_of, load_of
 from inferway.placement.exchange_agent import KICKS, LEAST, ExchangeAgent
 from inferway.placement.infida import couple_all, first_state
-from inferway.placement.layout import data_of, layout_of
+from inferway.placement.layout import NodeData, data_of, layout_of
 from inferway.placement.letters import Above, Below, Letter, decode
 from inferway.placement.rounding import word
 from inferway.placement.turns import Turns
@@ -109,23 +109,20 @@ class ExchangePolicy:
             if not holds:
                 raise ValueError(sentence)
         self.network, self._seed, self._lost, self._drawn = network, seed, lost, 0
-        first, x, turns = network.pairs.first, first_allocation(network, seed), Turns(network)
-        self.agents = [
-            ExchangeAgent(
-                data,
-                x[first[v] : first[v + 1]],
-                turns,
-                seed=seed,
-                least_ms=least_ms,
-                kicks=kicks,
-            )
-            for v, data in enumerate(data_of(network))
-        ]
+        self._least, self._kicks, self._turns = least_ms, kicks, Turns(network)
+        self.allocation = first_allocation(network, seed)
+        self.agents = [self.part(data) for data in data_of(network)]
         self._late = sorted(self.agents, key=lambda agent: agent.stage)
-        self.allocation = x
         self.letters: Counter[str] = Counter()
         self.bytes = 0
         self._deliver([letter for agent in self.agents for letter in agent.open()])
+
+    def part(self, data: NodeData) -> ExchangeAgent:
+        """Make a node's part, which has heard nothing yet and runs what the network runs now."""
+        first = self.network.pairs.first
+        x = self.allocation[first[data.node] : first[data.node + 1]]
+        options = {"seed": self._seed, "least_ms": self._least, "kicks": self._kicks}
+        return ExchangeAgent(data, x, self._turns, **options)  # type: ignore[arg-type]
 
     @classmethod
     def build(

@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from inferway.placement.agent import Counters, LocalPolicy
+from inferway.placement.agent import Correspondent, Counters
 from inferway.placement.contract import Allocation, Float
 from inferway.placement.forecast import Forecast
 from inferway.placement.infida import InfidaState, room_at
@@ -25,7 +25,6 @@ from inferway.placement.letters import (
     Letter,
     Message,
     Quiet,
-    decode,
     encode,
 )
 from inferway.placement.rounding import word
@@ -38,7 +37,7 @@ KICKS: Final = 3
 _CHANCE: Final = 3.0  # Standard deviations of a count that a quiet type has room for
 
 
-class ExchangeAgent(LocalPolicy):
+class ExchangeAgent(Correspondent):
     """Exchange at one node: it knows its own data, and exchanges letters with its neighbors.
 
     Parameters
@@ -58,6 +57,7 @@ class ExchangeAgent(LocalPolicy):
         Cost of a slot that the last decision saves, as far as the node knows, in ms times requests.
     """
 
+    hears = (Floor, Above, Below, Quiet)
     saved = 0.0
 
     def __init__(
@@ -86,7 +86,6 @@ class ExchangeAgent(LocalPolicy):
         self._quiet: set[int] = set()
         # Of the slot at hand.
         self._worth: dict[int, float] = {}
-        self._closed = 0
         self._decided = self._ended = True
         self._unordered: frozenset[int] = frozenset()
         self._load: Mapping[int, Float] = {}
@@ -95,7 +94,6 @@ class ExchangeAgent(LocalPolicy):
         self._above: dict[int, Above] = {}
         self._below: dict[int, Below] = {}
         self._awaited: set[tuple[type[Message], int]] = set()
-        self._early: list[Above | Below] = []
 
     @property
     def stage(self) -> float:
@@ -156,29 +154,37 @@ class ExchangeAgent(LocalPolicy):
                 self._await(crossing)
                 if crossing.upstream is None:
                     letters += self._send_above(crossing, ())
-        early, self._early = self._early, []
-        letters += [letter for message in early for letter in self.take(message)]
-        return letters + self._decide_if_all_is_in()
+        return letters + self._hear_early() + self._decide_if_all_is_in()
 
-    def receive(self, data: bytes) -> list[Letter]:
-        """Take in a neighbor's message as it came, and return what follows from it."""
-        return self.take(decode(data))
+    def see(self, neighbor: int, alive: bool) -> list[Letter]:
+        """Count on no requests by way of a neighbor that has gone: its types are quiet."""
+        return [
+            letter
+            for rho, crossing in self.data.crossings.items()
+            if crossing.downstream == neighbor and alive == (rho in self._quiet)
+            for letter in self.take(Quiet(rho, not alive))
+        ]
 
-    def take(self, message: Message) -> list[Letter]:
-        """Take in a message that has been decoded, and return what follows from it."""
+    def warm(self) -> None:
+        """Do once what is done in a slot; who has no letters yet would leave the search out."""
+        super().warm()
+        nothing = SceneWriter().scene()
+        draw = word(word(self._seed, self._closed), self.data.node)
+        improve(nothing, self._left(), 0.0, self._kicks, draw, np.zeros(0))
+        cost_of(nothing)
+
+    def _hear(self, message: Message) -> list[Letter]:
         match message:
             case Floor(rho=rho, cost=cost):
                 self._floor[rho] = cost
                 return self._send_floor(self.data.crossings[rho], cost)
             case Quiet(rho=rho, on=on):
                 return self._hush(self.data.crossings[rho], on)
-            case Above(slot=slot) | Below(slot=slot) if slot > self._closed:
-                self._early.append(message)
             case Above() | Below() if self._ended:
                 return []  # Late
-            case Above(rho=rho, slot=slot) if slot == self._closed:
+            case Above(rho=rho):
                 return self._hear_above(self.data.crossings[rho], message)
-            case Below(rho=rho, slot=slot) if slot == self._closed:
+            case Below(rho=rho):
                 return self._hear_below(self.data.crossings[rho], message)
         return []
 

@@ -1,6 +1,7 @@
 """One node's part of every placement policy, from what it measures itself.
 
-INFIDA is an `inferway.placement.agent.Agent`, which exchanges letters with its neighbors. OLAG and
+INFIDA is an `inferway.placement.agent.Agent` and exchange an
+`inferway.placement.exchange_agent.ExchangeAgent`; both write letters to their neighbors. OLAG and
 greedy count what reaches the node, and need nobody. The policies in hindsight, what a file lists
 and the repositories alone never change: there a node keeps its part of the network's allocation.
 """
@@ -18,6 +19,7 @@ from inferway.network.delivery import DeliveryNetwork
 from inferway.placement.agent import Agent, Counters, LocalPolicy
 from inferway.placement.contract import WRITTEN, Allocation, Float, build_policy, policy_class
 from inferway.placement.counters import Counting, choose, options_by_pair
+from inferway.placement.exchange import ExchangePolicy
 from inferway.placement.infida import Infida, InfidaState, room_at
 from inferway.placement.layout import NodeData, data_of
 from inferway.placement.letters import Letter
@@ -172,15 +174,12 @@ def local_policy(
                 f"placement policy {name} decides for the whole network at once, and a node knows "
                 "its own part alone: `inferway place` and `inferway simulate` run it"
             )
-        if name == "exchange":
-            raise ValueError(
-                "placement policy exchange runs in the twins: a live node does not carry its "
-                "letters yet; give infida, which it does"
-            )
         # Built whole even where one node's part follows alone: it says what options are wrong.
         whole = build_policy(name, network, seed=seed, batches=batches, **options)
         if found is Infida:
             return Agent(own, seed=seed, **options)
+        if isinstance(whole, ExchangePolicy):
+            return whole.part(own)
         if isinstance(whole, Counting):
             return Counted(whole, own)
         allocation = whole.allocation

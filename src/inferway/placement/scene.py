@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -16,6 +17,10 @@ from inferway.placement.search import Scene
 # Node, its pair, cost, room, and what the node would gain if the copy were gone.
 Running = tuple[int, int, float, float, float]
 Route = tuple[float, Sequence[Running], Sequence[Running]]  # Forecast, what runs below and above
+
+
+_UNSERVED: Final = 1e12  # Least cost of a request for which nobody has room
+_NOWHERE: Final = -2  # The node that stands for that
 
 
 class TaskHere(NamedTuple):
@@ -56,6 +61,9 @@ class SceneWriter:
             entries += _numbered(above, room, credit, number)
             # Of equal costs, the one nearer to the entry: sorting is stable.
             entries.sort(key=lambda one: one[0])
+            # The rule of serving relies on a last option that takes all, whatever letters say.
+            last = max(_UNSERVED, entries[-1][0] if entries else 0.0)
+            entries += _numbered([(_NOWHERE, 0, last, math.inf, 0.0)], room, credit, number)
             self._cost += [cost for cost, _ in entries]
             self._instance += [place for _, place in entries]
         self._first.append(len(self._cost) - begin)

@@ -36,7 +36,7 @@ from inferway.version import NODE_PROTOCOL
 # The kind of what a node offers.
 MENU: Final = "menu"
 # The kinds of placement's messages.
-PLACEMENT: Final = ("floor", "needed", "worst", "offers")
+PLACEMENT: Final = ("floor", "needed", "worst", "offers", "above", "below", "quiet")
 KINDS: Final = frozenset((MENU, *PLACEMENT))
 
 # A neighbor from which nothing comes for so long is gone.

@@ -27,7 +27,7 @@ from inferway.live.node.state import DamagedStateError, NodeState, Saved, StateE
 from inferway.live.request import InferRequest, Outcome
 from inferway.live.site import balances_of, take_up
 from inferway.live.threads import run_detached
-from inferway.placement.agent import Agent
+from inferway.placement.agent import Correspondent
 from inferway.placement.contract import expected_batches, policy_of
 from inferway.placement.local import loads_of, local_policy
 
@@ -113,9 +113,9 @@ class SlotClock:
         self._began_s, self._offset_s, self._next = steady, offset, number + 1
         return ended
 
-    async def letters(self) -> None:
-        """Wait, from the end of a slot, until letters about it are late."""
-        late_s = self._began_s + _WAIT_SHARE * self.slot_s
+    async def letters(self, stage: float = 1.0) -> None:
+        """Wait, from the end of a slot, until letters about it are late, or for a part of that."""
+        late_s = self._began_s + stage * _WAIT_SHARE * self.slot_s
         while (left := late_s - self._steady()) > 0:
             await self._sleep(left)
 
@@ -230,11 +230,9 @@ class NodePlacement:
         )
         # One does once what it does in a slot, also where nothing enters: neither a first slot nor
         # letters about what passes must wait for its compiler.
-        one = dict.fromkeys(plan.data.crossings, 1.0)
-        spare.close_slot(one, one, {}, slot=1)
-        spare.step()
+        spare.warm()
         self._post: PlacementMessages | None = None
-        if isinstance(self.policy, Agent):
+        if isinstance(self.policy, Correspondent):
             self._post = PlacementMessages(self.policy, peers, network.nodes, slot=self.clock.last)
         # As of the last slot's end, but for what is loaded.
         self._kept: Saved | None = None
@@ -327,6 +325,8 @@ class NodePlacement:
         load = loads_of(self._plan.data, served, self.policy.x)
         if self._post is not None:
             self._post.close_slot(number, arrived, load)
+            await self.clock.letters(self._post.agent.stage)
+            self._post.decide()
             await self.clock.letters()
             self._post.step()
         else:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
@@ -19,9 +20,9 @@ from inferway.live.node.offer_table import OfferTable
 from inferway.live.node.placement_messages import PlacementMessages
 from inferway.live.request import NodeCondition
 from inferway.network import deployed
-from inferway.placement.agent import Agent
 from inferway.placement.layout import data_of
-from inferway.placement.letters import Floor, Needed, Offers, Worst
+from inferway.placement.letters import Above, Below, Floor, Needed, Offers, Quiet, Worst
+from inferway.placement.local import local_policy
 from inferway.protocol import Signature, Tensor
 from mutation import damaged, mutated
 
@@ -70,6 +71,9 @@ PLACING = (
     Needed(0, 1, 60.0, 3.0, ((1.0, 5.0), (2.0, 6.0))),
     Worst(0, 1, 7.5),
     Offers(1, ((1.0, 50.0), (4.0, 80.0))),
+    Above(0, 1, ((0, 0, 20.0, 3.0, 5.0),)),
+    Below(1, 1, 60.0, ((2, 0, 4.0, 9.0, 0.0), (2, 1, 1.0, 2.0, 1.0))),
+    Quiet(0, True),
 )
 _pack = msgspec.msgpack.Encoder().encode
 
@@ -102,8 +106,9 @@ def said(choose: random.Random) -> tuple[str, str, str, bytes | None]:
     return choose.choice(["cloud", "edge-0", "edge-1"]), kind, name, None if gone else data
 
 
+@pytest.mark.parametrize("policy", ["infida", "exchange"])
 @few_or_many
-def test_messages(tmp_path: Path, count: int) -> None:
+def test_messages(tmp_path: Path, count: int, policy: str) -> None:
     file = tmp_path / "network.yaml"
     file.write_text(NETWORK)
     network, _ = deployed(inferway.load(file))
@@ -114,7 +119,8 @@ def test_messages(tmp_path: Path, count: int) -> None:
 
     async def main() -> None:
         links: Any = Links(*neighbors)
-        post = PlacementMessages(Agent(data, seed=1), links, network.nodes)
+        agent: Any = local_policy(policy, network, metro, seed=1, data=data)
+        post = PlacementMessages(agent, links, network.nodes)
         table = OfferTable(
             NodeCondition("metro"), links, links_s=dict.fromkeys(neighbors, 0.01), upstream="cloud",
             changed=changed.append,

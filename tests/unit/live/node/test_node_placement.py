@@ -50,7 +50,7 @@ class Clock:
         self.idle.set()
         return await asyncio.get_running_loop().create_future()  # type: ignore[no-any-return]
 
-    async def letters(self) -> None:
+    async def letters(self, stage: float = 1.0) -> None:
         pass
 
 
