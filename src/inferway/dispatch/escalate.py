@@ -65,7 +65,7 @@ from inferway.site.view import Floats, Ints
 
 # Answers in which a balance is brought back: at first, for each answer so far, and at most.
 HORIZON, SHARE, FARTHEST = 1000.0, 0.2, 20_000.0
-RESERVE = 0.75 # Standard deviations of the balance
+RESERVE = 0.75  # Standard deviations of the balance
 MARGIN = 0.5  # Of the way from the target to the best accuracy, that the goal may go up
 SPREAD = 4.0  # Factor of the price, either way, that changes plans by a span
 _NARROWEST = 0.01  # Least span

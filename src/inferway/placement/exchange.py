@@ -121,8 +121,9 @@ class ExchangePolicy:
         """Make a node's part, which has heard nothing yet and runs what the network runs now."""
         first = self.network.pairs.first
         x = self.allocation[first[data.node] : first[data.node + 1]]
-        options = {"seed": self._seed, "least_ms": self._least, "kicks": self._kicks}
-        return ExchangeAgent(data, x, self._turns, **options)  # type: ignore[arg-type]
+        return ExchangeAgent(
+            data, x, self._turns, seed=self._seed, least_ms=self._least, kicks=self._kicks
+        )
 
     @classmethod
     def build(
