@@ -51,7 +51,7 @@ def tree(body: str) -> str:
 TOP = "tasks, nodes, network, dispatch, scheduling, placement, cost, seed, workload"
 TASK = (
     "variants, catalog, accuracy_target, energy_budget, deadline, count, max_instances, dispatch, "
-    "difficulty, idempotent"
+    "difficulty, idempotent, feedback"
 )
 
 MISTAKES: list[tuple[str, str]] = [
