@@ -58,7 +58,8 @@ def test_what_a_hung_neighbor_has_is_given_to_others_and_it_is_taken_back(
             answers = await ask_together(edge, 40)
             assert [answer.status for answer in answers] == [200] * 40
             assert {answer.node for answer in answers} == {"edge"}
-            assert edge.hop("cloud").hung == 1
+            # Where a probe had the connection that is kept, none could be made in time.
+            assert edge.hop("cloud").hung <= 1
             assert not edge.hop("cloud").usable
             sent = edge.hop("cloud").sent
             for _ in range(20):
