@@ -45,7 +45,7 @@ coverage: $(call STAMP,test) ## Run what `make test` runs, and see how much of t
 	$(PY) -m pytest $(SHARED)=loadfile -m "not slow" --cov --cov-report=term \
 		--cov-fail-under=$(COVERAGE) $(PYTEST_ARGS)
 
-test-slow: $(call STAMP,test) $(call STAMP,learn) ## Run the slow tests, and those that need PyTorch
+test-slow: $(call STAMP,test) $(call STAMP,learn) $(call STAMP,ray) $(call STAMP,dask) ## Run the slow tests, and those that need PyTorch, Ray or Dask
 	$(PY) -m pytest -m "not slow" tests/unit/learning tests/unit/exporting $(PYTEST_ARGS)
 	INFERWAY_EXAMPLES=all $(PY) -m pytest $(SHARED)=worksteal -m "property and not slow" \
 		--ignore=tests/live $(PYTEST_ARGS)
@@ -118,3 +118,9 @@ $(call STAMP,browser): $(VENV)/.made
 
 $(call STAMP,learn): $(VENV)/.made
 	$(call install,.[learn])
+
+$(call STAMP,ray): $(VENV)/.made
+	$(call install,.[ray])
+
+$(call STAMP,dask): $(VENV)/.made
+	$(call install,.[dask])

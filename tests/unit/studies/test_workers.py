@@ -175,7 +175,7 @@ def test_dask_gives_the_same_though_a_worker_is_killed(tmp_path):
     )
     points = [Point({"number": i}, dying, {"number": i, "folder": str(tmp_path)}) for i in range(6)]
     with distributed.LocalCluster(
-        n_workers=2, threads_per_worker=1, dashboard_address=None
+        n_workers=2, threads_per_worker=1, host="127.0.0.1", dashboard_address="127.0.0.1:0"
     ) as cluster:
         address = cluster.scheduler_address.replace("tcp://", "dask://")
         crew = workers(address, "processes")
