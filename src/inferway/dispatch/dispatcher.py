@@ -17,6 +17,7 @@ import numpy as np
 from inferway.dispatch import steps
 from inferway.dispatch.alias import set_routing
 from inferway.dispatch.contract import build_policy
+from inferway.dispatch.measured import correct
 from inferway.dispatch.steps import (
     AS_DECIDED,
     CREDIT,
@@ -460,6 +461,13 @@ class Dispatcher:
         """Keep the balance in this (1,) array from now on, as other dispatchers of the task do."""
         self.site = self.site._replace(balance=balance)
         self._bind(self._needs._replace(site=self.site), self._handles)
+
+    def correct(self, accuracy: Floats) -> None:
+        """Count these (K,) accuracies from now on, and what confidences say as they correct it.
+
+        The fleet's are those of profiles, and stay. ValueError where they are none of its classes.
+        """
+        correct(self.site, self.policy, self.fleet, accuracy)
 
     def pull(self, server: int, now_s: float, draw: int) -> tuple[int, int]:
         """Number of requests that a free server drops and takes: (drop, take)."""

@@ -90,7 +90,7 @@ class Escalate(NamedTuple):
     span: float  # By how much planned accuracies follow the price
     step: float  # How fast the price moves, of what is set for it
     wait: float
-    best: float  # Best accuracy, if all servers were free
+    best: Floats  # (1,) best accuracy, if all servers were free
     # What follows from the tables: (K,) accuracy by way of each class without a second; (K, K) most
     # that a second class gains on the first in a bin.
     own: Floats
@@ -156,16 +156,7 @@ class Escalate(NamedTuple):
         start = HEADROOM * max(low, escalation_price(fleet, target, rate_per_s))
         least = LEAST * scale
         start = max(least, start if price is None else price)
-        own = np.diagonal(tables.expected, axis1=0, axis2=2).T
-        # (K, K, E) of a second class on the first, in the first one's bins.
-        gain = (tables.expected - own[:, :, None]).transpose(0, 2, 1)
-        gain = np.where((tables.mass > 0.0)[:, None, :], gain, -1.0)
-        order = np.argsort(-gain, axis=2, kind="stable")
-        gain = np.take_along_axis(gain, order, axis=2)
-        mass = np.take_along_axis(tables.mass[:, None, :] + np.zeros_like(gain), order, axis=2)
-        plain = tables.expected_accuracy()
-        classes = len(fleet.rate)
-        none = np.zeros((classes, classes, 1))
+        plain, classes = tables.expected_accuracy(), len(fleet.rate)
         planned = [_planned(fleet, tables, scale * factor) for factor in (1 / SPREAD, SPREAD)]
         return cls(
             price=np.array([start]),
@@ -175,12 +166,7 @@ class Escalate(NamedTuple):
             span=max(planned[1] - planned[0], _NARROWEST),
             step=step,
             wait=wait,
-            best=float((plain + _best_gain(tables, own)).max()),
-            own=plain,
-            most_gain=np.ascontiguousarray(gain[:, :, 0]),
-            gains=np.concatenate([gain, none - 1.0], axis=2),
-            mass=np.concatenate([none, np.cumsum(mass, axis=2)], axis=2),
-            gained=np.concatenate([none, np.cumsum(mass * gain, axis=2)], axis=2),
+            **_derived(tables),
             servers=np.zeros(classes, np.int64),
             costs_s=np.zeros(classes),
             plans=plain.copy(),
@@ -190,6 +176,12 @@ class Escalate(NamedTuple):
             ahead=np.zeros((2, classes)),
             likely=np.zeros(1, np.int64),
         )
+
+    def correct(self, tables: ConfidenceTables) -> None:
+        """Go by these tables from now on; the price stays, and finds its way from there."""
+        for name, values in _derived(tables).items():
+            np.copyto(getattr(self, name), values)
+        self.between[:] = 0.0  # what was bounded by the others holds no longer
 
     @property
     def learned(self) -> tuple[str, ...]:
@@ -253,7 +245,7 @@ class Escalate(NamedTuple):
                 record[_ANSWERS], record[_TARGET] = 0.0, target
             horizon = min(HORIZON + SHARE * record[_ANSWERS], FARTHEST)
             reserve = RESERVE * np.sqrt(record[_VARIANCE] * horizon / 2.0)
-            most = max(0.0, MARGIN * (self.best - target))
+            most = max(0.0, MARGIN * (self.best[0] - target))
             ahead = min(max((site.balance[0] - reserve) / horizon, -most), 3.0 * most)
             planned = self.plans[site.server_class[event.server]]
             gain = event.rows * (planned - target + ahead) / self.span
@@ -338,6 +330,27 @@ def _least_ahead(policy: Escalate, i: int, price: float) -> float:
             b += 1
         saved = max(saved, price * policy.gained[i, j, b] - service_s * policy.mass[i, j, b])
     return -price * policy.own[i] - saved
+
+
+def _derived(tables: ConfidenceTables) -> dict[str, Floats]:
+    """What of the policy follows from the tables, by its name there."""
+    own = np.diagonal(tables.expected, axis1=0, axis2=2).T
+    # (K, K, E) of a second class on the first, in the first one's bins.
+    gain = (tables.expected - own[:, :, None]).transpose(0, 2, 1)
+    gain = np.where((tables.mass > 0.0)[:, None, :], gain, -1.0)
+    order = np.argsort(-gain, axis=2, kind="stable")
+    gain = np.take_along_axis(gain, order, axis=2)
+    mass = np.take_along_axis(tables.mass[:, None, :] + np.zeros_like(gain), order, axis=2)
+    plain = tables.expected_accuracy()
+    none = np.zeros((len(plain), len(plain), 1))
+    return {
+        "best": np.array([(plain + _best_gain(tables, own)).max()]),
+        "own": plain,
+        "most_gain": np.ascontiguousarray(gain[:, :, 0]),
+        "gains": np.concatenate([gain, none - 1.0], axis=2),
+        "mass": np.concatenate([none, np.cumsum(mass, axis=2)], axis=2),
+        "gained": np.concatenate([none, np.cumsum(mass * gain, axis=2)], axis=2),
+    }
 
 
 def _best_gain(tables: ConfidenceTables, own: Floats) -> Floats:

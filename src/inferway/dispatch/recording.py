@@ -48,21 +48,24 @@ LASTING, BALANCE = 10, 11
 # and last what is decided, as of an arrival. Then, that the answer in hand is sent for want of the
 # second: value and floor are what was credited and what is in hand, classes its server.
 ANSWER, BIN, SETTLE, FALL_BACK = 12, 13, 14, 15
+# That the accuracies are others from now on, as labels have measured them: a row for each class.
+ACCURACY = 16
 
 EVENT = np.dtype(
     [
         ("kind", "<u1"),
-        ("flag", "<u1"),  # counted, or healthy, or the last row of a routing
+        # Counted, or healthy, or the last row of a routing or of accuracies.
+        ("flag", "<u1"),
         ("priority", "<i2"),
         # Or the position withdrawn, what `pull` took or began, rows measured, a smallest batch,
         # the end of a range of servers.
         ("rows", "<i4"),
-        # Chosen or concerned; REJECT, HOLD and ACCEPT as they are; -1 for no routing; a bin.
+        # Chosen or concerned; REJECT, HOLD and ACCEPT as they are; -1 for no routing; bin or class.
         ("server", "<i4"),
         ("floor", "<f8"),  # or of times that are shifted, s
         ("time_s", "<f8"),
         ("word", "<i8"),
-        # Deadline, service time, its shift or rate, s or 1/s; a probability; a balance.
+        # Deadline, service time, its shift or rate, s or 1/s; a probability, balance or accuracy.
         ("value", "<f8"),
         ("classes", "<i8"),  # or what `pull` dropped, a largest batch; those that last
     ]
@@ -71,8 +74,9 @@ _ROW = struct.Struct("<BBhiiddqdq")
 assert _ROW.size == EVENT.itemsize
 
 _BUFFERED = 1024
-SCHEMA = 5
-READABLE: Final = (4, 5)  # Recordings of schema 4 have no second answers
+SCHEMA = 6
+# Recordings of schema 4 have no second answers, and those of 5 no accuracies that change.
+READABLE: Final = (4, 5, 6)
 # A state is a megabyte of mostly nothing: to pack it takes 10 ms, which the caller has not to give.
 _PACKING: Final = ThreadPoolExecutor(1, "recording")
 _HEAD: Final = "recording.json"
@@ -111,8 +115,8 @@ def _recorded(kind: int) -> Callable[..., None]:
     return call
 
 
-# Arrays of a site that a recording holds. What confidences say is none of them: it never changes,
-# and stands with the fleet.
+# Arrays of a site that a recording holds. What confidences say is none of them: it stands with the
+# fleet, and changes only as accuracies do.
 RECORDED: Final = tuple(
     field for field in Site._fields if field not in ("bin_mass", "bin_accuracy", "bin_edges")
 )
@@ -395,6 +399,14 @@ class Recording:
         for i, (share, least, most) in enumerate(rows, 1):
             self._write(ROUTE, i == len(rows), 0, least, i - 1, 0.0, 0.0, 0, share, most)
 
+    def correct(self, accuracy: Floats) -> None:
+        """As `Dispatcher.correct`."""
+        self._look()
+        self._dispatcher.correct(accuracy)
+        rows = self._dispatcher.site.accuracy.tolist()
+        for k, value in enumerate(rows):
+            self._write(ACCURACY, k + 1 == len(rows), 0, 0, k, 0.0, 0.0, 0, value, 0)
+
     def flush(self) -> None:
         """Hand what is buffered to the operating system."""
         packing = self._packing
@@ -547,7 +559,7 @@ class Recording:
                 return
         self._pack(*row)
         # Nothing is divided that has several rows: what begins a file is whole.
-        divided = row[0] in (ANSWER, BIN) or (row[0] == ROUTE and not row[1])
+        divided = row[0] in (ANSWER, BIN) or (row[0] in (ROUTE, ACCURACY) and not row[1])
         if self._in_file >= self._rows and not divided:
             try:
                 self._next_file()
@@ -607,6 +619,9 @@ def has_room(folder: Path) -> bool:
 
 def restore(dispatcher: Dispatcher, state: dict[str, np.ndarray]) -> None:
     """Set a dispatcher's arrays as they were when a file began."""
+    accuracy = state["site.accuracy"]
+    if not np.array_equal(accuracy, dispatcher.site.accuracy):
+        dispatcher.correct(accuracy)
     for name, array in state.items():
         owner, _, field = name.partition(".")
         if owner == "site" and field not in Site._fields:

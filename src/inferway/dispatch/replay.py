@@ -18,6 +18,7 @@ import numpy as np
 
 from inferway.dispatch.dispatcher import Dispatcher, PolicyError
 from inferway.dispatch.recording import (
+    ACCURACY,
     ANSWER,
     ARRIVE,
     BALANCE,
@@ -225,7 +226,7 @@ class _Course:
         self.compared = self.handled = self.batches = self.answers = 0
         self.differences: list[Difference] = []
         self._requests, self._progress = requests, progress
-        self._routing: list[EventRow] = []
+        self._routing, self._accuracies = list[EventRow](), list[EventRow]()
         # Of an answer whose decision has not come yet: what it is, and rows by bin.
         self._answer: EventRow | None = None
         self._bins: dict[int, int] = {}
@@ -260,6 +261,10 @@ class _Course:
             self._routing.append(row)
             if row.flag:  # the last row of a routing
                 self._route()
+        elif row.kind == ACCURACY:
+            self._accuracies.append(row)
+            if row.flag:  # that of the last class
+                self._correct()
         elif row.kind == ANSWER:
             self._answer, self._bins = row, {}
         elif row.kind == BIN:
@@ -324,6 +329,14 @@ class _Course:
         except IndexError:
             raise UnsoundError("an answer is in a bin that its variant does not have") from None
 
+    def _correct(self) -> None:
+        """Count accuracies as recorded, a row for each class."""
+        rows, self._accuracies = self._accuracies, []
+        classes = range(len(self.dispatcher.site.accuracy))
+        if [row.server for row in rows] != list(classes):
+            raise UnsoundError("accuracies are none of this site's classes")
+        self.dispatcher.correct(np.array([row.value for row in rows]))
+
     def _route(self) -> None:
         """Route as recorded, a row for each server or class."""
         rows, self._routing = self._routing, []
@@ -378,6 +391,8 @@ def _check_event(site: Site, row: EventRow) -> None:
         sound = sound and math.isfinite(row.value) and math.isfinite(row.floor)
     elif kind == RETUNE:
         sound = 0 < row.value < math.inf
+    elif kind == ACCURACY:
+        sound = 0 <= server < len(site.accuracy) and 0.0 <= row.value <= 1.0
     else:
         sound = kind in (ROUTE, BALANCE, HELD, LASTING)
     if not sound:
@@ -458,6 +473,7 @@ def _facts_of_site(own: Site, said: dict[str, np.ndarray]) -> Iterator[tuple[str
     yield "waiting_rows", _within(said["waiting_rows"], 0)
     for field in ("rate", "row_s", "slow_s"):
         yield field, bool((np.isfinite(said[field]) & (said[field] > 0)).all())
+    yield "accuracy", bool(((said["accuracy"] >= 0) & (said["accuracy"] <= 1)).all())
 
 
 def _within(array: np.ndarray, low: int, high: float = math.inf) -> bool:

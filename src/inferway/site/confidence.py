@@ -53,6 +53,13 @@ class ConfidenceTables(NamedTuple):
         own = np.diagonal(self.expected, axis1=0, axis2=2).T
         return np.where(self.sure, (self.mass * own).sum(axis=1), own[:, 0])
 
+    def corrected(self, before: Floats, after: Floats) -> ConfidenceTables:
+        """Lay out the tables for classes of other accuracies; see `corrected`.
+
+        `before` are the (K,) accuracies that the tables are of, and `after` those that hold now.
+        """
+        return self._replace(expected=corrected(self.expected, before, after))
+
     def ordered(self, order: NDArray[np.int64]) -> ConfidenceTables:
         """Lay out the tables for classes in another order; also for some of them, or repeated."""
         every = np.arange(self.mass.shape[1])
@@ -96,6 +103,28 @@ class ConfidenceTables(NamedTuple):
             if not sound:
                 raise ValueError(message)
         return ConfidenceTables(mass, expected, edges)
+
+
+def corrected(expected: Floats | float, before: Floats | float, after: Floats | float) -> Floats:
+    """Correct the expected accuracy of an answer for a variant whose accuracy is another one now.
+
+    Of a variant that is right less often than it was thought to be, the same share of its right
+    answers is wrong whatever its confidence; of one that is right more often, the same share of its
+    wrong answers is right. So the mean over its answers moves from `before` to `after`, whichever
+    of them are looked at, a mean of several answers moves as each of them does, and all stay in
+    0..1.
+
+    Parameters
+    ----------
+    expected
+        (..., K) expected accuracies, 0..1, or one.
+    before, after
+        (K,) accuracies of the variants, 0..1, or those of one.
+    """
+    before, after = np.asarray(before, np.float64), np.asarray(after, np.float64)
+    right = np.where(before > 0.0, after / np.where(before > 0.0, before, 1.0), 1.0)
+    wrong = (1.0 - after) / np.where(before < 1.0, 1.0 - before, 1.0)
+    return np.where(after <= before, expected * right, 1.0 - (1.0 - expected) * wrong)
 
 
 def difficulty_tables(

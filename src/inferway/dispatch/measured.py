@@ -1,0 +1,115 @@
+"""Accuracies as labels measure them, and the dispatcher's that follow."""
+
+from __future__ import annotations
+
+from typing import Any, Final, Self
+
+import msgspec
+import numpy as np
+
+from inferway.profiling.confidence_sequence import ConfidenceSequence
+from inferway.site.confidence import corrected
+from inferway.site.fleet import Fleet
+from inferway.site.view import Floats, Site
+
+ENOUGH: Final = 500  # Labels of a variant from which on their estimate counts, and no limit
+MEMORY: Final = 1000.0  # Labels in which the estimate forgets, by the factor e
+_POINTS: Final = 2000  # Steps between an answer that was wrong for certain and one that was right
+
+
+class LabeledAccuracy:
+    """Accuracy of a variant by labels, each compared with what was expected of that very answer.
+
+    Where answers are looked at before they are sent, those that are sent are not like all: a label
+    says how right its answer was, and only next to the expected accuracy of that answer how right
+    the variant is. So the profile's expectations are corrected, and by labels alone: a label that
+    has come is worth the same whatever the profile was measured on.
+
+    Until `ENOUGH` labels have come, the profile's accuracy counts as long as it lies in the
+    confidence sequence of what was measured beside what was expected, and the lower limit of that
+    as soon as it does not. The limit alone would begin at 0, where no target is within reach. From
+    then on the mean counts, in which older labels weigh less and less, as accuracies change.
+
+    Attributes
+    ----------
+    labels
+        Number of them.
+    right, expected
+        Means of how right the answers were, and were expected to be by the profile, 0..1.
+    """
+
+    def __init__(self) -> None:
+        self.labels, self.right, self.expected = 0, 0.0, 0.0
+        self._apart = ConfidenceSequence(points=_POINTS)
+
+    def add(self, score: float, expected: float) -> None:
+        """Take in how right an answer was, and was expected to be by the profile, 0..1 both."""
+        self.labels += 1
+        weight = 1.0 / min(self.labels, MEMORY)
+        self.right += weight * (score - self.right)
+        self.expected += weight * (expected - self.expected)
+        if self.labels < ENOUGH:
+            self._apart.add((1.0 + score - expected) / 2.0)
+
+    def accuracy(self, profile: float) -> float:
+        """Say the accuracy that counts, 0..1, of a variant that has this one by its profile."""
+        if self.labels >= ENOUGH:
+            return float(corrected(profile, self.expected, self.right))
+        low, high = self._apart.interval
+        if low <= 0.5 <= high:
+            return profile
+        return min(max(profile + 2.0 * low - 1.0, 0.0), 1.0)
+
+    def pack(self) -> bytes:
+        """Write down all that `unpack` needs to go on from here."""
+        state = self.labels, self.right, self.expected, self._apart.pack()
+        return msgspec.msgpack.encode(state)
+
+    @classmethod
+    def unpack(cls, packed: bytes) -> Self:
+        """Go on from what `pack` has written.
+
+        Raises
+        ------
+        ValueError
+            Where it is none.
+        """
+        own = cls()
+        state = msgspec.msgpack.decode(packed, type=tuple[int, float, float, bytes])
+        own.labels, own.right, own.expected, apart = state
+        own._apart = ConfidenceSequence.unpack(apart, points=_POINTS)
+        return own
+
+
+def correct(site: Site, policy: Any, fleet: Fleet, accuracy: Floats) -> None:
+    """Have a site and its policy count these accuracies from now on, instead of the fleet's.
+
+    What confidences say is corrected with them; a policy with `correct`, which has plans that
+    follow from that, is given the new tables. What has been counted already stays.
+
+    Parameters
+    ----------
+    site, policy
+        Changed in place.
+    fleet
+        Theirs, with the accuracies of profiles.
+    accuracy
+        (K,) accuracies, 0..1.
+
+    Raises
+    ------
+    ValueError
+        Where they are none of this fleet's classes; nothing has changed then.
+    """
+    accuracy = np.asarray(accuracy, np.float64)
+    if accuracy.shape != fleet.accuracy.shape:
+        classes = len(fleet.accuracy)
+        raise ValueError(f"accuracies have shape {accuracy.shape}, expected ({classes},)")
+    if not ((accuracy >= 0.0) & (accuracy <= 1.0)).all():
+        raise ValueError(f"accuracies are in 0..1, not {accuracy}")
+    np.copyto(site.accuracy, accuracy)
+    if fleet.confidence is not None:
+        tables = fleet.confidence.corrected(fleet.accuracy, accuracy)
+        np.copyto(site.bin_accuracy, tables.expected)
+        if hasattr(policy, "correct"):
+            policy.correct(tables)
