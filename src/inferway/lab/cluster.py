@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
@@ -317,7 +317,7 @@ class LocalCluster:
                 for name, host in self.emulation.addresses.items()
             }
         else:
-            self.addresses = _on_loopback(names)
+            self.addresses = _on_loopback(names, self._closing)
         write(self.addresses_file, self.addresses)
         threads = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
         self.nodes = {
@@ -420,11 +420,12 @@ class LocalCluster:
         return self.nodes[node]
 
 
-def _on_loopback(nodes: Sequence[str]) -> dict[str, Addresses]:
+def _on_loopback(nodes: Sequence[str], claims: ExitStack) -> dict[str, Addresses]:
     """Find four free ports for each node; ClusterError if there are too few.
 
     They lie below those that the kernel gives to connections, so that a node which starts again
-    finds its ports still free.
+    finds its ports still free. Until `claims` is closed, a UDP socket with a port's number keeps
+    other clusters away from it, also while nobody listens there; it is in no TCP server's way.
     """
     count = 4 * len(nodes)
     try:
@@ -441,9 +442,15 @@ def _on_loopback(nodes: Sequence[str]) -> dict[str, Addresses]:
             one = held.enter_context(socket.socket())
             # As servers do: what is left of connections that have ended is no obstacle.
             one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            with suppress(OSError):
+            claim = socket.socket(type=socket.SOCK_DGRAM)
+            try:
                 one.bind((_HOST, port))
-                free.append(f"{_HOST}:{port}")
+                claim.bind((_HOST, port))
+            except OSError:
+                claim.close()
+                continue
+            claims.enter_context(claim)
+            free.append(f"{_HOST}:{port}")
     if len(free) < count:
         raise ClusterError(f"{count} free ports are needed on {_HOST}, and {len(free)} were found")
     return {name: Addresses(*four) for name, *four in zip(nodes, *[iter(free)] * 4, strict=True)}

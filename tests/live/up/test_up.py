@@ -6,6 +6,7 @@ import json
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -16,6 +17,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import astuple
 
 from inferway.deployment import Deployment, load
 from inferway.lab import ClusterError, LocalCluster, State, StatusPoller
@@ -287,6 +289,7 @@ def test_the_command_of_a_node(deployment: Deployment, tmp_path: Path) -> None:
         *("--name", "edge", "--addresses", str(up.addresses_file)),
         *("--state", str(tmp_path / "kept" / "edge"), "--emulate-rtt"),
     )
+    up.stop(0.0)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other kernels do not tell a parent's end")
@@ -319,6 +322,8 @@ def test_each_node_has_a_folder_to_record_in(deployment: Deployment, tmp_path: P
     plain = LocalCluster(deployment, run=tmp_path / "other")
     plain._prepare()
     assert "--record" not in plain.nodes["edge"].command
+    up.stop(0.0)
+    plain.stop(0.0)
 
 
 def test_addresses_are_written_for_others(raised: Raise) -> None:
@@ -327,3 +332,14 @@ def test_addresses_are_written_for_others(raised: Raise) -> None:
     found = json.loads(up.addresses_file.read_text())
     assert set(found) == {"edge", "metro", "cloud"}
     assert set(found["edge"]) == {"http", "peer", "control", "admin"}
+
+
+def test_no_two_clusters_at_once_have_a_port_in_common(raised: Raise, tmp_path: Path) -> None:
+    up = [raised(run=tmp_path / str(k)) for k in range(2)]
+    for one in up:
+        one._prepare()
+    claim = socket.socket(type=socket.SOCK_DGRAM)
+    with claim, pytest.raises(OSError, match="in use"):
+        claim.bind(("127.0.0.1", int(up[0].addresses["edge"].http.rpartition(":")[2])))
+    ports = [address for one in up for at in one.addresses.values() for address in astuple(at)]
+    assert len(set(ports)) == 24
