@@ -23,7 +23,7 @@ COVERAGE := 90
 SHARED := --numprocesses=3 --dist
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-live test-browser test-slow test-all coverage lint format wheel constraints notebook guides clean
+.PHONY: help demo test test-live test-browser test-slow test-all coverage lint format wheel constraints notebook pictures guides clean
 # Half an environment is worse than none.
 .DELETE_ON_ERROR:
 
@@ -73,6 +73,13 @@ wheel: $(call STAMP,lint) ## Build the wheel into dist/
 
 notebook: $(call STAMP,test) $(call STAMP,learn) ## Run the documentation's notebook again and keep what it shows
 	$(PY) docs/execute.py docs/tour.ipynb --write
+
+pictures: ## Pack changed pictures of the documentation, as they look (Debian's zopfli and scour)
+	for file in $$(git ls-files --modified --others 'docs/images/*.png' | sort -u); do \
+		zopflipng -y $$file $$file || exit 1; done
+	for file in $$(git ls-files --modified --others 'docs/images/*.svg' | sort -u); do \
+		scour -q --set-precision=6 --remove-metadata --shorten-ids --indent=none --no-line-breaks \
+			-i $$file -o $$file.packed && mv $$file.packed $$file || exit 1; done
 
 guides: $(call STAMP,test) $(call STAMP,learn) ## Run the commands and the Python of README, tutorial and guides as written
 	$(PY) docs/walk.py $(WALK_ARGS)

@@ -2,17 +2,26 @@
 
     python docs/execute.py docs/tour.ipynb [--write]
 
-A cell with the tag `learn` runs where PyTorch is installed; elsewhere what it showed stays.
+A cell with the tag `learn` runs where PyTorch is installed; elsewhere what it showed stays. What is
+kept is small: figures have 256 colors, and the text that stands for a table or a figure is cut.
 """
 
 from __future__ import annotations
 
 import argparse
+import base64
+import io
+from collections.abc import MutableMapping
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Final
 
 import nbformat
 from nbclient import NotebookClient
+from PIL import Image
+
+LONGEST_TEXT: Final = 200
+"""Characters of a text that no reader sees, as there is a table or a figure to show."""
 
 
 def execute(notebook: Path) -> nbformat.NotebookNode:
@@ -45,6 +54,18 @@ def execute(notebook: Path) -> nbformat.NotebookNode:
     return found
 
 
+def shrink(shown: MutableMapping[str, str]) -> None:
+    """Make smaller what a cell shows, in its several forms by media type."""
+    if "image/png" in shown:
+        with Image.open(io.BytesIO(base64.b64decode(shown["image/png"]))) as drawn:
+            few = drawn.convert("RGB").quantize(256, dither=Image.Dither.NONE)
+        packed = io.BytesIO()
+        few.save(packed, "PNG", optimize=True)
+        shown["image/png"] = base64.b64encode(packed.getvalue()).decode()
+    if len(shown) > 1 and len(shown.get("text/plain", "")) > LONGEST_TEXT:
+        shown["text/plain"] = shown["text/plain"][:LONGEST_TEXT] + "..."
+
+
 def main() -> None:
     """Run one."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -53,6 +74,9 @@ def main() -> None:
     options = parser.parse_args()
     found = execute(options.notebook.resolve())
     if options.write:
+        for cell in found.cells:
+            for one in cell.get("outputs", ()):
+                shrink(one.get("data", {}))
         nbformat.write(found, options.notebook)
     outputs = [one for cell in found.cells for one in cell.get("outputs", ())]
     figures = sum("image/png" in one.get("data", {}) for one in outputs)

@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOK = ROOT / "docs" / "tour.ipynb"
-LARGEST_BYTES = 500_000
+LARGEST_BYTES = 150_000
 
 
 @pytest.mark.slow

@@ -40,22 +40,36 @@ workload:
 
 
 def previous(root: Path) -> str:
-    """The tag of the release before this one, or what INFERWAY_PREVIOUS names; skip without."""
+    """The tag of the latest release before these sources, or what INFERWAY_PREVIOUS names.
+
+    That is the release of their own version where they have gone on since. Skip where there is no
+    such tag.
+    """
     if named := os.environ.get("INFERWAY_PREVIOUS"):
         return named
     if shutil.which("git") is None:
         pytest.skip("there is no git here, which has the previous release")
-    done = subprocess.run(["git", "tag"], cwd=root, capture_output=True, text=True, check=False)
+    here = _git(root, "rev-parse", "HEAD")
+    # The last is the commit of a tag that has a message of its own.
+    tags = _git(root, "tag", "--format=%(refname:short) %(objectname) %(*objectname)")
     found = []
-    for tag in done.stdout.split():
+    for line in tags.splitlines():
+        tag, *objects = line.split()
         try:
-            found.append((Version(tag.removeprefix("v")), tag))
+            version = Version(tag.removeprefix("v"))
         except InvalidVersion:
             continue
-    earlier = [one for one in found if one[0] < Version(__version__)]
-    if not earlier:
-        pytest.skip(f"no release before {__version__} has a tag")
-    return max(earlier)[1]
+        if version <= Version(__version__) and objects[-1] != here:
+            found.append((version, tag))
+    if not found:
+        pytest.skip(f"no release before these sources of {__version__} has a tag")
+    return max(found)[1]
+
+
+def _git(root: Path, *arguments: str) -> str:
+    """Ask git; nothing outside of a repository."""
+    done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True)
+    return done.stdout.strip()
 
 
 def source_of(root: Path, tag: str, folder: Path) -> Path:
@@ -117,15 +131,22 @@ def _get(url: str) -> bytes:
         return bytes(answer.read())
 
 
-def test_the_previous_release_is_the_latest_before_this_one(
+def test_the_previous_release_is_the_latest_before_these_sources(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.delenv("INFERWAY_PREVIOUS", raising=False)
-    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b"]
-    subprocess.run([*git, "init", "-q", str(tmp_path)], check=True)
-    subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "a"], cwd=tmp_path, check=True)
-    with pytest.raises(pytest.skip.Exception, match=f"no release before {__version__}"):
+    with pytest.raises(pytest.skip.Exception, match="no release before"):
         previous(tmp_path)
-    for tag in ("v0.0.2", "v0.0.10", "nightly", f"v{__version__}", "v99.0.0"):
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b"]
+    commit = [*git, "commit", "-q", "--allow-empty", "-m", "a"]
+    subprocess.run([*git, "init", "-q", str(tmp_path)], check=True)
+    subprocess.run(commit, cwd=tmp_path, check=True)
+    with pytest.raises(pytest.skip.Exception, match=f"before these sources of {__version__}"):
+        previous(tmp_path)
+    for tag in ("v0.0.2", "v0.0.10", "nightly", "v99.0.0"):
         subprocess.run([*git, "tag", tag], cwd=tmp_path, check=True)
-    assert previous(tmp_path) == "v0.0.10"
+    subprocess.run(commit, cwd=tmp_path, check=True)
+    subprocess.run([*git, "tag", "-a", "-m", "a", f"v{__version__}"], cwd=tmp_path, check=True)
+    assert previous(tmp_path) == "v0.0.10"  # these are the sources of the release
+    subprocess.run(commit, cwd=tmp_path, check=True)
+    assert previous(tmp_path) == f"v{__version__}"
