@@ -1,8 +1,9 @@
 """The zoos: ladders of real models with measured profiles, named by ``zoo://ZOO/VARIANT``.
 
 A zoo is a folder with ``profiles.json``, the model files that it names and ``testset.npz``. One
-ships in the package. What was measured or built on this machine lies in the user's data folder and
-takes precedence, as service times hold for the machine that they were measured on.
+ships in the package, its larger models in one archive. What was measured or built on this machine
+lies in the user's data folder and takes precedence, as service times hold for the machine that they
+were measured on.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from inferway.catalog.archive import unpacked
 from inferway.catalog.profile import (
     MachineTimes,
     PairBins,
@@ -102,6 +104,8 @@ SCHEMA: Final = 2
 SCHEME: Final = "zoo://"
 PROFILES: Final = "profiles.json"
 TESTSET: Final = "testset.npz"
+ARCHIVE: Final = "models.tar.xz"
+"""Models that are not files of their own; see `inferway.catalog.archive`."""
 INPUT: Final = "image"  # of all models
 
 _SHIPPED: Final = {"digits": Path(__file__).parent / "digits" / "data"}
@@ -168,6 +172,11 @@ class Zoo:
         for folder in self.folders:
             if (folder / name).is_file():
                 return folder / name
+        for folder in self.folders:
+            if (folder / ARCHIVE).is_file():
+                kept = unpacked(folder / ARCHIVE) / name
+                if kept.is_file():
+                    return kept
         raise CatalogError(f"the zoo {self.name!r} has lost its file {name}: reinstall inferway")
 
     def to_json(self) -> dict[str, Any]:

@@ -89,7 +89,10 @@ def test_stale_measurements_are_ignored(data_home: Path) -> None:
 
 
 def test_built_here_goes_first(data_home: Path) -> None:
+    models = [zoo.model_path("digits", variant) for variant in zoo.profiles()]
     shutil.copytree(SHIPPED, zoo.user_folder())
+    for path in models:
+        shutil.copy(path, zoo.user_folder())
     assert zoo.load().origin == "built"
     assert zoo.model_path("digits", "tiny") == zoo.user_folder() / "tiny.onnx"
 

@@ -1,0 +1,58 @@
+"""Models that ship in one archive: the larger ones share weights, and so are small together.
+
+A copy is kept in the user's cache, by the archive's hash, and made once. Where nothing can be
+written there, each process makes its own and removes it at its end.
+"""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import io
+import shutil
+import tarfile
+import tempfile
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from inferway.files import home_folder
+
+_SHOWN: Final = 16  # digits of a hash in a folder's name
+
+
+@cache
+def unpacked(archive: Path) -> Path:
+    """Name the folder that has an archive's files, and fill it where it is not there.
+
+    OSError where the archive cannot be read, or there is no place for its files.
+    """
+    packed = archive.read_bytes()
+    with suppress(OSError, RuntimeError):  # a home that cannot be written, or none
+        folder = home_folder("cache") / "zoo" / hashlib.sha256(packed).hexdigest()[:_SHOWN]
+        if not folder.is_dir():
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+            try:
+                _fill(fresh, packed)
+                fresh.chmod(0o755)
+                fresh.rename(folder)
+            except OSError:
+                shutil.rmtree(fresh, ignore_errors=True)
+                # Another process may have been first.
+                if not folder.is_dir():
+                    raise
+        return folder
+    own = Path(tempfile.mkdtemp(prefix="inferway-zoo-"))
+    atexit.register(shutil.rmtree, own, ignore_errors=True)
+    _fill(own, packed)
+    return own
+
+
+def _fill(folder: Path, packed: bytes) -> None:
+    with tarfile.open(fileobj=io.BytesIO(packed), mode="r:xz") as archive:
+        for entry in archive:
+            source = archive.extractfile(entry)
+            if source is not None:
+                (folder / Path(entry.name).name).write_bytes(source.read())
