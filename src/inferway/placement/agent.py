@@ -18,7 +18,7 @@ from their entry included, so they mean the same at every node of the path.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 
@@ -45,6 +45,9 @@ from inferway.placement.letters import (
     decode,
     encode,
 )
+
+# How much of a slot nodes wait for letters about the last one; by then they are through.
+LETTERS_SHARE: Final = 0.1
 
 
 class Counters(NamedTuple):

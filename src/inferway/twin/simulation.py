@@ -66,6 +66,8 @@ def simulate(
     events: bool = False,
     fetch_rate: float | None = None,
     start_s: float | None = None,
+    letters_lost: float | None = None,
+    letters_s: float | None = None,
     progress: Callable[[str, int], None] | None = None,
 ) -> TwinResult:
     """Simulate the site of a deployment file, each of its tasks with the policy that it names.
@@ -113,6 +115,11 @@ def simulate(
     fetch_rate, start_s
         With `events`: bytes per second at which a node fetches a model, 125e6 by default, and how
         long it takes then until it can serve, 0.5 s by default.
+    letters_lost, letters_s
+        With `events`, and a placement policy whose nodes write to each other: the share of their
+        letters about a slot that never come, and the mean time that letters take beside half the
+        round trip. With either, nodes decide with what came within a tenth of a slot, as live;
+        with neither, at the slot's end with all of it.
     progress
         Told the task and how many more queries are done, now and then, from several threads; of a
         network the policy and how many more slots, or requests with `events`.
@@ -163,6 +170,7 @@ def simulate(
         settings: dict[str, Any] = {"policy": moved, "seed": seed, "stop": stop}
         settings["progress"] = told(policy_of(deployment, moved))
         moves = {"fetch_rate": fetch_rate, "start_s": start_s}
+        moves |= {"letters_lost": letters_lost, "letters_s": letters_s}
         return _networked(deployment, slots, regret, events, moves, settings)
     if slots is not None or placement is not None or regret or events:
         raise ValueError("the file has no `network`, so there are no slots and no placement")
@@ -210,7 +218,8 @@ def _networked(
         from inferway.twin.slots import simulate_slots as run
 
         if given:
-            raise ValueError(f"`{next(iter(given))}` needs `events`: slots take no time to move")
+            reason = "in slots, moving takes no time, and letters are there at once"
+            raise ValueError(f"`{next(iter(given))}` needs `events`: {reason}")
         given = {"regret": regret}
     stop = settings["stop"] = settings["stop"] or threading.Event()
     pool = ThreadPoolExecutor(max_workers=1)

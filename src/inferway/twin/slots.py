@@ -176,17 +176,23 @@ def placement_of(
     options: dict[str, Any],
 ) -> tuple[str, PlacementPolicy]:
     """Name and make the placement policy of a run; parameters and errors as `simulate_slots`."""
-    spec = deployment.placement
     name = policy_of(deployment, policy)
     if name == WRITTEN:
         return name, Written(deployment, network)
-    if spec is not None and spec.policy == name:
-        written = {k: v for k, v in spec.options.items() if v is not None and k != "slot"}
-        options = {**written, **options}
+    options = placement_options(deployment, name, options)
     batches = expected_batches(demand, slots) if name in HINDSIGHT else None
     return name, build_policy(
         name, network, seed=demand.seed, batches=batches, folder=deployment.folder, **options
     )
+
+
+def placement_options(deployment: Deployment, name: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Give a placement policy's options: the file's, where it names this policy, and these."""
+    spec = deployment.placement
+    if spec is None or spec.policy != name:
+        return options
+    written = {k: v for k, v in spec.options.items() if v is not None and k != "slot"}
+    return {**written, **options}
 
 
 def run_slots(

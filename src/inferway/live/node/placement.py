@@ -27,15 +27,13 @@ from inferway.live.node.state import DamagedStateError, NodeState, Saved, StateE
 from inferway.live.request import InferRequest, Outcome
 from inferway.live.site import balances_of, take_up
 from inferway.live.threads import run_detached
-from inferway.placement.agent import Correspondent
+from inferway.placement.agent import LETTERS_SHARE, Correspondent
 from inferway.placement.contract import expected_batches, policy_of
 from inferway.placement.local import loads_of, local_policy
 
 if TYPE_CHECKING:
     from inferway.deployment import Deployment
 
-# How much of a slot a node waits for letters about the last one; by then they are through.
-_WAIT_SHARE: Final = 0.1
 # A clock that was set is noticed after so long.
 _LOOK_S: Final = 1.0
 # Slots that a policy in hindsight is told of.
@@ -115,7 +113,7 @@ class SlotClock:
 
     async def letters(self, stage: float = 1.0) -> None:
         """Wait, from the end of a slot, until letters about it are late, or for a part of that."""
-        late_s = self._began_s + stage * _WAIT_SHARE * self.slot_s
+        late_s = self._began_s + stage * LETTERS_SHARE * self.slot_s
         while (left := late_s - self._steady()) > 0:
             await self._sleep(left)
 

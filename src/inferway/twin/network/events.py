@@ -7,7 +7,8 @@ Departures from the live node: work other than serving takes no time (reading, f
 messages but for their way); nodes and links do not fail; how sure each answer is is drawn by what
 profiles say, or the task's difficulty; a second answer that comes too late keeps its server until
 it has come; placement sees all of the network's counts at the end of a slot, as if letters were
-there at once; what was fetched once is fetched again.
+there at once, unless it is said what becomes of letters
+(`inferway.twin.network.letters`); what was fetched once is fetched again.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,15 +28,16 @@ from inferway.network.delivery import DeliveryNetwork
 from inferway.network.demand import Demand, requests_of
 from inferway.network.layout import DEFAULT_ALPHA, deployed
 from inferway.network.offers import LOOK_S, Offer, OfferBook, received
-from inferway.placement.contract import Allocation, Observation, PlacementPolicy
+from inferway.placement.contract import Allocation, Observation, PlacementPolicy, policy_of
 from inferway.placement.moves import Load, Moves, Rest, Unload
 from inferway.placement.objective import minimal
 from inferway.placement.serving import serve, spent
 from inferway.twin.network.engine import Engine
 from inferway.twin.network.ledger import Ledger
+from inferway.twin.network.letters import Mail, PlacementByLetters
 from inferway.twin.network.nodes import NodePool, NodePools, Terrain
 from inferway.twin.result import EventResult
-from inferway.twin.slots import placement_of
+from inferway.twin.slots import placement_of, placement_options
 
 if TYPE_CHECKING:
     from inferway.deployment import Deployment
@@ -56,6 +59,8 @@ def simulate_events(
     policy: str | None = None,
     fetch_rate: float = FETCH_RATE,
     start_s: float = START_S,
+    letters_lost: float | None = None,
+    letters_s: float | None = None,
     measure: bool = True,
     stop: threading.Event | None = None,
     progress: Callable[[int], None] | None = None,
@@ -77,6 +82,12 @@ def simulate_events(
         Bytes per second at which a node fetches a model; inf where that takes no time.
     start_s
         How long a fetched model takes until it can serve, s.
+    letters_lost
+        Share of the letters about a slot that never come, 0 to 1.
+    letters_s
+        Mean time that a letter about placement takes beside half the round trip, s; exponential.
+        With this or `letters_lost`, each node decides with the letters that came in time, a tenth
+        of a slot after its end at the latest, as live; with neither, at the end with all of them.
     measure
         Whether nodes predict by the service times that they measure, as live, or by the file's.
     stop
@@ -111,9 +122,22 @@ def simulate_events(
             raise ValueError(sentence)
     network, demand = deployed(deployment)
     demand = replace(demand, seed=deployment.seed if seed is None else seed)
-    name, built = placement_of(
-        deployment, network, demand, slots=slots, policy=policy, options=options
-    )
+    built: PlacementPolicy | partial[PlacementByLetters]
+    if letters_lost is None and letters_s is None:
+        name, built = placement_of(
+            deployment, network, demand, slots=slots, policy=policy, options=options
+        )
+    else:
+        name = policy_of(deployment, policy)
+        built = partial(
+            PlacementByLetters,
+            network,
+            name,
+            seed=demand.seed,
+            mail=Mail(letters_lost or 0.0, letters_s or 0.0),
+            deployment=deployment,
+            options=placement_options(deployment, name, options),
+        )
     run = _Run(
         deployment,
         network,
@@ -338,13 +362,13 @@ class _Run:
         deployment: Deployment,
         network: DeliveryNetwork,
         demand: Demand,
-        policy: PlacementPolicy,
+        policy: PlacementPolicy | partial[PlacementByLetters],
         *,
         slots: int,
         load_s: Callable[[float], float],
         measure: bool,
     ) -> None:
-        self._network, self._policy, self._slots = network, policy, slots
+        self._network, self._slots = network, slots
         self._trace = requests_of(network, demand, slots * network.slot_s)
         self._seed = demand.seed
         self._task_number = {name: i for i, name in enumerate(network.tasks)}
@@ -383,15 +407,22 @@ class _Run:
             )
             for v, running in enumerate(self._pools.running)
         ]
+        self._policy: PlacementPolicy | PlacementByLetters
+        if isinstance(policy, partial):
+            self._policy = policy(after=self._engine.after, decided=self._move)
+        else:
+            self._policy = policy
         self._ended = False
 
     def result(
         self, name: str, stop: threading.Event, progress: Callable[[int], None] | None
     ) -> EventResult:
         """Run all slots, or until it is stopped, let everything end, and sum up."""
-        network, ledger = self._network, self._ledger
+        network, ledger, policy = self._network, self._ledger, self._policy
+        if isinstance(policy, PlacementByLetters):
+            policy.begin()
         for mover in self._movers:
-            mover.begin(self._policy.allocation)
+            mover.begin(policy.allocation)
         self._exchange.begin()
         for node in range(len(network.nodes)):
             for task in range(len(network.tasks)):
@@ -413,12 +444,14 @@ class _Run:
         self._engine.check()
         most = np.array([mover.most for mover in self._movers])
         limited = network.limited
+        notes = (policy.told,) if isinstance(policy, PlacementByLetters) else ()
         return ledger.summed(
             name,
             done,
-            self._policy.fractional,
+            policy.fractional,
             cpu_s=cpu_s,
             letters=self._exchange.letters,
+            notes=notes,
             used_most=float((most[limited] / network.budget[limited]).max(initial=0.0)),
             complete=complete,
         )
@@ -448,16 +481,27 @@ class _Run:
                 progress(end - start)
         self._engine.until(end_s)
         load = ledger.close(self._pools.running)
+        observed, policy, last = Observation(requests, load), self._policy, slot + 1 >= self._slots
+        if isinstance(policy, PlacementByLetters):
+            ledger.cpu[slot] = policy.cut()
+            if not last:
+                ledger.slot = slot + 1  # what is fetched now is for it
+                policy.close_slot(slot + 1, observed)
+            return True
         began = time.thread_time()
-        allocation = self._policy.step(Observation(requests, load))
+        allocation = policy.step(observed)
         ledger.cpu[slot] = time.thread_time() - began
-        if slot + 1 < self._slots:
-            ledger.slot = slot + 1  # what is fetched now is for it
-            for node, mover in enumerate(self._movers):
-                self._pools.aim(node, allocation)
-                self._exchange.tell(node, self._engine.now_s)
-                mover.toward(allocation)
+        if not last:
+            ledger.slot = slot + 1
+            self._move(allocation)
         return True
+
+    def _move(self, allocation: Allocation) -> None:
+        """Let nodes go on towards a (P,) allocation."""
+        for node, mover in enumerate(self._movers):
+            self._pools.aim(node, allocation)
+            self._exchange.tell(node, self._engine.now_s)
+            mover.toward(allocation)
 
     def _changed(self, node: int, task: int) -> NodePool | None:
         before = self._refresh(node, task)

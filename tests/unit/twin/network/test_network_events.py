@@ -408,3 +408,43 @@ def test_asking_again_takes_less_time_than_asking_once_at_the_same_accuracy(tmp_
     assert "escalated" not in once.to_json()
     assert again.accuracy == pytest.approx(once.accuracy, abs=0.01)
     assert again.latency_s < 0.9 * once.latency_s
+
+
+def moves_and_notes(deployment, policy, **mail):
+    found = inferway.simulate(
+        deployment, placement=policy, slots=6, events=True, fetch_rate=inf, start_s=0.0, **mail
+    ).network
+    return found.mu_bytes_per_slot, found.ntag_ms, found.notes
+
+
+def test_letters_on_their_way_move_what_letters_at_once_do(small) -> None:
+    deployment = small()
+    for policy in ("infida", "exchange"):
+        at_once = moves_and_notes(deployment, policy)
+        by_letters = moves_and_notes(deployment, policy, letters_s=0.0)
+        assert at_once[2] == ()
+        assert by_letters[2][0].endswith("0 were lost, and 0 came after the time for them")
+        # A tenth of each slot later.
+        assert by_letters[0] == pytest.approx(at_once[0], rel=0.1)
+        assert by_letters[1] == pytest.approx(at_once[1], rel=0.1)
+
+
+def test_without_letters_nobody_moves_anything(small) -> None:
+    deployment = small()
+    moved, _, (note,) = moves_and_notes(deployment, "exchange", letters_lost=1.0)
+    assert moved == 0.0
+    assert "0 came" in note
+    moved, _, (note,) = moves_and_notes(deployment, "exchange", letters_s=60.0)
+    assert moved == 0.0
+    assert "0 were lost" in note
+    assert moves_and_notes(deployment, "exchange", letters_lost=0.0)[0] > 0.0
+
+
+def test_whoever_writes_no_letters_takes_no_losses(small) -> None:
+    deployment = small()
+    with pytest.raises(ValueError, match="olag writes no letters"):
+        simulate_events(deployment, slots=1, policy="olag", letters_lost=0.1)
+    with pytest.raises(ValueError, match="lost is 0 to 1, not 2"):
+        simulate_events(deployment, slots=1, letters_lost=2.0)
+    with pytest.raises(ValueError, match="`letters_lost` needs `events`"):
+        inferway.simulate(deployment, slots=1, letters_lost=0.1)
