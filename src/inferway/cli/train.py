@@ -85,6 +85,23 @@ def train(
     ] = None,
     start: Annotated[Path | None, options.file("A trained policy to begin with.")] = None,
     threads: Annotated[int, says("Threads; one is best.", min=1)] = 1,
+    seeds: Annotated[
+        int | None,
+        says(
+            "Train from so many seeds, --seed and those after it, and export the best.",
+            min=1,
+            show_default="one training",
+        ),
+    ] = None,
+    workers: Annotated[
+        str | None,
+        says(
+            "With --seeds: so many processes; or processes:N, ray, ray://HOST:PORT, "
+            "dask://HOST:PORT.",
+            metavar="WORKERS",
+            show_default="as many as cores",
+        ),
+    ] = None,
     json: terminal.Json = False,
 ) -> None:
     """Train a scheduler for the file's fleet, workload and deadline (needs the extra `learn`).
@@ -102,10 +119,14 @@ def train(
                 f"training needs {module}, which is in the extra `learn`: {installing('learn')}",
                 FAILED,
             )
+    from inferway.experiments import seeds as several
     from inferway.experiments.trained import lines
     from inferway.learning import deployed, training
     from inferway.scheduling.neural_policy import read
 
+    if workers is not None and seeds is None:
+        raise CommandError("--workers is for --seeds; one training stays on one machine")
+    who = options.workers(workers, "processes")
     deployment = options.opened(file)
     with failing(ValueError):
         name = deployed.task_of(deployment, task)
@@ -131,33 +152,43 @@ def train(
                 now.share,
             )
 
-        trained = training.train(
-            control,
-            wanted,
-            folder,
-            task=name,
-            seed=number,
-            threads=threads,
-            # What makes this policy again; the policy's file says it.
-            command=" ".join(
+        def command(seed: int) -> str:
+            """Say what makes this policy again, as its file does."""
+            return " ".join(
                 [
                     f"inferway train {file} --policy {chosen}",
-                    f"--slots {wanted.slots} --seed {number}",
+                    f"--slots {wanted.slots} --seed {seed}",
                     *(["--paper"] if paper else []),
                     *(f"--set {one}" for one in settings or ()),
                     *(f"--accuracy {one}" for one in accuracies or ()),
                     *([f"--start {start}"] if start else []),
                 ]
-            ),
-            start=start,
-            progress=tell,
-        )
+            )
+
+        given: dict[str, Any] = {"task": name, "threads": threads, "start": start, "progress": tell}
+        trained: training.Trained | several.TrainedSeeds
+        if seeds is None:
+            made = training.train(
+                control, wanted, folder, seed=number, command=command(number), **given
+            )
+            trained, shown, slots_done = made, lines(chosen, made), made.slots
+        else:
+            with failing(ValueError, RuntimeError, code=FAILED):
+                every = several.train_seeds(
+                    control,
+                    wanted,
+                    folder,
+                    seeds=range(number, number + seeds),
+                    who=who,
+                    command=command,
+                    **given,
+                )
+            trained, shown = every, every.tables()
+            slots_done = sum(one.slots for one in every.seeds)
     tasks = {name: {**trained.to_json(), "warnings": warnings}}
-    terminal.present(
-        json, lambda: {"schema": 1, "tasks": tasks, "network": None}, lambda: lines(chosen, trained)
-    )
+    terminal.present(json, lambda: {"schema": 1, "tasks": tasks, "network": None}, lambda: shown)
     if not trained.finished:
-        terminal.complain(f"interrupted after {trained.slots:,} slots; the same command goes on")
+        terminal.complain(f"interrupted after {slots_done:,} slots; the same command goes on")
         raise typer.Exit(INTERRUPTED)
 
 

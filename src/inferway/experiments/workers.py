@@ -15,7 +15,7 @@ import signal
 import socket
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, as_completed
 from concurrent.futures import wait as wait_for
 from contextlib import suppress
@@ -116,10 +116,11 @@ def in_threads(points: Sequence[Point], count: int, stop: threading.Event) -> It
             raise
 
 
-def by_workers(points: Sequence[Point], who: Workers) -> Iterator[Computed]:
+def by_workers(points: Sequence[Point], who: Workers) -> Generator[Computed, None, None]:
     """Run points by workers, in order, yielding each as it ends.
 
-    A chunk whose worker dies goes to another. Ctrl-C, and whatever else ends the run before its
+    A list may grow meanwhile: what is appended to it before the last has ended is run, too. A chunk
+    whose worker dies goes to another. Ctrl-C, and whatever else ends the run before its
     time, ends what the workers compute; a thread finishes the chunk that it has.
 
     Raises
@@ -135,11 +136,14 @@ def by_workers(points: Sequence[Point], who: Workers) -> Iterator[Computed]:
     if not points:
         return
     crew = _OPENERS[who.engine](who)
-    waiting, pace = deque(enumerate(points)), _Pace()
+    waiting: deque[tuple[int, Point]] = deque()
+    pace, taken = _Pace(), 0
     again: deque[_Chunk] = deque()
     doing: dict[Future[list[Computed]], _Chunk] = {}
     try:
-        while waiting or again or doing:
+        while taken < len(points) or waiting or again or doing:
+            waiting.extend(enumerate(points[taken:], taken))
+            taken = len(points)
             # One more than there are workers waits, so that none is idle while this one writes.
             while (waiting or again) and len(doing) < 2 * crew.size:
                 chunk = again.popleft() if again else pace.chunk(waiting, crew.size)

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from inferway.files import alone, replacing, write_whole
 from inferway.learning.settings import Settings
 from inferway.learning.site import Control, PhaseTally, evaluate
-from inferway.scheduling.neural_policy import About, read
+from inferway.scheduling.neural_policy import About, NeuralPolicy, read
 from inferway.unreadable import fault
 
 if TYPE_CHECKING:
@@ -66,6 +66,12 @@ class Trained:
     evaluated: int
     cpu_s: float  # CPU time of this process's part
     slots_per_cpu_s: float  # NaN where there was nothing left to do
+
+    def about(self, control: Control, task: str, seed: int, command: str) -> About:
+        """Say in the policy's file what was trained, how, and what came of it."""
+        names = ("evaluated_slots", "goodput", "violation_ratio")
+        result = {name: self.to_json()[name] for name in names}
+        return control.about(task, slots=self.slots, seed=seed, command=command, result=result)
 
     def to_json(self) -> dict[str, Any]:
         """As ``inferway train --json`` has it."""
@@ -134,7 +140,7 @@ def train(
             learner.restore(saved[1])
             cpu_before_s = float(saved[0].get("cpu_s", 0.0))
         elif start is not None:
-            _begin_with(learner, start)
+            _begin_with(learner, read(start))
         curve = LearningCurve(out, learner.slots, tensorboard=tensorboard)
         kept_s, kept_slots = time.monotonic(), learner.slots if saved else -1
         start_cpu_s = time.process_time()
@@ -152,9 +158,7 @@ def train(
             kept_s, kept_slots = time.monotonic(), learner.slots
 
         def evaluated() -> PhaseTally:
-            # Not the seed that the training's own sites have.
-            other = int(np.random.SeedSequence([seed, 5]).generate_state(1)[0])
-            return evaluate(learner.actor.deployed, control, slots=evaluation_slots, seed=other)
+            return _evaluated(learner, seed, evaluation_slots)
 
         with closing(curve), _stoppable() as stopped:
             while learner.slots < settings.slots and not stopped.is_set():
@@ -198,11 +202,77 @@ def train(
             cpu_s=cpu_s(),
             slots_per_cpu_s=next(paces, math.nan),
         )
-        names = ("evaluated_slots", "goodput", "violation_ratio")
-        result = {name: trained.to_json()[name] for name in names}
-        about = control.about(task, slots=learner.slots, seed=seed, command=command, result=result)
+        about = trained.about(control, task, seed, command)
         save(trained.policy, learner.actor.network.arrays(), about)
         return trained
+
+
+def stretch(
+    *,
+    control: Control,
+    settings: Settings,
+    seed: int,
+    state: Arrays | None,
+    start: NeuralPolicy | None,
+    threads: int,
+    lasting_s: float,
+    evaluation_slots: int,
+) -> dict[str, Any]:
+    """Train for some seconds from a state, for a worker that reads and writes no files.
+
+    Where stretches of one training begin and end does not change its numbers.
+
+    Parameters
+    ----------
+    control, settings, seed, threads, evaluation_slots
+        As of `train`.
+    state
+        From which it goes on; None at the beginning.
+    start
+        A policy to begin with in place of random weights.
+    lasting_s
+        After so many seconds the present update is the last of this stretch.
+
+    Returns
+    -------
+    dict
+        ``state`` at the end; ``rows`` of the learning curve, a mapping for each update; ``cpu_s``
+        that all took; ``diverged``, the sentence on a number that is none any more, else empty.
+        Where the training is over, ``layers`` has the network's, and ``tallies`` two evaluations
+        over other requests each: one to choose by among seeds, one for what was chosen.
+    """
+    import torch
+
+    from inferway.learning.ppo import DivergenceError, Learner
+
+    start_s, start_cpu_s = time.monotonic(), time.process_time()
+    torch.set_num_threads(threads)
+    learner = Learner(control, settings, seed)
+    if state is not None:
+        learner.restore(dict(state))
+    elif start is not None:
+        _begin_with(learner, start)
+    rows: list[dict[str, float]] = []
+    made: dict[str, Any] = {"rows": rows, "diverged": "", "layers": None, "tallies": None}
+    try:
+        while learner.slots < settings.slots:
+            row = _row(learner.update())
+            rows.append(row | {"cpu_s": time.process_time() - start_cpu_s})
+            if time.monotonic() - start_s >= lasting_s:
+                break
+    except DivergenceError as error:
+        return made | {"diverged": str(error), "state": state, "cpu_s": 0.0, "rows": []}
+    made |= {"state": learner.state(), "cpu_s": time.process_time() - start_cpu_s}
+    if learner.slots >= settings.slots:
+        made["layers"] = learner.actor.network.arrays()
+        made["tallies"] = [_evaluated(learner, seed, evaluation_slots, i) for i in range(2)]
+    return made
+
+
+def _evaluated(learner: Learner, seed: int, slots: int, again: int = 0) -> PhaseTally:
+    # Not the seed that the training's own sites have.
+    other = int(np.random.SeedSequence([seed, 5 + again]).generate_state(1)[0])
+    return evaluate(learner.actor.deployed, learner.control, slots=slots, seed=other)
 
 
 def _row(update: Update) -> dict[str, float]:
@@ -212,11 +282,11 @@ def _row(update: Update) -> dict[str, float]:
     return {"slots": update.slots, **update.tally.figures(), **learned}
 
 
-def _begin_with(learner: Learner, start: Path) -> None:
-    network, layers = read(start), learner.actor.network.arrays()
-    if [weight.shape for weight in network.weights] != [weight.shape for weight, _ in layers]:
-        raise ValueError(f"{start} has layers of other sizes than what is to be trained")
-    trained = zip(network.weights, network.biases, strict=True)
+def _begin_with(learner: Learner, start: NeuralPolicy) -> None:
+    layers = learner.actor.network.arrays()
+    if [weight.shape for weight in start.weights] != [weight.shape for weight, _ in layers]:
+        raise ValueError(f"{start.path} has layers of other sizes than what is to be trained")
+    trained = zip(start.weights, start.biases, strict=True)
     for (weight, bias), (new_weight, new_bias) in zip(layers, trained, strict=True):
         weight[:], bias[:] = new_weight, new_bias
 
