@@ -16,6 +16,9 @@ STAMP = $(VENV)/.installed-$(1)-$(KEY)
 PIP := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
 	PIP_DISABLE_PIP_VERSION_CHECK=1 $(PY) -m pip install -qq
 
+# Hundreds of processes start in the tests: each would compile the package, and pytest its tests, anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 # Percent of lines and branches that `make coverage` reaches, less a little.
 COVERAGE := 90
 # A process more than the two cores that are planned for: tests of real servers mostly wait. Each
