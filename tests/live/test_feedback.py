@@ -251,3 +251,84 @@ def test_without_keys_nobody_says_it(start: Any, tmp_path: Path) -> None:
     refused = send(running, "POST", PAGE, {"id": "x", "correct": True}, key="")
     assert refused.status == 403
     assert "feedback=KEY" in refused.json["error"]
+
+
+FOLLOWING = """
+tasks:
+  digits:
+    accuracy_target: {{mean: {target}, by: {by}}}
+    feedback: {{}}
+    variants:
+      tiny: {{model: zoo://digits/tiny, accuracy: 0.8}}
+      medium: {{model: zoo://digits/medium, accuracy: 0.94}}
+      large: {{model: zoo://digits/large, accuracy: 0.96}}
+nodes:
+  here: {{instances: {{digits/tiny: 1, digits/medium: 1, digits/large: 1}}, buffer: 64}}
+dispatch: {{policy: priced}}
+"""
+
+
+def answers(running: Any, name: str, count: int, variant: str = "") -> dict[str, str]:
+    """Ask so often under numbered names, maybe one variant; who has answered, by name."""
+    pinned = f"/versions/{variant}" if variant else ""
+    image = load_testset().images[:1]
+    tensor = {"name": "image", "datatype": "FP32", "shape": list(image.shape)}
+    body = json.dumps({"inputs": [tensor | {"data": image.ravel().tolist()}]}).encode()
+    found = {}
+    for number in range(count):
+        more = f"X-Request-Id: {name}-{number}\r\n"
+        path = f"/v2/models/digits{pinned}/infer"
+        head = f"POST {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {ASKS}\r\n"
+        head += f"Content-Length: {len(body)}\r\n{more}\r\n"
+        found[f"{name}-{number}"] = running.ask(head.encode() + body).json["model_version"]
+    return found
+
+
+@pytest.mark.parametrize("by", ["measured", "profile"])
+def test_a_promise_on_what_is_measured_follows_it_and_is_replayed(
+    start: Any, tmp_path: Path, until: Callable[[Callable[[], bool]], None], by: str
+) -> None:
+    file = tmp_path / "digits.yaml"
+    file.write_text(FOLLOWING.format(by=by, target=0.93))
+    options = {"keys": Keys(KEYS), "answers": tmp_path / "answers", "record": tmp_path / "run"}
+    running = start(deployment=inferway.load(file), **options)
+
+    def told() -> Any:
+        return send(running, "GET", "/status", key=ASKS, admin=True).json["tasks"]["digits"]
+
+    assert told()["promise"]["by"] == by
+    # The most accurate one is wrong from now on, as labels say.
+    wrong = answers(running, "pinned", 600, "large")
+    assert set(wrong.values()) == {"large"}
+    feedback = [{"id": name, "correct": False} for name in wrong]
+    assert send(running, "POST", PAGE, feedback).json["matched"] == 600
+    large = send(running, "GET", "/v2/models/digits/accuracy", key=ASKS).json["variants"]["large"]
+    assert (large["profile"], large["labels"], large["estimate"]) == (0.96, 600, 0.0)
+    if by == "profile":
+        assert told()["variants"]["large"]["accuracy"] == 0.96
+    else:
+        until(lambda: told()["variants"]["large"]["accuracy"] == 0.0)
+    before = told()["accuracy_balance"]
+    asked = list(answers(running, "asked", 300).values())
+    served = {name: asked.count(name) for name in ("tiny", "medium", "large")}
+    counts = {"tiny": 0.8, "medium": 0.94, "large": 0.96 if by == "profile" else 0.0}
+    moved = sum((counts[name] - 0.93) * count for name, count in served.items())
+    assert told()["accuracy_balance"] - before == pytest.approx(moved, abs=1e-6)
+    if by == "measured":
+        assert served["large"] == 0
+        assert served["medium"] > 200
+        # So it is after a restart.
+        running.wait(running.server.stop())
+        again = start(deployment=inferway.load(file), **options | {"record": None})
+        until(
+            lambda: (
+                send(again, "GET", "/status", key=ASKS, admin=True).json["tasks"]["digits"][
+                    "variants"
+                ]["large"]["accuracy"]
+                == 0.0
+            )
+        )
+    else:
+        running.wait(running.server.stop())
+    found = inferway.replay(tmp_path / "run" / "digits", requests=None)
+    assert (found.requests, found.differences) == (900, ())

@@ -86,7 +86,12 @@ def promise_view(
         return shown | {"reason": f"The task has no accuracy target.{ended}"}
     target, mean, balance = promise["target"], promise["mean"], promise["balance"]
     made = promises.Promise(
-        target, finite(mean), "profile", promise["state"], balance, promise["answers"]
+        target,
+        finite(mean),
+        promise.get("by", "profile"),
+        promise["state"],
+        balance,
+        promise["answers"],
     )
     reason = made.reason(rate, math.inf if bound is None else _greatest(bound))
     labels = promise.get("labels")

@@ -387,6 +387,8 @@ def _resolved(stated: Deployment, source: Source) -> Deployment:
         elif stated.dispatch is not None and stated.scheduling is None:
             resolution.check_probabilities(("dispatch",), stated.dispatch, task)
         resolution.check_deadline(task, nodes, stated.scheduling is not None)
+        own = task.dispatch or (None if stated.scheduling else stated.dispatch)
+        resolution.check_following(task, own, stated.scheduling is not None)
         if task.accuracy_target is None and (weighs := _weighs(stated, task)):
             resolution.lacks_accuracies(*weighs, task)
     return replace(stated, tasks=resolution.tasks, nodes=nodes, source=source)

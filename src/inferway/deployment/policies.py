@@ -172,6 +172,9 @@ PLACEMENT: Final[Mapping[str, Row]] = {
     "repository-only": Row("placement.static:RepositoryOnly", "PlainPlacement"),
 }
 
+# Those that go by accuracies as the site shows them, and so follow what is measured; the others
+# have plans that are made of profiles.
+FOLLOWING: Final = frozenset({"tad", "priced", "escalate", "least-cost"})
 # The dispatch policy that asks a second variant where the first one is not sure.
 ESCALATE: Final = "escalate"
 

@@ -24,7 +24,7 @@ from inferway.deployment.devices import (
 from inferway.deployment.errors import Place, nearest
 from inferway.deployment.models import ModelError, Python, located, signature_of
 from inferway.deployment.nodes import Network, Node, written
-from inferway.deployment.policies import ESCALATE, PolicySpec
+from inferway.deployment.policies import ESCALATE, FOLLOWING, PolicySpec
 from inferway.deployment.profile import DeploymentProfile, ProfileError, read_profile
 from inferway.deployment.source import Source
 from inferway.deployment.tasks import (
@@ -112,6 +112,12 @@ class Resolution:
                 )
                 for key, one in variants.items()
                 if one.runnable
+            )
+        if task.measured and task.feedback is None:
+            self._note(
+                (*place, "accuracy_target", "by"),
+                "`measured` goes by feedback, and the task keeps no answers for it; give the task "
+                "`feedback: {}`",
             )
         if whole and self._energies_fit(place, resolved):
             self._check_target((*place, "accuracy_target"), task.accuracy_target, resolved)
@@ -574,6 +580,16 @@ class Resolution:
             for name in routed
             if name not in task.variants
         )
+
+    def check_following(self, task: Task, policy: PolicySpec | None, scheduled: bool) -> None:
+        """Refuse a promise on what is measured under a policy that goes by profiles alone."""
+        name = "scheduling" if policy is None and scheduled else getattr(policy, "policy", "priced")
+        if task.measured and name not in FOLLOWING and ".py:" not in name:
+            self._note(
+                ("tasks", task.name, "accuracy_target", "by"),
+                f"{name} has plans that are made of profiles, so that it does not follow what is "
+                f"measured; {', '.join(sorted(FOLLOWING))} do",
+            )
 
     def check_deadline(self, task: Task, nodes: Mapping[str, Node], scheduled: bool) -> None:
         """Refuse a deadline that no service time meets, unless a server may measure better ones."""

@@ -125,7 +125,11 @@ def set_all(
                 _set_policy(data, key, value)
             case "target" | "accuracy_target":
                 for task in tasks:
-                    task["accuracy_target"] = value.plain
+                    before = task.get("accuracy_target")
+                    more = isinstance(before, dict)
+                    task["accuracy_target"] = (
+                        {**before, "mean": value.plain} if more else value.plain
+                    )
             case "deadline":
                 for task in tasks:
                     task["deadline"] = value.quantity(" s")

@@ -447,6 +447,32 @@ class Feedback(Section):
 
 
 @dataclass(frozen=True)
+class AccuracyTarget(Section):
+    """Mean accuracy promised, and whose accuracies count."""
+
+    mean: Annotated[Ratio, says("Mean accuracy promised.")]
+    by: Annotated[
+        Literal["profile", "measured"],
+        says(
+            "Whose accuracies the mean is of: those of profiles, or, as feedback comes, what that "
+            "has measured."
+        ),
+    ] = "profile"
+
+
+StatedTarget = Annotated[
+    AccuracyTarget,
+    ReadAs(
+        Annotated[
+            Annotated[Ratio, Tag("mean")] | Annotated[AccuracyTarget, Tag("section")],
+            Discriminator(lambda value: "section" if isinstance(value, dict) else "mean"),
+        ],
+        lambda value: value if isinstance(value, AccuracyTarget) else AccuracyTarget(value),
+    ),
+]
+
+
+@dataclass(frozen=True)
 class Task(Section):
     """What a client asks for."""
 
@@ -457,7 +483,10 @@ class Task(Section):
     catalog: Annotated[
         PublishedCatalog | None, says("A table to take the variants from, instead of `variants`.")
     ] = None
-    accuracy_target: Annotated[Ratio | None, says("Mean accuracy promised.")] = None
+    target: Annotated[
+        StatedTarget | None,
+        says("Mean accuracy promised: a ratio, or more about it.", "accuracy_target"),
+    ] = None
     energy_budget: Annotated[
         PositiveJoules | None, says("Most energy that a request may take on average.")
     ] = None
@@ -498,6 +527,16 @@ class Task(Section):
             "a task needs either `variants` or `catalog`",
         )
     )
+
+    @property
+    def accuracy_target(self) -> float | None:
+        """Mean accuracy promised, 0..1; None where none is."""
+        return None if self.target is None else self.target.mean
+
+    @property
+    def measured(self) -> bool:
+        """Tell whether the promise is on what feedback measures."""
+        return self.target is not None and self.target.by == "measured"
 
     @property
     def sure(self) -> bool:

@@ -62,7 +62,8 @@ class LabeledAccuracy:
 
     def pack(self) -> bytes:
         """Write down all that `unpack` needs to go on from here."""
-        state = self.labels, self.right, self.expected, self._apart.pack()
+        apart = self._apart.pack() if self.labels < ENOUGH else b""
+        state = self.labels, self.right, self.expected, apart
         return msgspec.msgpack.encode(state)
 
     @classmethod
@@ -77,8 +78,24 @@ class LabeledAccuracy:
         own = cls()
         state = msgspec.msgpack.decode(packed, type=tuple[int, float, float, bytes])
         own.labels, own.right, own.expected, apart = state
-        own._apart = ConfidenceSequence.unpack(apart, points=_POINTS)
+        if own.labels < ENOUGH:
+            own._apart = ConfidenceSequence.unpack(apart, points=_POINTS)
         return own
+
+
+def by_profile(expected: float, profile: float, counted: float) -> float:
+    """Say what the profile expects of an answer of which `expected` was said.
+
+    A variant's accuracy was `counted` then, and is `profile` by its profile; all in 0..1. That of
+    the variant itself is said of a correction that leaves nothing to tell answers apart by.
+    """
+    if counted == profile:
+        return expected
+    if not 0.0 < counted < 1.0:
+        return profile
+    if counted < profile:
+        return min(1.0, expected * profile / counted)
+    return max(0.0, 1.0 - (1.0 - expected) * (1.0 - profile) / (1.0 - counted))
 
 
 def correct(site: Site, policy: Any, fleet: Fleet, accuracy: Floats) -> None:

@@ -1,8 +1,9 @@
 """The promise of a task: its mean accuracy against its target, and the verdict on it.
 
-An accuracy target promises the running mean of the profile accuracies. A verdict needs answers to
-rest on; it says `missed` of a mean that is lower than rounding and the last few answers explain,
-and `at-risk` of one that is kept, but owes something or serves more than the bound allows.
+An accuracy target promises the running mean of the accuracies that count: those of profiles, or
+what feedback has measured. A verdict needs answers to rest on; it says `missed` of a mean that is
+lower than rounding and the last few answers explain, and `at-risk` of one that is kept, but owes
+something or serves more than the bound allows.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class Promise(NamedTuple):
 
     target: float
     mean: float | None  # Of the answers, since the start or the last change of the target
-    by: str  # Whose accuracies they are: `profile`
+    by: str  # Whose accuracies they are: `profile` or `measured`
     state: State
     # Running sum of (accuracy - target); a server's moves at dispatch, a client's with answers.
     balance: float
@@ -96,6 +97,7 @@ def promise_of(
     *,
     balance: float | None = None,
     overloaded: bool = False,
+    by: str = "profile",
 ) -> Promise | None:
     """Judge a promise; None without a target.
 
@@ -104,11 +106,13 @@ def promise_of(
     target
         Promised mean accuracy, 0..1, or None.
     answers, accuracy_sum
-        Answers (rows) that count, and the sum of their variants' profile accuracies.
+        Answers (rows) that count, and the sum of their variants' accuracies.
     balance
         Accuracy balance; that of these answers if not given.
     overloaded
         Whether requests come faster than the bound allows at this target.
+    by
+        Whose accuracies these are, `profile` or `measured`.
     """
     if target is None:
         return None
@@ -122,7 +126,7 @@ def promise_of(
         state = "missed"
     else:
         state = "at-risk" if balance < 0.0 or overloaded else "kept"
-    return Promise(target, mean, "profile", state, balance, answers)
+    return Promise(target, mean, by, state, balance, answers)
 
 
 def _rate(per_s: float) -> str:

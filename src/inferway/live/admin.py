@@ -101,6 +101,9 @@ _GAUGES: Final = {
         "task variant: Lower limit of that accuracy, of a confidence sequence of 95 %."
     ),
     "feedback_accuracy_high_ratio": "task variant: Its upper limit.",
+    "feedback_estimate_ratio": (
+        "task variant: Accuracy that counts where the promise is on what is measured."
+    ),
     "promise_kept": (
         "task: 1 while the mean accuracy since the start or the last change of the target is at "
         "the target, 0 where it is missed; nothing before 2,000 answers."
@@ -295,6 +298,9 @@ def _feedback_samples(books: Sequence[tuple[str, AnswerBook]]) -> _Samples:
         ],
         "feedback_accuracy_low_ratio": [(labels, one.low) for labels, one in measured],
         "feedback_accuracy_high_ratio": [(labels, one.high) for labels, one in measured],
+        "feedback_estimate_ratio": [
+            (labels, one.estimate) for labels, one in measured if one.estimate is not None
+        ],
     }
 
 

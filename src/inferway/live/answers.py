@@ -21,6 +21,7 @@ from typing import Annotated, Any, Final, NamedTuple
 import msgspec
 
 from inferway.deployment.tasks import Feedback
+from inferway.dispatch.measured import LabeledAccuracy, by_profile
 from inferway.files import home_folder
 from inferway.live.errors import ServeError
 from inferway.live.request import InferRequest, Outcome
@@ -39,6 +40,8 @@ CREATE TABLE IF NOT EXISTS answers (
     number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, variant TEXT NOT NULL,
     model TEXT NOT NULL, at_s REAL NOT NULL, expected REAL, classes TEXT, score REAL);
 CREATE TABLE IF NOT EXISTS measured (
+    variant TEXT NOT NULL, model TEXT NOT NULL, state BLOB NOT NULL, PRIMARY KEY (variant, model));
+CREATE TABLE IF NOT EXISTS estimated (
     variant TEXT NOT NULL, model TEXT NOT NULL, state BLOB NOT NULL, PRIMARY KEY (variant, model));
 """
 
@@ -133,6 +136,9 @@ class VariantAccuracy(msgspec.Struct, frozen=True):
         Their mean score; None before the first.
     low, high
         Limits of a confidence sequence of 95 %, which may be looked at all the time.
+    estimate
+        Accuracy that counts where the promise is on what is measured: that of the profile until
+        labels speak against it; None where nothing says the profile's.
     """
 
     profile: float | None
@@ -140,6 +146,7 @@ class VariantAccuracy(msgspec.Struct, frozen=True):
     mean: float | None
     low: float
     high: float
+    estimate: float | None
 
 
 class ServedModel(NamedTuple):
@@ -147,6 +154,29 @@ class ServedModel(NamedTuple):
 
     model: str
     accuracy: float | None
+
+
+class _Known(NamedTuple):
+    """What feedback on a variant's model comes to."""
+
+    sequence: ConfidenceSequence
+    labeled: LabeledAccuracy
+
+    def copy(self) -> _Known:
+        return _Known(
+            ConfidenceSequence.unpack(self.sequence.pack()),
+            LabeledAccuracy.unpack(self.labeled.pack()),
+        )
+
+
+class _Matched(NamedTuple):
+    """Feedback and the answer that it is for."""
+
+    variant: str
+    model: str
+    score: float
+    expected: float | None  # of the answer, by the profile
+    number: int
 
 
 class AnswerBook:
@@ -168,6 +198,10 @@ class AnswerBook:
     ----------
     measured
         Accuracies by variant, of what is served.
+    counted
+        Accuracies that count now, by variant; those of profiles where nothing is said.
+    told
+        Called, a moment after `measured` has changed, by the event loop.
     unknown, lost
         Feedback for no answer that is kept; answers that could not be kept.
 
@@ -181,7 +215,10 @@ class AnswerBook:
         self._path, self._task, self._log = path, task, log
         self._feedback, self._served = Feedback(), dict[str, ServedModel]()
         self._lock, self._line = threading.Lock(), deque[tuple[Any, ...]]()
-        self._sequences: dict[tuple[str, str], ConfidenceSequence] = {}
+        self._known: dict[tuple[str, str], _Known] = {}
+        self._told: dict[str, VariantAccuracy] | None = None  # What `told` has been called for
+        self.told: Callable[[], None] | None = None
+        self.counted: Mapping[str, float | None] = {}
         self.measured: dict[str, VariantAccuracy] = {}
         self.unknown = self.lost = 0
         self._many = asyncio.Event()
@@ -214,6 +251,19 @@ class AnswerBook:
     def follow(self, feedback: Feedback, served: Mapping[str, ServedModel]) -> None:
         """Keep so many answers for so long from now on, of these variants."""
         self._feedback, self._served, self._stale = feedback, dict(served), True
+        self.counted, self._told = {}, None
+        self._many.set()
+
+    def profile(self, variant: str) -> float | None:
+        """Tell a served variant's accuracy by its profile; None where nothing says it."""
+        return self._served[variant].accuracy
+
+    @property
+    def estimates(self) -> dict[str, float]:
+        """Accuracies by what is measured, of the variants that have one."""
+        return {
+            name: one.estimate for name, one in self.measured.items() if one.estimate is not None
+        }
 
     def begin(self) -> None:
         """Write answers from now on, again and again."""
@@ -242,7 +292,12 @@ class AnswerBook:
         if outputs is not None:
             size = sum(array.nbytes for array in outputs.values())
             outputs = {n: a.copy() for n, a in outputs.items()} if size <= _LARGEST else None
-        expected = request.credit if request.settled else by.accuracy
+        expected = by.accuracy
+        if request.settled and expected is not None:
+            counted = self.counted.get(request.variant)
+            expected = by_profile(
+                request.credit, expected, expected if counted is None else counted
+            )
         line.append((request.id.decode("latin-1"), request.variant, by.model, expected, outputs))
         if len(line) == _MANY_IN_LINE:
             self._many.set()
@@ -260,14 +315,14 @@ class AnswerBook:
         with self._lock:
             self._write()
             matched, unknown, doubled = (
-                list[tuple[str, str, float, int]](),
+                list[_Matched](),
                 list[str](),
                 list[str](),
             )
             seen, since_s = set[str](), time.time() - self._feedback.keep_s
             for item in items:
                 row = self._base.execute(
-                    "SELECT number, variant, model, classes, score FROM answers "
+                    "SELECT number, variant, model, classes, score, expected FROM answers "
                     "WHERE id = ? AND at_s > ?",
                     (item.id, since_s),
                 ).fetchone()
@@ -277,32 +332,39 @@ class AnswerBook:
                     doubled.append(item.id)
                 else:
                     seen.add(item.id)
-                    matched.append((row[1], row[2], item.score_of(row[3]), row[0]))
+                    score = item.score_of(row[3])
+                    matched.append(_Matched(row[1], row[2], score, row[5], row[0]))
             self._count(matched)
             self.unknown += len(unknown)
         return Joined(len(matched), unknown, doubled)
 
-    def _count(self, matched: Sequence[tuple[str, str, float, int]]) -> None:
+    def _count(self, matched: Sequence[_Matched]) -> None:
         """Write down how right answers were, with what that comes to."""
-        anew = dict[tuple[str, str], ConfidenceSequence]()
-        for variant, model, score, _ in matched:
+        anew = dict[tuple[str, str], _Known]()
+        for variant, model, score, expected, _ in matched:
             present = self._served.get(variant)
             if present is not None and present.model == model:
                 key = variant, model
                 if key not in anew:
-                    anew[key] = ConfidenceSequence.unpack(self._sequence(*key).pack())
-                anew[key].add(score)
+                    anew[key] = self._find(*key).copy()
+                anew[key].sequence.add(score)
+                if expected is not None:
+                    anew[key].labeled.add(score, expected)
         with self._base:
             self._base.execute("BEGIN")
             self._base.executemany(
                 "UPDATE answers SET score = ? WHERE number = ?",
-                [(score, number) for _, _, score, number in matched],
+                [(one.score, one.number) for one in matched],
             )
             self._base.executemany(
                 "INSERT OR REPLACE INTO measured VALUES (?, ?, ?)",
-                [(*key, one.pack()) for key, one in anew.items()],
+                [(*key, one.sequence.pack()) for key, one in anew.items()],
             )
-        self._sequences |= anew
+            self._base.executemany(
+                "INSERT OR REPLACE INTO estimated VALUES (?, ?, ?)",
+                [(*key, one.labeled.pack()) for key, one in anew.items()],
+            )
+        self._known |= anew
         self._measure()
 
     def forget(self, identity: str) -> bool:
@@ -321,23 +383,30 @@ class AnswerBook:
             gone = self._base.execute("DELETE FROM answers WHERE id = ?", (identity,)).rowcount
         return gone > 0
 
-    def _sequence(self, variant: str, model: str) -> ConfidenceSequence:
+    def _find(self, variant: str, model: str) -> _Known:
         key = variant, model
-        if key not in self._sequences:
-            row = self._base.execute(
-                "SELECT state FROM measured WHERE variant = ? AND model = ?", key
-            ).fetchone()
-            self._sequences[key] = (
-                ConfidenceSequence() if row is None else ConfidenceSequence.unpack(row[0])
+        if key not in self._known:
+            of_model = "WHERE variant = ? AND model = ?"
+            row, other = (
+                self._base.execute(f"SELECT state FROM {table} {of_model}", key).fetchone()
+                for table in ("measured", "estimated")
             )
-        return self._sequences[key]
+            self._known[key] = _Known(
+                ConfidenceSequence() if row is None else ConfidenceSequence.unpack(row[0]),
+                LabeledAccuracy() if other is None else LabeledAccuracy.unpack(other[0]),
+            )
+        return self._known[key]
 
     def _measure(self) -> None:
         self._stale, measured = False, {}
         for variant, (model, accuracy) in self._served.items():
-            sequence = self._sequence(variant, model)
+            sequence, labeled = self._find(variant, model)
             measured[variant] = VariantAccuracy(
-                accuracy, sequence.count, sequence.mean, *sequence.interval
+                accuracy,
+                sequence.count,
+                sequence.mean,
+                *sequence.interval,
+                None if accuracy is None else labeled.accuracy(accuracy),
             )
         self.measured = measured
 
@@ -381,6 +450,9 @@ class AnswerBook:
                 if self._failing:
                     self._log.info("answers kept again", task=self._task)
                 self._failing = False
+            if self.told is not None and self._told is not self.measured and not self._stale:
+                self._told = self.measured
+                self.told()
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._many.wait(), _EVERY_S)
             self._many.clear()

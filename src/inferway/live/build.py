@@ -118,6 +118,7 @@ def pool_of(
             options,
             seed=deployment.seed,
             target=task.accuracy_target,
+            measured=task.measured,
             deadline_s=task.deadline_s,
             rules=rules_of(view, batches) if any(batches) else None,
             demands=needs,

@@ -115,6 +115,8 @@ class PoolOptions:
         Of the random words.
     target
         Accuracy target for reports, or None.
+    measured
+        Whether the promise is on what feedback measures.
     deadline_s
         From arrival, for requests that state none; or None.
     drop_late
@@ -159,6 +161,7 @@ class PoolOptions:
 
     seed: int = 0
     target: float | None = None
+    measured: bool = False
     deadline_s: float | None = None
     drop_late: bool = True
     in_order: bool = False

@@ -87,7 +87,7 @@ class Pool:
     versions
         Variants that a request can be pinned to.
     accuracy, graded
-        By class, the accuracy, None where it is unknown; whether any is known.
+        By class, the accuracy that counts, None where it is unknown; whether any is known.
     fits, most_rows
         By class, the rows that a request may have, and those of one run.
     own
@@ -284,6 +284,27 @@ class Pool:
             if before.scheduler is not None:
                 self.scheduler.go_on(before.scheduler)
             self.scheduler.again()  # what was taught holds the old routing
+
+    def correct(self, accuracies: Mapping[str, float]) -> None:
+        """Count these accuracies of variants from now on, 0..1; those of others stay."""
+        dispatcher = self.dispatcher
+        before = dispatcher.site.accuracy
+        now = np.array(
+            [accuracies.get(name, one) for name, one in zip(self.variants, before, strict=True)]
+        )
+        if np.array_equal(now, before):
+            return
+        dispatcher.correct(now)
+        values = now.tolist()
+        self.servers.accuracy = values
+        self.accuracy = [
+            None if one is None else value for one, value in zip(self.accuracy, values, strict=True)
+        ]
+        fleet = dispatcher.fleet
+        tables = fleet.confidence
+        if tables is not None:
+            tables = tables.corrected(fleet.accuracy, now)
+        self.facts = self.facts._replace(accuracy=self.accuracy, confidence=tables)
 
     @property
     def in_flight(self) -> int:
@@ -937,7 +958,12 @@ class Pool:
             most_per_s(row_s_of(site, k), rules[k] if rules is not None else Rule())
             for k in self.classes
         ]
-        fleet = replace(self.dispatcher.fleet, rate=np.array(rates))
+        fleet = replace(
+            self.dispatcher.fleet,
+            rate=np.array(rates),
+            accuracy=site.accuracy,
+            confidence=self.facts.confidence,
+        )
         budget = self.dispatcher.options.get("energy_budget")
         policy = self.dispatcher.policy_name
         return overloads(self.arrivals_per_s, fleet, self.options.target, budget, policy=policy)

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from inferway.live.grpc.endpoint import Endpoint
 
 _POLL_S = 0.01
+_NEWS = 0.01  # Change of a variant's measured accuracy from which on it is said
 
 
 class Server:
@@ -116,6 +117,8 @@ class Server:
         self.ready = self.hurried = self._settles = self._stopped = self._over = False
         self.headroom = Headroom(self.limits.memory_bytes)
         self._tidying: asyncio.Task[None] | None = None
+        # By task and variant, the measured accuracy that was said last.
+        self._corrected: dict[tuple[str, str], float | None] = {}
         self._made = partial(
             pools_of,
             options=options,
@@ -265,6 +268,10 @@ class Server:
     def _variants(self) -> dict[str, list[str]]:
         return {site.task: list(site.pool.variants) for site in self.served()}
 
+    def _site_of(self, pool: Pool) -> TaskSite:
+        options = pool.options
+        return TaskSite(pool.task, options.target, now=self.options.now, measured=options.measured)
+
     def _watched(self, site: TaskSite) -> TaskSite:
         if self.options.tracer is not None:
             site.trace(self.options.tracer.request)
@@ -294,9 +301,10 @@ class Server:
             pool = site.pool
             served = {
                 name: ServedModel(pool.options.models.get(name, ""), accuracy)
-                for name, accuracy in zip(pool.variants, pool.accuracy, strict=True)
+                for name, accuracy in zip(pool.variants, pool.dispatcher.fleet.grades, strict=True)
             }
             assert pool.options.feedback is not None
+            book.told = partial(self._correct, site, book) if pool.options.measured else None
             book.follow(pool.options.feedback, served)
             site.note(noting(book, served, self._recent.of(site.task)))
             book.begin()
@@ -305,6 +313,24 @@ class Server:
             closing = asyncio.create_task(before.close())
             self._closing.add(closing)
             closing.add_done_callback(self._closing.discard)
+
+    def _correct(self, site: TaskSite, book: AnswerBook) -> None:
+        """Have a task's fleet count what feedback has measured; it is said where that is news."""
+        pool = site.present
+        if pool is None:
+            return
+        before = dict(zip(pool.variants, pool.accuracy, strict=True))
+        pool.correct(book.estimates)
+        book.counted = now = dict(zip(pool.variants, pool.accuracy, strict=True))
+        for name, accuracy in now.items():
+            told = self._corrected.get((site.task, name), book.profile(name))
+            if accuracy != before[name] and abs((accuracy or 0.0) - (told or 0.0)) >= _NEWS:
+                self._corrected[site.task, name] = accuracy
+                labels = book.measured[name].labels
+                said = {"accuracy": round(accuracy or 0.0, 4), "profile": book.profile(name)}
+                self.log.info(
+                    "accuracy measured", task=site.task, variant=name, labels=labels, **said
+                )
 
     async def _prepare(self, site: TaskSite, pool: Pool) -> None:
         for name in await site.prepare(pool):
@@ -339,8 +365,7 @@ class Server:
             pools = await run_detached(self._made, deployment)
             books: dict[str, AnswerBook | None] = {}
             sites = {
-                pool.task: self.sites.get(pool.task)
-                or self._watched(TaskSite(pool.task, pool.options.target, now=self.options.now))
+                pool.task: self.sites.get(pool.task) or self._watched(self._site_of(pool))
                 for pool in pools
             }
             try:

@@ -56,7 +56,8 @@ class ServerQueues:
         self.queues: list[deque[InferRequest]] = [deque() for _ in instances]
         self._now, self._drop_late = options.now, options.drop_late
         self._view, rules = dispatcher.site, options.rules
-        self._class_of, self._accuracy = class_of, dispatcher.fleet.accuracy.tolist()
+        # By class, those that floors are held against.
+        self._class_of, self.accuracy = class_of, dispatcher.fleet.accuracy.tolist()
         self._rules = [None if rules is None else rules[k] for k in class_of]
         self._pulls = hasattr(dispatcher.policy, "pull")
         self.batches = self._pulls or rules is not None
@@ -282,7 +283,7 @@ class ServerQueues:
 
     def mask(self, request: InferRequest) -> int:
         """Bit mask of the classes that may answer, by pin and accuracy floor."""
-        enough = sum(1 << k for k, one in enumerate(self._accuracy) if one >= request.floor)
+        enough = sum(1 << k for k, one in enumerate(self.accuracy) if one >= request.floor)
         return enough & request.classes
 
     def predict(self, server: int, rows: int) -> tuple[float, float]:

@@ -50,6 +50,8 @@ class TaskSite:
         The clock, seconds.
     node
         This node, where it is one of a network: answers tell of it then.
+    measured
+        Whether the promise is on what feedback measures.
 
     Attributes
     ----------
@@ -73,8 +75,10 @@ class TaskSite:
         *,
         now: Callable[[], float] = time.monotonic,
         node: NodeCondition | None = None,
+        measured: bool = False,
     ) -> None:
         self.task, self.target, self.now, self.node = task, target, now, node
+        self.measured = measured
         self.present: Pool | None = None
         self.answers: AnswerBook | None = None
         self.balance = np.zeros(1)
@@ -90,7 +94,7 @@ class TaskSite:
         """Make the site of a fleet's task, which the fleet answers from `start` on."""
         options = pool.options
         node = NodeCondition(options.node) if options.node else None
-        site = cls(pool.task, options.target, now=pool.now, node=node)
+        site = cls(pool.task, options.target, now=pool.now, node=node, measured=options.measured)
         site.present, site.balance = pool, pool.balance
         pool.columns = site.stats.columns(pool.variants)
         return site
@@ -133,10 +137,12 @@ class TaskSite:
         before, self.present, self.ready = self.present, pool, False
         if pool is not None:
             pool.columns = self.stats.columns(pool.variants)
-            if pool.options.target == self.target:
+            options = pool.options
+            if (options.target, options.measured) == (self.target, self.measured):
                 pool.follow(self.balance, before)
             else:
-                self.target, self.balance = pool.options.target, pool.balance
+                self.target, self.balance = options.target, pool.balance
+                self.measured = options.measured
                 self.stats.promise_anew()
             self.ready = any(pool.health.healthy) and not self._stopped
         if before is None:
@@ -206,7 +212,11 @@ class TaskSite:
         """The verdict on the task's accuracy target so far; None without one."""
         stats = self.stats
         verdict = promise_of(
-            self.target, stats.promised, stats.promised_sum, balance=self.balance.item()
+            self.target,
+            stats.promised,
+            stats.promised_sum,
+            balance=self.balance.item(),
+            by="measured" if self.measured else "profile",
         )
         # To tell whether too many requests come takes long, and only changes this one.
         if verdict is None or verdict.state != "kept":

@@ -274,3 +274,15 @@ def test_energies_and_failures(write: Write) -> None:
     assert [variant.energy for variant in task.variants.values()] == [0.3, 3.6]
     assert node.failures == {("t", "a"): Failure(3600.0, 60.0)}
     assert node.outages == (Outage({("t", "b"): 1, ("t", "a"): 2}, 100.0, 20.0),)
+
+
+def test_a_target_says_whose_accuracies_count(write: Write) -> None:
+    variants = "variants: {a: {accuracy: 0.9, service: {mean: 10 ms}}}"
+    text = "tasks:\n  t:\n    accuracy_target: %s\n    feedback: {}\n    " + variants
+    plain, more = (load(write(text % said)) for said in ("0.8", "{mean: 80 %, by: measured}"))
+    for one, measured in ((plain, False), (more, True)):
+        found = one.tasks["t"]
+        assert (found.accuracy_target, found.measured) == (0.8, measured)
+        # Another target is measured as the one before.
+        again = one.with_(target=0.7).tasks["t"]
+        assert (again.accuracy_target, again.measured) == (0.7, measured)

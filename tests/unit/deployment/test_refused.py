@@ -631,6 +631,23 @@ MISTAKES: list[tuple[str, str]] = [
         ),
         "12: workload.t.entries.tier: there is no tier tip; did you mean top?",
     ),
+    (
+        task(f"accuracy_target: {{mean: 0.8, by: labels}}\n    variants: {{a: {{{V}}}}}"),
+        "3: tasks.t.accuracy_target.by: 'labels' is not possible; known here: profile, measured",
+    ),
+    (
+        task(f"accuracy_target: {{mean: 0.8, by: measured}}\n    variants: {{a: {{{V}}}}}"),
+        "3: tasks.t.accuracy_target.by: `measured` goes by feedback, and the task keeps no "
+        "answers for it; give the task `feedback: {}`",
+    ),
+    (
+        task(
+            "accuracy_target: {mean: 0.8, by: measured}\n    feedback: {}\n"
+            f"    dispatch: {{policy: tad-op}}\n    variants: {{a: {{{V}}}}}"
+        ),
+        "3: tasks.t.accuracy_target.by: tad-op has plans that are made of profiles, so that it "
+        "does not follow what is measured; escalate, least-cost, priced, tad do",
+    ),
 ]
 
 

@@ -9,6 +9,7 @@ import pytest
 
 import inferway
 from inferway.catalog.profile import ConfidenceBins
+from inferway.deployment import AccuracyTarget
 from inferway.dispatch.deployed import dispatcher_of, dispatcher_on, unreachable_rates
 from inferway.site import Fleet
 from inferway.site.fleet import fleet_of
@@ -244,10 +245,10 @@ def test_a_rate_above_the_bound_may_be_below_that_of_asking_twice(tmp_path: Path
 
 def test_a_target_above_the_best_variant_is_bounded_by_asking_twice(tmp_path: Path) -> None:
     deployment = sure(tmp_path / "t.yaml")
-    task = replace(deployment.tasks["t"], accuracy_target=0.885)
+    task = replace(deployment.tasks["t"], target=AccuracyTarget(0.885))
     deployment = replace(deployment, tasks={"t": task})
     assert inferway.bound(deployment)["t"].max_rate_per_s == 0
-    beyond = replace(deployment, tasks={"t": replace(task, accuracy_target=0.9)})
+    beyond = replace(deployment, tasks={"t": replace(task, target=AccuracyTarget(0.9))})
     for escalate in (False, True):
         with pytest.raises(ValueError, match=r"0\.9 is above the best accuracy 0\.89 that asking"):
             inferway.bound(beyond, escalate=escalate)
