@@ -2,7 +2,9 @@
 
 The nodes are processes of their own that stand as far from each other as the file says, by delays
 that they add themselves. Each policy starts anew, is driven for some slots by one generator, and is
-stopped; both twins then predict, from the file alone, what was measured.
+stopped; both twins then predict, from the file alone, what was measured. In the middle of the run
+other tasks become popular. Where none do, static greedy, which is told the mean requests of all
+slots beforehand, gains the most; here it is left behind by what adapts and was told nothing.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from inferway.loadgen import NetworkRecord, drive_network, network_summary
 from inferway.machine import cores
 from inferway.studies.live.comparison import (
     ABOVE_ZERO,
+    TASK,
     Contest,
     LiveComparison,
     Onlooker,
@@ -44,8 +47,10 @@ from inferway.studies.live.servers import DemoError, NodesWatch, Reading, networ
 
 # The policy that places nothing; its gain is what serving and forwarding cost.
 REPOSITORY: Final = "repository"
-POLICIES: Final = ("infida", "static-greedy", "olag", REPOSITORY)
+STATIC: Final = "static-greedy"  # The winner where nothing changes
+POLICIES: Final = ("exchange", "infida", STATIC, REPOSITORY)
 SLOTS: Final = 6  # for each policy
+LEAST: Final = 5 / 6  # of these, however long nodes take to start
 # What the whole comparison may take: below three minutes, also where compiling takes long.
 WITHIN_S: Final = 165.0
 CLOSE: Final = 0.1  # how far the measured gain may be from the event twin's
@@ -54,9 +59,10 @@ MOST_CPU: Final = 0.5
 # How long a model of the zoo takes from the order to its first request: the files are here, and
 # the nodes' log had 10 to 50 ms between one copy and the next.
 LOAD_S: Final = 0.03
-# Of a row, in JSON. Rows have more: gains and moved bytes by slot; `twin`, what both twins say,
-# None where not run; `cpu_share`, the CPU time of all nodes and the generator, of what the
-# machine's cores have; `other_share`, that of all other programs, None where nobody says it.
+# Of a row, in JSON. Rows have more: gains and moved bytes by slot; how often popularity `changes`;
+# `twin`, what both twins say, None where not run; `cpu_share`, the CPU time of all nodes and the
+# generator, of what the machine's cores have; `other_share`, that of all other programs, None where
+# nobody says it.
 PRINTED: Final = (
     *("policy", "ntag_ms", "predicted_ntag_ms", "slot_ntag_ms", "latency_s", "accuracy"),
     *("moved_bytes_per_slot", "lost", "errors"),
@@ -75,23 +81,26 @@ def gain_table(rows: Sequence[Row], slots: int, slot_s: float, rate_per_s: float
     """Lay out gains and latencies, live and in both twins."""
 
     def cells(row: Row) -> list[str]:
-        gains, latency_s, twin = ["-", "", "-"], None, row["twin"]
+        gains, latency_s, twin = ["-", "", "-", "-"], None, row["twin"]
         if twin is not None:
             error, apart_ms = gain_error(row), row["ntag_ms"] - twin["ntag_ms"]
             apart = f"{apart_ms:+.1f} ms" if error is None else relative(error)
-            gains = [f"{twin['ntag_ms']:.1f}", apart, f"{twin['slot_ntag_ms']:.1f}"]
+            by_slots = (f"{twin[name]:.1f}" for name in ("slot_ntag_ms", "fixed_ntag_ms"))
+            gains = [f"{twin['ntag_ms']:.1f}", apart, *by_slots]
             latency_s = twin["latency_s"]
         latencies = milliseconds(row["latency_s"]), milliseconds(latency_s)
         return [row["policy"], f"{row['ntag_ms']:.1f}", *gains, *latencies]
 
     return table(
         "Five nodes, live and in the twins: gain per request and latency, in ms",
-        ["policy", "gain", "event twin", "apart", "slot twin", "latency", "event twin"],
+        ["policy", "gain", "event twin", "apart", "slot twin", "fixed", "latency", "twin"],
         [cells(row) for row in rows],
         caption=(
             f"{slots} slots of {slot_s:g} s for each policy, {rate_per_s:.0f} requests/s, the same "
             "ones. Gain (NTAG): what a request costs less than the cloud alone would let it cost, "
-            "a point of inaccuracy counting as a millisecond."
+            "a point of inaccuracy counting as a millisecond. Fixed: the slot twin's where "
+            f"popularity stays as it begins. {STATIC} knows the mean requests of all slots "
+            "beforehand, with their changes; the others have to see them first."
         ),
     )
 
@@ -142,7 +151,59 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
             says = f"every other policy gains more than {REPOSITORY}"
             margin_ms = min(others) - row["ntag_ms"]
             found.append(ours(says=says, value=margin_ms, at_least=ABOVE_ZERO, why=why))
+    return found + _left_behind(rows)
+
+
+def _left_behind(rows: Sequence[Row]) -> list[Claim]:
+    """Check that what wins where nothing changes falls behind what adapts where something does."""
+    static = next((row for row in rows if row["policy"] == STATIC), None)
+    adapting = [row for row in rows if row["policy"] not in (*HINDSIGHT, REPOSITORY)]
+    if static is None or not static["changes"] or not adapting:
+        return []
+
+    def listed(gains_ms: Mapping[str, float]) -> str:
+        return ", ".join(f"{policy} {gain_ms:.1f} ms" for policy, gain_ms in gains_ms.items())
+
+    live_ms = {row["policy"]: row["ntag_ms"] for row in (*adapting, static)}
+    best = max(adapting, key=lambda row: float(row["ntag_ms"]))["policy"]
+    known = f"{STATIC} knows the mean requests of all slots beforehand"
+    found = [
+        ours(
+            says=f"where popularity changes, {best} gains more than {STATIC}",
+            value=live_ms[best] - live_ms[STATIC],
+            at_least=ABOVE_ZERO,
+            why=f"{listed(live_ms)}; {known}, with their changes, and {best} sees them first",
+        )
+    ]
+    if all(row["twin"] is not None for row in (*adapting, static)):
+        fixed_ms = {row["policy"]: row["twin"]["fixed_ntag_ms"] for row in (*adapting, static)}
+        others_ms = max(fixed_ms[row["policy"]] for row in adapting)
+        found.append(
+            ours(
+                says=f"where it stays as it begins, {STATIC} gains the most, by the slot twin",
+                value=fixed_ms[STATIC] - others_ms,
+                at_least=ABOVE_ZERO,
+                why=f"{listed(fixed_ms)}; there, too, {known}",
+            )
+        )
     return found
+
+
+def changes_within(deployment: Deployment, duration_s: float) -> int:
+    """Count how often other tasks become popular within so many seconds."""
+    popularity = deployment.workload[TASK].popularity
+    if popularity is None or popularity.sliding is None:
+        return 0
+    return max(0, math.ceil(duration_s / popularity.sliding.every) - 1)
+
+
+def unchanged(deployment: Deployment) -> Deployment:
+    """Return the deployment with a popularity that stays as it begins."""
+    popularity = deployment.workload[TASK].popularity
+    if popularity is None or popularity.sliding is None:
+        return deployment
+    still: dict[str, Any] = {f"workload.{TASK}.popularity": {"zipf": popularity.zipf}}
+    return deployment.with_(**still)
 
 
 def compare_placements(
@@ -172,7 +233,8 @@ def compare_placements(
     slots
         How many to drive each policy for.
     within_s
-        Drive for fewer slots, a third of them at least, so that all ends within this time, seconds.
+        Drive for fewer slots, so that all ends within this time, seconds; for `LEAST` of them in
+        any case, so that some come after popularity has changed.
     progress
         Called with what is being done and the part of all that is done, 0..1.
     look
@@ -216,7 +278,7 @@ def compare_placements(
                     others_s = (count - 1) * 1.2 * (time.monotonic() - began_s)
                     others_s += count * (_AROUND_S + _TWIN_S)
                     left_s = contest.end_s - time.monotonic() - others_s
-                    fit = max(math.floor(left_s / count / slot_s), math.ceil(slots / 3))
+                    fit = max(math.floor(left_s / count / slot_s), math.ceil(LEAST * slots))
                     slots = min(fit, slots)
                     steps.expect(others_s + count * slots * slot_s)
                 seen = [SeenServer(f"http://{at.admin}") for at in nodes.addresses.values()]
@@ -328,13 +390,14 @@ def predict(
         return [float(one) for one in gain_ms]
 
     run: dict[str, Any] = {"slots": slots, "seed": seed, "policy": policy}
-    rough = simulate_slots(deployment, **run)
+    rough, fixed = (simulate_slots(one, **run) for one in (deployment, unchanged(deployment)))
     fine = simulate_events(
         deployment, **run, fetch_rate=math.inf, start_s=LOAD_S, progress=progress
     )
     return {
         "ntag_ms": fine.ntag_ms,
         "slot_ntag_ms": rough.ntag_ms,
+        "fixed_ntag_ms": fixed.ntag_ms,
         "latency_s": fine.latency_s,
         "accuracy": fine.accuracy,
         "moved_bytes_per_slot": fine.mu_bytes_per_slot,
@@ -371,6 +434,7 @@ def _row(
         "lost": whole.offered - whole.answered,
         "errors": whole.failed,
         "gain_ms": found.gain.gain_ms.tolist(),
+        "changes": changes_within(deployment, len(found.gain.gain_ms) * record.slot_s),
         "moved_bytes": moved_bytes,
         "cpu_share": own_s / have_s,
         "other_share": None if other_s is None else other_s / have_s,
