@@ -30,6 +30,7 @@ from inferway.deployment.source import Source
 from inferway.deployment.tasks import (
     ANY_HARDWARE,
     Batch,
+    Drift,
     PublishedCatalog,
     ServiceTime,
     Task,
@@ -119,6 +120,8 @@ class Resolution:
                 "`measured` goes by feedback, and the task keeps no answers for it; give the task "
                 "`feedback: {}`",
             )
+        if task.drift is not None and whole:
+            self._check_drift((*place, "drift"), task.drift, resolved)
         if whole and self._energies_fit(place, resolved):
             self._check_target((*place, "accuracy_target"), task.accuracy_target, resolved)
         return resolved
@@ -580,6 +583,19 @@ class Resolution:
             for name in routed
             if name not in task.variants
         )
+
+    def _check_drift(self, place: Place, drift: Drift, task: Task) -> None:
+        """Refuse the drift of what is no variant, or to an accuracy that there is not."""
+        if drift.variant not in task.variants:
+            near = nearest(drift.variant, task.variants)
+            self._note((*place, "variant"), f"there is no variant {drift.variant}; {near}")
+        elif not 0.0 <= (then := task.variants[drift.variant].accuracy + drift.accuracy) <= 1.0:
+            known = task.variants[drift.variant].accuracy
+            self._note(
+                (*place, "accuracy"),
+                f"{drift.variant} has {known:g}, so that it would have {then:g}, which is not in "
+                "0..1",
+            )
 
     def check_following(self, task: Task, policy: PolicySpec | None, scheduled: bool) -> None:
         """Refuse a promise on what is measured under a policy that goes by profiles alone."""

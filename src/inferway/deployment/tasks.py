@@ -45,6 +45,7 @@ from inferway.deployment.units import (
     PositiveRate,
     PositiveSeconds,
     Ratio,
+    RatioChange,
     Seconds,
 )
 
@@ -447,6 +448,18 @@ class Feedback(Section):
 
 
 @dataclass(frozen=True)
+class Drift(Section):
+    """A variant is no longer as accurate as its profile says; what the twin rehearses."""
+
+    variant: Annotated[Name, says("Whose accuracy changes.")]
+    at_s: Annotated[Seconds, says("From when on, from the beginning of the run.", "at")]
+    accuracy: Annotated[
+        RatioChange, says("By how much: -0.1, or -10 %, is ten points of a hundred less.")
+    ]
+    labels: Annotated[Ratio, says("Share of all answers that feedback comes for, at once.")] = 0.05
+
+
+@dataclass(frozen=True)
 class AccuracyTarget(Section):
     """Mean accuracy promised, and whose accuracies count."""
 
@@ -518,6 +531,10 @@ class Task(Section):
     feedback: Annotated[
         Feedback | None,
         says("Keep answers, to be told how right they were; nothing is kept unless said."),
+    ] = None
+    drift: Annotated[
+        Drift | None,
+        says("A change of a variant's true accuracy that the twin rehearses, of a site."),
     ] = None
     pairs: Annotated[tuple[PairBins, ...], *UNWRITTEN] = ()
 

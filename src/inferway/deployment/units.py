@@ -162,6 +162,13 @@ def _read_ratio(value: Any) -> float:
     return number
 
 
+def _read_change(value: Any) -> float:
+    number = _read_bare("a change of a ratio such as -0.1 or -10 %", value)
+    if not -1 <= number <= 1:  # also refuses nan
+        raise refuse(f"{value} is not in -1..1")
+    return number
+
+
 def _read_number(value: Any) -> float:
     number = _plain(value)
     if number is None or not math.isfinite(number):
@@ -183,6 +190,19 @@ PositiveRate = Annotated[float, *_read(RATE, above_zero=True)]
 Bytes = Annotated[int, *_read(SIZE, above_zero=True)]
 Ratio = Annotated[
     float, BeforeValidator(_read_ratio), _ratio({"minimum": 0, "maximum": 1}, 0.95, "95 %")
+]
+RatioChange = Annotated[
+    float,
+    BeforeValidator(_read_change),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "number", "minimum": -1, "maximum": 1},
+                {"type": "string", "pattern": RATIO.pattern.replace("^\\s*", "^\\s*[+-]?", 1)},
+            ],
+            "examples": [-0.1, "-10 %"],
+        }
+    ),
 ]
 Load = Annotated[
     float,

@@ -133,6 +133,7 @@ def _whole(name: str, result: TaskResult) -> Laid:
         ["response time, p99", seconds(result.p99_s)],
         ["accuracy", number(accuracy.mean, f"{{:.5f}} ± {1.96 * accuracy.stderr:.1g}")],
         *([] if target is None else [["accuracy target", f"{target:g}"]]),
+        *_drifted(result),
         *([what, percent(part, 3)] for what, part in lost.items() if part > 0),
         ["goodput", percent(result.goodput, 2)],
         ["in the system, mean", f"{result.in_system:.4g}"],
@@ -143,6 +144,20 @@ def _whole(name: str, result: TaskResult) -> Laid:
     ]
     nothing = None if any(part > 0 for part in lost.values()) else "None rejected, dropped or late."
     return table(f"Task {name}, simulated", ["", "twin"], rows, caption=nothing)
+
+
+def _drifted(result: TaskResult) -> list[list[str]]:
+    """Lay out what is true of the answers where a variant's accuracy has changed."""
+    found = result.drift
+    if found is None:
+        return []
+    last = f"{number(found.last_mean, '{:.4f}')} ± {number(found.half_width, '{:.2g}')}"
+    return [
+        ["promise by", found.by],
+        [f"true accuracy until {found.at_s:g} s", number(found.before, "{:.5f}")],
+        [f"and after, {found.variant} drifted", number(found.after, "{:.5f}")],
+        [f"by the last {found.last_labels:,} labels", last],
+    ]
 
 
 def _variants(result: TaskResult) -> Laid:

@@ -14,6 +14,7 @@ import numpy as np
 from inferway.deployment.workloads import PhasedArrivals, TraceArrivals
 from inferway.site.fleet import Fleet
 from inferway.site.view import Floats
+from inferway.twin.drift import Labeling, Labels, drifted
 from inferway.twin.engine import CrowdedError, GeneralEngine, Kind, MarkovEngine, engine_of
 from inferway.twin.kernel.escalation import SecondAnswers
 from inferway.twin.kernel.state import Records, Tally, quantiles
@@ -63,6 +64,7 @@ class Replicated:
     samples: list[tuple[float, int, float, float]]
     lengths: Floats  # (K, L) share of server time by queue length
     again: SecondAnswers | None = None  # What was counted of second answers, where there may be any
+    labels: Labels | None = None  # What is true of the answers, where a variant has drifted
 
 
 def replicate(
@@ -81,7 +83,7 @@ def replicate(
     """Run a scenario once.
 
     The requests that count are fewer where a trace ends before. Without a number of them, the end
-    of the warm-up is found, and there is none for phases and traces, whose beginning is meant. The
+    of the warm-up is found, and there is none for phases, traces and drift, which begin then. The
     sink is given the replication and the records of requests that have left, and progress how many
     more queries are done, now and then. ConservationError where Little's law or the balance of
     flows does not hold.
@@ -94,7 +96,8 @@ def replicate(
         kind=kind,
         sink=None if sink is None else partial(sink, replication),
     )
-    clock = _Clock(engine, scenario, sample_s)
+    labeling = _labeling(engine, scenario, seed, replication)
+    clock = _Clock(engine, scenario, sample_s, labeling)
     crowded, warmed, done, start_s, start_present = "", 0, 0, 0.0, 0
     blocks: list[Any] = []
     try:
@@ -103,10 +106,10 @@ def replicate(
         engine.count_anew()
         clock.samples, engine.cpu_s = [], 0.0
         block = max(1, min(_LARGEST_BLOCK, math.ceil(queries / BLOCKS)))
-        before = _sums(engine)
+        before = _sums(engine, labeling)
         for arrived in clock.until(queries, block, stop):
             done += arrived
-            after = _sums(engine)
+            after = _sums(engine, labeling)
             blocks.append(after - before)
             before = after
             if progress is not None:
@@ -118,7 +121,7 @@ def replicate(
     if not crowded:
         engine.drain()
         if blocks:
-            blocks[-1] = blocks[-1] + (_sums(engine) - before)
+            blocks[-1] = blocks[-1] + (_sums(engine, labeling) - before)
         _check(engine)
     engine.hand_over()
     return Replicated(
@@ -137,21 +140,44 @@ def replicate(
         samples=clock.samples,
         lengths=lengths / np.maximum(lengths.sum(axis=1, keepdims=True), 1e-300),
         again=engine.again,
+        labels=None if labeling is None else labeling.labels,
+    )
+
+
+def _labeling(engine: Engine, scenario: Scenario, seed: int, replication: int) -> Labeling | None:
+    """What labels answers, where a variant drifts."""
+    if scenario.drift is None:
+        return None
+    return Labeling(
+        engine,
+        scenario.fleet,
+        scenario.drift,
+        measured=scenario.measured,
+        rate_per_s=scenario.rate_per_s,
+        seed=(seed, replication),
     )
 
 
 class _Clock:
     """Moves an engine on, and stops it where something is due.
 
-    That is where the site is sampled, the policy told a rate, or the routing set.
+    That is where the site is sampled, the policy told a rate, the routing set, or labels come.
     """
 
-    def __init__(self, engine: Engine, scenario: Scenario, sample_s: float | None) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        scenario: Scenario,
+        sample_s: float | None,
+        labeling: Labeling | None = None,
+    ) -> None:
         self.engine, self._scenario = engine, scenario
         self.samples: list[tuple[float, int, float, float]] = []
         window_s = scenario.window_s if hasattr(engine.policy, "retune") else None
         slot_s = None if engine.controller is None else engine.controller.slot_s
-        due = (sample_s, self._sample), (window_s, self._retune), (slot_s, engine.reroute)
+        due: list[tuple[float | None, Callable[[], None]]]
+        due = [(sample_s, self._sample), (window_s, self._retune), (slot_s, engine.reroute)]
+        due += [] if labeling is None else [(labeling.every_s, labeling.look)]
         self._due = [(every_s, act) for every_s, act in due if every_s is not None]
         self._times = [0] * len(self._due)  # How often each was due
         self._in_window = 0
@@ -206,7 +232,8 @@ def _warm_up(clock: _Clock, scenario: Scenario, warmup: int | None, stop: Event)
     are then left out.
     """
     engine = clock.engine
-    if warmup is None and isinstance(scenario.arrivals, PhasedArrivals | TraceArrivals):
+    begins = isinstance(scenario.arrivals, PhasedArrivals | TraceArrivals)
+    if warmup is None and (begins or scenario.drift is not None):
         return 0
     if warmup is not None:
         return sum(clock.until(warmup, _LARGEST_BLOCK, stop))
@@ -235,13 +262,16 @@ def truncation(means: Floats) -> int:
     return int(np.argmin(errors))
 
 
-def _sums(engine: Engine) -> Any:
+def _sums(engine: Engine, labeling: Labeling | None = None) -> Any:
     tally, again = engine.tally, engine.again
     answered = tally.answered.sum(axis=0)
     if again is None:
         worth = answered @ _accuracies(engine.scenario.fleet), np.nan
     else:
         worth = again.earned.sum(), again.scored.sum()
+    if labeling is not None:
+        labeling.look()
+        worth = labeling.counted, labeling.right
     return np.array([answered.sum(), tally.response_s.sum(), *worth])
 
 
@@ -330,6 +360,13 @@ def summarize(scenario: Scenario, outcomes: Sequence[Replicated]) -> TaskResult:
         series=_series(outcomes),
         escalated=_escalated(fleet, again, answered.sum()),
         by_labels=_by_labels(outcomes),
+        drift=None
+        if scenario.drift is None
+        else drifted(
+            scenario.drift,
+            scenario.measured,
+            [one.labels for one in outcomes if one.labels is not None],
+        ),
         **whole,
     )
 

@@ -243,6 +243,38 @@ class Comparison:
 
 
 @dataclass(frozen=True, kw_only=True)
+class DriftResult(Reported):
+    """True accuracy of the answers where a variant's own has changed.
+
+    Attributes
+    ----------
+    variant, at_s
+        Whose, and when, s from the beginning.
+    by
+        Whose accuracies the promise is on, `profile` or `measured`.
+    before, after
+        Mean true accuracy of the answers until then, and from then on; nan without any.
+    labels
+        Answers that were labeled.
+    last_labels, last_mean, half_width
+        The last labels, 2,000 of each replication at most, their mean, and half of its 95 %
+        interval.
+    """
+
+    variant: str
+    at_s: float
+    by: str
+    before: float
+    after: float
+    labels: int
+    last_labels: int
+    last_mean: float
+    half_width: float
+
+    names = "variant at_s by before after labels last_labels last_mean half_width"
+
+
+@dataclass(frozen=True, kw_only=True)
 class TaskResult(Served):
     """One task's simulation."""
 
@@ -268,6 +300,7 @@ class TaskResult(Served):
     escalated: tuple[Escalated, ...] | None = None
     # Accuracy of the answers by what is known of the requests; None where nothing is.
     by_labels: MeanEstimate | None = None
+    drift: DriftResult | None = None  # Where a variant's true accuracy has changed
 
     @property
     def utilization(self) -> dict[str, float]:
@@ -281,7 +314,8 @@ class TaskResult(Served):
         response = self.response(**self.response_time_s.to_json())
         trace = {} if self.trace is None else {"trace": self.trace.to_json()}
         named = values(self, f"{shares} {_COUNTS} queries_per_cpu_s phases classes {about}")
-        asked = [name for name in ("escalated", "by_labels") if getattr(self, name) is not None]
+        some = ("escalated", "by_labels", "drift")
+        asked = [name for name in some if getattr(self, name) is not None]
         return {"response_time_s": response} | named | values(self, " ".join(asked)) | trace
 
 

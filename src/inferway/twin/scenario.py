@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from inferway.deployment import Batch, PolicySpec, ServiceTime
+from inferway.deployment import Batch, Drift, PolicySpec, ServiceTime
 from inferway.deployment.policies import scheduled_dispatch, spec_of
 from inferway.deployment.workloads import Arrivals, PhasedArrivals
 from inferway.dispatch.batching import foresee, row_times
@@ -81,6 +81,8 @@ class Scenario:
     # policy is built on the fleet as it is.
     measured_s: Mapping[str, Mapping[int, tuple[float, float]]] = field(default_factory=dict)
     balance: float = 0.0  # Accuracy balance at the start
+    measured: bool = False  # Whether the promise is on what labels measure
+    drift: Drift | None = None  # What becomes of a variant's true accuracy, and who is told
     # Requests that are drawn from where a policy may ask a second server; if not given, the
     # confidence of each class falls into its bins by their shares.
     answers: AnswerSample | None = None
@@ -90,6 +92,7 @@ class Scenario:
         count = dict(zip(names, self.fleet.count.tolist(), strict=True))
         told, window_s = self.options.get("rate"), self.window_s
         failing = [("failures", name) for name in self.failures]
+        failing += [] if self.drift is None else [("a drift", self.drift.variant)]
         faults = [
             (
                 len(self.service) != classes,
@@ -266,6 +269,8 @@ def scenario_of(deployment: Deployment, task: str, node: str | None = None) -> S
         policy=spec.policy,
         options=dict(spec.options),
         target=what.accuracy_target,
+        measured=what.measured,
+        drift=what.drift,
         energy_budget=what.energy_budget,
         deadline_s=what.deadline_s,
         late=place.late,

@@ -51,7 +51,7 @@ def tree(body: str) -> str:
 TOP = "tasks, nodes, network, dispatch, scheduling, placement, cost, seed, workload"
 TASK = (
     "variants, catalog, accuracy_target, energy_budget, deadline, count, max_instances, dispatch, "
-    "difficulty, idempotent, feedback"
+    "difficulty, idempotent, feedback, drift"
 )
 
 MISTAKES: list[tuple[str, str]] = [
@@ -630,6 +630,18 @@ MISTAKES: list[tuple[str, str]] = [
             "{tier: tip}\n"
         ),
         "12: workload.t.entries.tier: there is no tier tip; did you mean top?",
+    ),
+    (
+        task(f"drift: {{variant: b, at: 1 s, accuracy: -0.1}}\n    variants: {{ab: {{{V}}}}}"),
+        "3: tasks.t.drift.variant: there is no variant b; known here: ab",
+    ),
+    (
+        task(f"drift: {{variant: a, at: 1 s, accuracy: 20 %}}\n    variants: {{a: {{{V}}}}}"),
+        "3: tasks.t.drift.accuracy: a has 0.9, so that it would have 1.1, which is not in 0..1",
+    ),
+    (
+        task(f"drift: {{variant: a, at: 1 s, accuracy: -10}}\n    variants: {{a: {{{V}}}}}"),
+        "3: tasks.t.drift.accuracy: -10 is not in -1..1",
     ),
     (
         task(f"accuracy_target: {{mean: 0.8, by: labels}}\n    variants: {{a: {{{V}}}}}"),

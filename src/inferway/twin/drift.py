@@ -1,0 +1,169 @@
+"""Drift: a variant's true accuracy changes, a share of the answers is labeled, and who follows.
+
+The twin knows accuracies as profiles say them. Here the true ones are others from a set time on,
+and answers are right by these. A share of them is labeled, at random, and where the promise is on
+what is measured, the policy goes by `inferway.dispatch.measured` as a live server's does, from the
+labels of about a second, or of some twenty where these take longer to come.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from inferway.deployment.tasks import Drift
+from inferway.dispatch.measured import LabeledAccuracy, by_profile, correct
+from inferway.site.confidence import corrected
+from inferway.site.fleet import Fleet
+from inferway.site.view import Floats
+from inferway.twin.kernel.escalation import SecondAnswers
+from inferway.twin.result import DriftResult
+
+LAST: Final = 2000  # Labels whose mean is told at the end
+_TOGETHER: Final = 20  # Labels that come together, about, but not sooner than a live server counts
+_SOONEST_S: Final = 1.0
+
+
+@dataclass
+class Labels:
+    """Truth of one replication's answers, before the drift and after it."""
+
+    answers: Floats  # (2,) before and after
+    right: Floats  # (2,) sums of true accuracies
+    scores: list[float]  # Of the last `LAST` labels
+    count: int = 0  # Labels
+
+
+class Labeling:
+    """Labels an engine's answers, and lets its policy follow them where the promise does.
+
+    Parameters
+    ----------
+    engine
+        At its beginning.
+    fleet, drift
+        Its own.
+    measured
+        Whether the promise is on what is measured.
+    rate_per_s
+        Mean arrival rate, 1/s.
+    seed
+        Of the labels.
+
+    Attributes
+    ----------
+    every_s
+        How often `look` is due, s.
+    counted, right
+        Sums over all answers so far: of the accuracies that counted, and of the true ones.
+    """
+
+    def __init__(
+        self,
+        engine: Any,
+        fleet: Fleet,
+        drift: Drift,
+        *,
+        measured: bool,
+        rate_per_s: float,
+        seed: tuple[int, int],
+    ) -> None:
+        self._engine, self._fleet, self._drift, self._measured = engine, fleet, drift, measured
+        self._random = np.random.default_rng(seed)
+        labels_per_s = max(drift.labels * rate_per_s, 1e-9)
+        self.every_s = max(_SOONEST_S, _TOGETHER / labels_per_s)
+        true = fleet.accuracy.copy()
+        true[fleet.variants.index(drift.variant)] += drift.accuracy
+        self._true = np.clip(true, 0.0, 1.0)
+        self._labeled = [LabeledAccuracy() for _ in fleet.variants]
+        self._scores = deque[float](maxlen=LAST)
+        self.labels = Labels(np.zeros(2), np.zeros(2), [])
+        self._tally, self._seen_s = None, 0.0
+        self._answered, self._earned = np.zeros((2, len(fleet.variants)))
+        self.counted = self.right = 0.0
+
+    def look(self) -> None:
+        """Look at the answers since the last time."""
+        engine, fleet = self._engine, self._fleet
+        if engine.tally is not self._tally:  # what was counted is forgotten
+            self._tally = engine.tally
+            self._answered, self._earned = np.zeros((2, len(fleet.variants)))
+        so_far, site = engine.tally.answered.sum(axis=0).astype(np.float64), engine.site
+        answered, self._answered = so_far - self._answered, so_far
+        if isinstance(engine.again, SecondAnswers):
+            sums = engine.again.earned.sum(axis=0)
+            earned, self._earned = sums - self._earned, sums
+        else:
+            earned = answered * site.accuracy
+        from_s, self._seen_s = self._seen_s, engine.now_s
+        if not answered.any():
+            return
+        # What the profile expected of these answers, and how right they are.
+        expected = np.array(
+            [
+                by_profile(total / count, profile, now) if count else profile
+                for total, count, profile, now in zip(
+                    earned.tolist(),
+                    answered.tolist(),
+                    fleet.accuracy.tolist(),
+                    site.accuracy.tolist(),
+                    strict=True,
+                )
+            ]
+        )
+        right = np.clip(corrected(expected, fleet.accuracy, self._true), 0.0, 1.0)
+        took_s = max(self._seen_s - from_s, 1e-300)
+        fallen = min(max((self._seen_s - self._drift.at_s) / took_s, 0.0), 1.0)
+        mean = (1.0 - fallen) * expected + fallen * right
+        parts = np.array([1.0 - fallen, fallen])
+        self.labels.answers += parts * answered.sum()
+        self.labels.right += parts * np.array([answered @ expected, answered @ right])
+        self.counted += float(earned.sum())
+        self.right += float(answered @ mean)
+        self._label(answered, np.clip(mean, 0.0, 1.0), expected)
+
+    def _label(self, answered: Floats, mean: Floats, expected: Floats) -> None:
+        """Label a share of answers, which are right as often as this, and let the policy follow."""
+        random = self._random
+        count = random.binomial(answered.astype(np.int64), self._drift.labels)
+        classes = random.permutation(np.repeat(np.arange(len(count)), count))
+        for k in classes.tolist():
+            score = float(random.random() < mean[k])
+            self._labeled[k].add(score, float(expected[k]))
+            self._scores.append(score)
+        self.labels.count += len(classes)
+        self.labels.scores = list(self._scores)
+        if self._measured and len(classes):
+            profiles, graded = self._fleet.accuracy.tolist(), self._fleet.graded.tolist()
+            now = [
+                one.accuracy(profile) if known else profile
+                for one, profile, known in zip(self._labeled, profiles, graded, strict=True)
+            ]
+            correct(self._engine.site, self._engine.policy, self._fleet, np.array(now))
+
+
+def drifted(drift: Drift, measured: bool, found: list[Labels]) -> DriftResult:
+    """Put replications together."""
+    answers, right = (
+        np.sum([getattr(one, name) for one in found], 0) for name in ("answers", "right")
+    )
+    scores = np.array([score for one in found for score in one.scores])
+    with np.errstate(invalid="ignore"):
+        before, after = (right / answers).tolist()
+    many = len(scores) > 1
+    return DriftResult(
+        variant=drift.variant,
+        at_s=drift.at_s,
+        by="measured" if measured else "profile",
+        before=before,
+        after=after,
+        labels=sum(one.count for one in found),
+        last_labels=len(scores),
+        last_mean=float(scores.mean()) if len(scores) else float("nan"),
+        half_width=float(1.96 * scores.std(ddof=1) / np.sqrt(len(scores)))
+        if many
+        else float("nan"),
+    )

@@ -1,0 +1,88 @@
+"""A variant falls in the twin: by profiles nobody notices, by labels the mean comes back."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import Any
+
+import pytest
+
+import inferway
+from inferway.twin.result import TaskResult
+
+TARGET, SHARE = 0.9, 0.05
+FILE: dict[str, Any] = {
+    "tasks": {
+        "t": {
+            "accuracy_target": {"mean": TARGET, "by": "measured"},
+            "feedback": {},
+            "drift": {"variant": "c", "at": "600 s", "accuracy": "-10 %", "labels": SHARE},
+            "difficulty": {"quality": 0.8},
+            "variants": {
+                "a": {"accuracy": 0.82, "service": {"mean": "5 ms"}},
+                "b": {"accuracy": 0.93, "service": {"mean": "20 ms"}},
+                "c": {"accuracy": 0.95, "service": {"mean": "15 ms"}},
+            },
+        }
+    },
+    "nodes": {"here": {"instances": {"t/a": 2, "t/b": 3, "t/c": 2}}},
+    "workload": {"t": {"arrivals": {"process": "poisson", "rate": "100/s"}}},
+}
+
+
+@cache
+def simulated(by: str, policy: str, queries: int = 300_000) -> TaskResult:
+    deployment = inferway.load(FILE).with_(policy=policy, **{"tasks.t.accuracy_target.by": by})
+    return inferway.simulate(deployment, queries=queries, seed=3).tasks["t"]
+
+
+@pytest.mark.parametrize("policy", ["priced", "tad", "escalate"])
+def test_after_a_fall_the_mean_of_labels_comes_back_by_what_is_measured(policy: str) -> None:
+    measured, profile = (simulated(by, policy).drift for by in ("measured", "profile"))
+    assert measured is not None
+    assert profile is not None
+    for one in (measured, profile):
+        assert one.before == pytest.approx(TARGET, abs=0.004)
+        assert one.last_labels == 2_000
+    assert measured.last_mean >= TARGET - measured.half_width
+    assert profile.last_mean < TARGET - profile.half_width
+    assert measured.after > profile.after + 0.01
+
+
+def test_what_counts_is_what_is_measured_and_what_is_true_is_told_beside_it() -> None:
+    result = simulated("measured", "priced")
+    drift, true = result.drift, result.by_labels
+    assert drift is not None
+    assert true is not None
+    assert result.accuracy.mean == pytest.approx(TARGET, abs=0.001)
+    assert drift.labels == pytest.approx(SHARE * result.queries, rel=0.03)
+    # 600 s of 3,000 were before.
+    assert true.mean == pytest.approx(0.2 * drift.before + 0.8 * drift.after, abs=0.0005)
+    assert result.to_json()["drift"]["by"] == "measured"
+    assert result.warmup == 0
+    shares = simulated("profile", "priced").shares
+    assert result.shares["b"] > shares["b"] + 0.2  # who is the best by now
+
+
+def test_without_a_drift_nothing_is_told_of_one() -> None:
+    task = {name: one for name, one in FILE["tasks"]["t"].items() if name != "drift"}
+    deployment = inferway.load(FILE | {"tasks": {"t": task}})
+    result = inferway.simulate(deployment, queries=2_000).tasks["t"]
+    assert (result.drift, "drift" in result.to_json()) == (None, False)
+
+
+def test_the_report_shows_it() -> None:
+    deployment = inferway.load(FILE).with_(policy="priced")
+    text = str(inferway.simulate(deployment, queries=2_000))
+    assert "true accuracy until 600 s" in text
+    assert "and after, c drifted" in text
+
+
+def test_no_label_changes_nothing() -> None:
+    deployment = inferway.load(FILE).with_(policy="priced", **{"tasks.t.drift.labels": 0})
+    result = inferway.simulate(deployment, queries=100_000, seed=3).tasks["t"]
+    assert result.drift is not None
+    assert result.drift.labels == 0
+    assert math.isnan(result.drift.last_mean)
+    assert result.drift.after == pytest.approx(simulated("profile", "priced").drift.after, abs=0.01)  # type: ignore[union-attr]
