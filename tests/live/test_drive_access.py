@@ -187,3 +187,40 @@ def test_a_server_without_tls_is_told_from_one_that_is_not_there(digits: Any) ->
     url = f"https://{digits.url}"
     with pytest.raises(loadgen.DriveError, match="it does not speak TLS: write its address with"):
         loadgen.drive(url, "digits", [0.0], np.zeros((1, 4)))
+
+
+def test_the_twin_is_asked_for_the_same_arrivals(
+    start: Any, file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    running = start(deployment=inferway.load(file))
+    words = ["drive", str(file), "--url", f"http://{running.url}", "--duration", "1", "--twin"]
+    assert main([*words, "--json"]) == 0
+    task = json.loads(capsys.readouterr().out)["tasks"]["digits"]
+    twin, error = task["twin"], task["twin"]["error"]
+    # Each of its replications has them all, a Poisson second's that no other seed gives.
+    assert twin["queries"] == 16 * task["offered"]
+    for name in ("mean", "p50", "p95"):
+        driven_s = task[f"{name}_s"]
+        assert error[name] == pytest.approx(twin["response_time_s"][name] / driven_s - 1)
+    assert error["accuracy"] == pytest.approx(twin["accuracy"] - task["profile_accuracy"])
+    # By the zoo's profile a request takes less than this, whatever this machine makes of it.
+    assert 0 < twin["response_time_s"]["mean"] < 0.01
+    assert main(words) == 0
+    assert "Task digits, driven against twin" in capsys.readouterr().out
+
+
+def test_a_twin_that_cannot_be_is_said_before_anything_is_sent(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    network, several = tmp_path / "network.yaml", tmp_path / "several.yaml"
+    network.write_text(_NETWORK)
+    there = "  there: {instances: {digits/tiny: 1, digits/large: 1}}\n"
+    several.write_text(_FILE.replace("workload:", there + "workload:"))
+    for path, sentence in (
+        (network, "`inferway simulate network.yaml --events` simulates that"),
+        (several, "the twin cannot simulate the file: "),
+    ):
+        assert main(["drive", str(path), "--url", "http://127.0.0.1:9", "--twin"]) == 2
+        said = capsys.readouterr().err
+        assert sentence in said
+        assert said.count("\n") == 1

@@ -65,6 +65,10 @@ def drive(
         str | None,
         says("Array or column of the data that says which rows are alike.", metavar="NAME"),
     ] = None,
+    twin: Annotated[
+        bool,
+        says("Simulate the file under the same arrivals beside it, and say the error.", "--twin"),
+    ] = False,
     require_target: Annotated[
         bool,
         says("Exit with 1 where the mean accuracy misses its target.", "--require-target"),
@@ -75,7 +79,7 @@ def drive(
     json: terminal.Json = False,
 ) -> None:
     """Send the file's workload to a server or a network, open-loop; say what its requests met."""
-    from inferway.experiments.driven import write
+    from inferway.experiments.driven import told_rates, write
     from inferway.loadgen import Access, AddressError, DriveError, addresses_of
     from inferway.profiling import DataError, ScoreError
 
@@ -91,6 +95,9 @@ def drive(
         raise CommandError(f"{file} has no `network`: name its one server with --url")
     if addresses is not None and where is not None:
         raise CommandError("--url names one server and --addresses several: give one")
+    if twin:
+        with failing(ValueError):
+            told_rates(deployment)
     labeled = _labeled(data or (), task)
     if labeled is None and (score != "class" or any((task, output, group))):
         raise CommandError("--task, --score, --output and --group are of labeled data: add --data")
@@ -108,6 +115,7 @@ def drive(
             score=score,
             output=output,
             group=group,
+            twin=twin,
             progress=progress,
         )
     network, titled = driven.network, replace(driven, title=deployment.path.name)
@@ -117,7 +125,7 @@ def drive(
         json,
         lambda: {
             "schema": 1,
-            "tasks": {name: one.to_dict() for name, one in driven.tasks.items()},
+            "tasks": driven.to_json(),
             "network": None if network is None else network.to_json(),
             **kept,
         },

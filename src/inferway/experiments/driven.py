@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +23,11 @@ from inferway.experiments.text import (
     accuracy,
     frame,
     milliseconds,
+    number,
     percent,
+    points,
     promise,
+    relative,
     seconds,
     shares,
     table,
@@ -31,6 +35,9 @@ from inferway.experiments.text import (
 from inferway.loadgen import NetworkRecord, NetworkSummary, Record, Summary
 from inferway.profiling import DataError, score_of
 from inferway.profiling.score import DEFAULT
+from inferway.twin.result import Error, Numbers
+
+_REPLICATIONS: Final = 16  # Of the twin, whose arrivals are the same in each
 
 
 @dataclass(frozen=True)
@@ -47,12 +54,27 @@ class Driven(Shown):
         Every request, by task; of a network one for all.
     network
         Of a network, the whole.
+    twin
+        By task, what the twin says of the same arrivals, where it was asked.
     """
 
     title: str
     tasks: Mapping[str, Summary]
     records: Mapping[str, Record]
     network: NetworkSummary | None = None
+    twin: Mapping[str, Numbers] = field(default_factory=dict)
+
+    def error(self, task: str) -> Error:
+        """How far the twin is off, of a task that it has simulated; nan where nothing is known."""
+        return Error.of(self.twin[task], _numbers(self.tasks[task]))
+
+    def to_json(self) -> dict[str, dict[str, Any]]:
+        """By task, as ``inferway drive --json`` prints it."""
+        beside = {
+            name: {"twin": one.to_json() | {"error": self.error(name).to_json()}}
+            for name, one in self.twin.items()
+        }
+        return {name: one.to_dict() | beside.get(name, {}) for name, one in self.tasks.items()}
 
     def to_frame(self) -> Frame:
         """One row per task."""
@@ -89,7 +111,41 @@ class Driven(Shown):
         }
         rows = [[label, *map(write, self.tasks.values())] for label, write in columns.items()]
         laid = table(f"Answers of {self.title}", ["task", *self.tasks], rows)
-        return [laid, *_failures(self.tasks)]
+        twins = [part for name in self.twin for part in (Text(), self._beside(name))]
+        return [laid, *_failures(self.tasks), *twins]
+
+    def _beside(self, task: str) -> Laid:
+        driven, twin, error = _numbers(self.tasks[task]), self.twin[task], self.error(task)
+        rows = [
+            [what, *map(seconds, of_both), relative(wrong)]
+            for what, *of_both, wrong in (
+                ("mean", driven.mean_s, twin.mean_s, error.mean),
+                ("p50", driven.p50_s, twin.p50_s, error.p50),
+                ("p95", driven.p95_s, twin.p95_s, error.p95),
+            )
+        ]
+        correct = [number(one.accuracy, "{:.4f}") for one in (driven, twin)]
+        rows.append(["accuracy", *correct, points(error.accuracy)])
+        sides = (driven, twin)
+        lost = {what: [getattr(one, what) for one in sides] for what in ("rejected", "dropped")}
+        rows += [
+            [what, *(percent(part, 2) for part in parts), ""]
+            for what, parts in lost.items()
+            if any(parts)
+        ]
+        rows += [
+            [f"by {name}", *(percent(one.shares.get(name, 0.0)) for one in sides), ""]
+            for name in {**driven.shares, **twin.shares}
+        ]
+        return table(
+            f"Task {task}, driven against twin",
+            ["", "driven", "twin", "error"],
+            rows,
+            caption=(
+                "The twin has the arrivals that were sent, and the service times and accuracies of "
+                "the file and its profiles; driven latencies have the way there and back as well."
+            ),
+        )
 
     def _repr_html_(self) -> str:
         return str(self.to_frame().T.to_html(header=False))
@@ -109,6 +165,7 @@ def drive(
     score: str = DEFAULT,
     output: str | None = None,
     group: str | None = None,
+    twin: bool = False,
     progress: Callable[[str, float], None] | None = None,
 ) -> Driven:
     """Send the file's workload, open-loop, to a server or to the nodes of a network.
@@ -141,6 +198,9 @@ def drive(
         The output that is scored, where that is not clear.
     group
         Array or column of the data that says which rows are alike, for the interval.
+    twin
+        Simulate the file under the arrivals that were sent, by its profiles alone, to see how far
+        the twin is off; of one site.
     progress
         Told what is being done, and the part of it that is done.
 
@@ -148,10 +208,13 @@ def drive(
     ------
     DriveError
         When the file has no workload, or nobody can be driven.
+    ValueError
+        When the twin cannot simulate the file.
     DataError, ScoreError
         When data cannot be read, do not fit or are of a task without a workload, or there is no
         such score.
     """
+    told = told_rates(deployment) if twin else {}
     labeled = None
     if data is not None:
         judged_by = score_of(score, output=output)
@@ -185,7 +248,66 @@ def drive(
         known = {one.name: one.accuracy for one in variants if one.graded}
         plain = loadgen.summary(record, known, interval=True)
         summaries[name] = _judged(plain, deployment, name)
-    return Driven(url or loadgen.URL, summaries, records)
+    twins = {
+        name: _simulated(deployment, records[name], rate_per_s, seed, progress)
+        for name, rate_per_s in told.items()
+        if summaries[name].answered
+    }
+    return Driven(url or loadgen.URL, summaries, records, twin=twins)
+
+
+def told_rates(deployment: Deployment) -> dict[str, float | None]:
+    """Say by task which rate the live policy is told; ValueError where no twin can be made."""
+    from inferway.twin import scenario_of
+
+    if deployment.network is not None:
+        raise ValueError(
+            "the twin beside a drive is of one site, and the file has a `network`: "
+            f"`inferway simulate {deployment.path.name} --events` simulates that"
+        )
+    told = dict[str, float | None]()
+    for name in deployment.workload:
+        try:
+            scenario = scenario_of(deployment, name)
+        except ValueError as error:
+            raise ValueError(f"the twin cannot simulate the file: {error}") from error
+        told[name] = None if scenario.window_s is not None else scenario.told_rate_per_s
+    return told
+
+
+def _simulated(
+    deployment: Deployment,
+    record: Record,
+    rate_per_s: float | None,
+    seed: int | None,
+    progress: Callable[[str, float], None] | None,
+) -> Numbers:
+    """Simulate a task under the arrivals of a drive."""
+    from inferway.twin import run
+    from inferway.twin.trace import arriving, simulated
+
+    if progress is not None:
+        progress(f"simulating {record.task}", 0.0)
+    seed = deployment.seed if seed is None else seed
+    queries = len(record.intended_s)
+    with arriving(deployment, record.task, record.intended_s, rate_per_s) as scenario:
+        return simulated(run(scenario, queries=queries, replications=_REPLICATIONS, seed=seed))
+
+
+def _numbers(one: Summary) -> Numbers:
+    """What was driven, as the twin has it."""
+    profiles = one.profile_accuracy
+    return Numbers(
+        mean_s=one.mean_s,
+        p50_s=one.p50_s,
+        p95_s=one.p95_s,
+        p99_s=one.p99_s,
+        accuracy=math.nan if profiles is None else profiles,
+        rejected=one.rejected / one.offered,
+        dropped=one.failed / one.offered,
+        shares=one.shares,
+        queries=one.offered,
+    )
 
 
 def _by_task(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
@@ -306,24 +306,35 @@ def simulated(result: TaskResult) -> Numbers:
 
 
 @contextmanager
-def replayed(
-    deployment: Deployment, trace: RecordedTrace, node: str | None = None
+def arriving(
+    deployment: Deployment,
+    task: str,
+    arrived_s: Floats,
+    told_rate_per_s: float | None,
+    node: str | None = None,
 ) -> Iterator[Scenario]:
-    """The file's fleet and policy under the requests of a trace, while the block runs.
+    """The file's fleet and policy under requests of these times, while the block runs.
 
-    Their times go through a file of their own, as any trace's do. ValueError as `scenario_of`.
+    The times go through a file of their own, as any trace's do. What the file's workload said to
+    the live policy, its rate, it says to this one. ValueError as `scenario_of`.
     """
     with TemporaryDirectory(prefix="inferway-trace-") as name:
         file = Path(name, "arrivals.csv")
-        np.savetxt(file, trace.arrived_s, fmt="%.9f")
+        np.savetxt(file, arrived_s, fmt="%.9f")
         arrivals = TraceArrivals(process="trace", file=file)
-        told = replace(deployment, workload={trace.task: Workload(arrivals=arrivals)})
-        scenario = scenario_of(told, trace.task, node)
+        told = replace(deployment, workload={task: Workload(arrivals=arrivals)})
+        scenario = scenario_of(told, task, node)
         options = dict(scenario.options)
-        if options.get("rate") is None and trace.told_rate_per_s is not None:
-            # What the file's workload said to the live policy, it says to this one.
-            options["rate"] = trace.told_rate_per_s
+        if options.get("rate") is None and told_rate_per_s is not None:
+            options["rate"] = told_rate_per_s
         yield replace(scenario, options=options)
+
+
+def replayed(
+    deployment: Deployment, trace: RecordedTrace, node: str | None = None
+) -> AbstractContextManager[Scenario]:
+    """The file's fleet and policy under the requests of a trace; see `arriving`."""
+    return arriving(deployment, trace.task, trace.arrived_s, trace.told_rate_per_s, node)
 
 
 def calibrated(scenario: Scenario, trace: RecordedTrace) -> Scenario:
