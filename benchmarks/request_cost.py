@@ -10,8 +10,10 @@ Run::
 
     python benchmarks/request_cost.py [linear | null | FILE] [--requests 20000] [--json]
     python benchmarks/request_cost.py --beside ../older    # another checkout's server, in turns
+    python benchmarks/request_cost.py FILE --against OTHER # another file's, likewise
 
-With another checkout, the ratio of CPU time to its server's has an interval, over `--turns` turns.
+With another checkout or file, the ratio of CPU time to its server's has an interval, over
+`--turns` turns.
 """
 
 from __future__ import annotations
@@ -152,14 +154,17 @@ def server(checkout: Path, model: str) -> Iterator[tuple[int, int]]:
 
 
 def measure(
-    model: str, count: int, connections: int, checkouts: dict[str, Path], rounds: int
+    count: int, connections: int, served: dict[str, tuple[Path, str]], rounds: int
 ) -> list[dict[str, Any]]:
-    """Run the servers and the clients; one row per wire format and checkout."""
+    """Run the servers and the clients; one row per wire format and server.
+
+    Of each server, its checkout and its model.
+    """
     rows = []
     with ExitStack() as stack:
         servers = {
             name: stack.enter_context(server(checkout, model))
-            for name, checkout in checkouts.items()
+            for name, (checkout, model) in served.items()
         }
         tensor = input_of(next(iter(servers.values()))[1])
         size = int(np.prod([max(axis, 1) for axis in tensor["shape"][1:]]))
@@ -200,6 +205,7 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=20_000)
     parser.add_argument("--connections", type=int, nargs="+", default=[1, 8])
     add_options(parser)
+    parser.add_argument("--against", help="another file, measured in turns")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -207,14 +213,17 @@ def main() -> None:
         serve(options.model)
         return
     model = Path(options.model).name
-    checkouts, rounds = {"here": HERE.parents[1]}, ROUNDS
+    served, rounds = {"here": (HERE.parents[1], options.model)}, ROUNDS
     if options.beside:
         rounds = options.turns
-        checkouts[str(options.beside)] = options.beside.resolve()
+        served[str(options.beside)] = options.beside.resolve(), options.model
+    elif options.against:
+        rounds = options.turns
+        served[options.against] = HERE.parents[1], options.against
     rows = [
         {"connections": connections} | row
         for connections in options.connections
-        for row in measure(options.model, options.requests, connections, checkouts, rounds)
+        for row in measure(options.requests, connections, served, rounds)
     ]
     if options.json:
         print(json.dumps({"schema": 1, "machine": machine(), "model": model, "rows": rows}))

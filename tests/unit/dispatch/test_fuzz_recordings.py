@@ -64,6 +64,7 @@ def record(folder: Path, policy: str = "jiq-fast") -> None:
             recording.withdraw(3, 1, now)
         recording.mark(1, step % 2 == 0, now)
         recording.shift(0, 4, 0.001, 0.0, now)
+    recording.correct(np.array([0.5, 0.85]))
     recording.retune(7.5)
     recording.close()
 
@@ -203,6 +204,9 @@ def test_recordings(
         ("jiq-fast", 2, "rows", 40),
         ("jiq-fast", 0, "server", 4),
         ("jiq-fast", 9, "rows", 9),
+        ("jiq-fast", 16, "server", 2),
+        ("jiq-fast", 16, "server", 1),
+        ("escalate", 16, "value", 2),
         ("escalate", 12, "server", 4),
         ("escalate", 12, "classes", 3),
         ("escalate", 13, "server", 3),
