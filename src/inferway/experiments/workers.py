@@ -14,6 +14,7 @@ import os
 import signal
 import socket
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, as_completed
@@ -30,6 +31,7 @@ from inferway.version import __version__
 LEAST_CHUNK_S: Final = 0.05  # CPU time of what is sent at once
 _DEATHS: Final = 3  # of workers that had a chunk, after which it is given up
 _REACH_S: Final = 5.0  # to reach a cluster
+_WATCH_S: Final = 1.0  # between looks for the process that asked
 
 _ENGINES: Final = {"ray": "ray", "dask": "distributed"}  # each an extra, and the module it needs
 _EXPECTED: Final = (
@@ -224,7 +226,8 @@ def _processes(who: Workers) -> _Crew:
 
     executor = ProcessPoolExecutor(
         who.many,
-        initializer=_deaf,
+        initializer=_bound,
+        initargs=(os.getpid(),),
         env={"OMP_NUM_THREADS": "1"},  # the points are what runs at the same time
     )
     return _Crew(executor, who.many, lambda: executor.shutdown(wait=True, kill_workers=True))
@@ -235,9 +238,19 @@ def _threads(who: Workers) -> _Crew:
     return _Crew(pool, who.many, lambda: pool.shutdown(wait=False, cancel_futures=True))
 
 
-def _deaf() -> None:
-    """Leave Ctrl-C to the process that asked."""
+def _bound(owner: int) -> None:
+    """Leave Ctrl-C to the process that asked, and end after it, however it ended.
+
+    Loky's workers hold both ends of their pipes, and so do not notice that nobody writes any more.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def watch() -> None:
+        while os.getppid() == owner:
+            time.sleep(_WATCH_S)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _needing(engine: str) -> None:

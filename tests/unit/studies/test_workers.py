@@ -5,9 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import subprocess
+import sys
 import threading
+import time
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 import inferway
@@ -32,6 +37,21 @@ def dying(number, folder):
 
 def always_dying():
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def staying(folder):
+    """Never end, once the worker has told its process."""
+    Path(folder, str(os.getpid())).touch()
+    threading.Event().wait()
+
+
+OWNER = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from test_workers import Point, Workers, by_workers, staying
+points = [Point({"number": i}, staying, {"folder": sys.argv[2]}) for i in range(2)]
+list(by_workers(points, Workers("processes", 2)))
+"""
 
 
 @pytest.mark.parametrize(
@@ -65,6 +85,32 @@ def test_a_process_that_dies_costs_its_chunk_alone(tmp_path):
     rows = {one.place: one.result for one in by_workers(points, Workers("processes", 2))}
     assert rows == {i: {"square": i**2} for i in range(6)}
     assert (tmp_path / "fallen").exists()
+
+
+def test_processes_end_with_the_one_that_asked_though_it_is_killed(tmp_path):
+    owner = subprocess.Popen([sys.executable, "-c", OWNER, str(Path(__file__).parent), tmp_path])
+    try:
+        waited(lambda: len([*tmp_path.iterdir()]) == 2 or owner.poll() is not None)
+        started = [psutil.Process(int(file.name)) for file in tmp_path.iterdir()]
+        assert len(started) == 2
+    finally:
+        owner.kill()
+        owner.wait()
+    waited(lambda: not any(map(alive, started)))
+
+
+def alive(process):
+    with suppress(psutil.NoSuchProcess):
+        return process.status() != psutil.STATUS_ZOMBIE  # which whoever adopts it may leave so
+    return False
+
+
+def waited(ended):
+    """Wait until something is so; a busy machine has two minutes."""
+    deadline = time.monotonic() + 120
+    while not ended():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def test_a_point_that_kills_every_process_is_named():
