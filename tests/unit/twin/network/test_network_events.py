@@ -448,3 +448,14 @@ def test_whoever_writes_no_letters_takes_no_losses(small) -> None:
         simulate_events(deployment, slots=1, letters_lost=2.0)
     with pytest.raises(ValueError, match="`letters_lost` needs `events`"):
         inferway.simulate(deployment, slots=1, letters_lost=0.1)
+
+
+def test_where_the_file_names_no_policy_exchange_runs(small) -> None:
+    deployment = small(("placement: {policy: infida, slot: 20 s}\n", ""))
+    asked = {"deployment": deployment, "slots": 3, "seed": 5}
+    found, named = simulate_slots(**asked), simulate_slots(**asked, policy="exchange")
+    assert found.policy == "exchange"
+    assert found.gain == pytest.approx(named.gain)
+    listed = ("metro: {budget: 600 MB}", "metro: {budget: 600 MB, instances: {quiet/large: 1}}")
+    without = ("placement: {policy: infida, slot: 20 s}\n", "")
+    assert simulate_slots(small(without, listed), slots=1).policy == "written"
