@@ -14,7 +14,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from types import FunctionType
+from types import CellType, FunctionType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,7 +32,15 @@ from inferway.site import (
     Request,
     draw,
 )
-from inferway.site.view import COMPLETED, DISPATCHED, RUN_ROWS, WITHDRAWN, Site
+from inferway.site.view import (
+    COMPLETED,
+    DISPATCHED,
+    RUN_ROWS,
+    WITHDRAWN,
+    NoDevices,
+    SharedDevices,
+    Site,
+)
 from inferway.twin import Scenario
 from inferway.workload import phases_of, stream
 from inferway.workload.arrivals import spans
@@ -81,15 +89,21 @@ def plain(function: Any, known: dict[int, Any] | None = None) -> Callable[..., A
         return known[id(function)]  # type: ignore[no-any-return]
     code = getattr(function, "py_func", function)
     names: dict[str, Any] = {"__builtins__": builtins}
-    copy = FunctionType(code.__code__, names, code.__name__, code.__defaults__)
+    cells = tuple(CellType() for _ in code.__closure__ or ())
+    copy = FunctionType(code.__code__, names, code.__name__, code.__defaults__, cells)
     known[id(function)] = copy
     for name in code.__code__.co_names:
         if name in code.__globals__:
-            value = code.__globals__[name]
-            jitted = hasattr(value, "py_func") or id(value) in known
-            ours = isinstance(value, FunctionType) and value.__module__.startswith("inferway.")
-            names[name] = plain(value, known) if jitted or ours else value
+            names[name] = _plain_value(code.__globals__[name], known)
+    for cell, compiled in zip(cells, code.__closure__ or (), strict=True):
+        cell.cell_contents = _plain_value(compiled.cell_contents, known)
     return copy
+
+
+def _plain_value(value: Any, known: dict[int, Any]) -> Any:
+    jitted = hasattr(value, "py_func") or id(value) in known
+    ours = isinstance(value, FunctionType) and value.__module__.startswith("inferway.")
+    return plain(value, known) if jitted or ours else value
 
 
 def _doublings(rows: int) -> int:
@@ -160,6 +174,16 @@ class Server:
     """Why it is away: failures and outages at present."""
 
 
+@dataclass
+class Slots:
+    """A device: what runs on it and who waits there."""
+
+    number: int
+    slots: int
+    running: list[Server] = field(default_factory=list)
+    waiting: list[Server] = field(default_factory=list)
+
+
 class PlainSite:
     """One run.
 
@@ -202,6 +226,8 @@ class PlainSite:
             list(range(fleet.first[k], fleet.first[k + 1])) for k in range(len(fleet.rate))
         ]
         self.idle = [len(standing) for standing in self.standing]
+        of = fleet.devices
+        self.devices = [] if of is None else [Slots(d, n) for d, n in enumerate(of.slots.tolist())]
         self.central: deque[Waiting] = deque()
         own = scenario.target or 0.0
         self.targets = [
@@ -307,12 +333,19 @@ class PlainSite:
             self._stop_being_idle(server)
         server.service += 1
         server.serving = 0
+        device = self._device(server)
+        if device is not None:
+            device.running = [other for other in device.running if other is not server]
+            device.waiting = [other for other in device.waiting if other is not server]
+            self._grant(device)
         for _ in range(len(server.queue)):
             request = self._withdraw(server)
             if request.hand is None:
                 self._send(request)
             else:
                 self._send_first(request, request.hand)
+        if device is not None:
+            self._release()
 
     # --- a request
 
@@ -365,7 +398,7 @@ class PlainSite:
         left_s = deadline_s - self.now_s if self.scenario.late == "drop" else math.inf
         return any(
             server.reasons == 0
-            and (server.queue or not busy)
+            and (server.queue or not busy or not self._has_room(server.k))
             and self._predicted_s(server) <= left_s
             for server in self.servers
         )
@@ -386,7 +419,99 @@ class PlainSite:
         if server.serving == 0:
             self._start(server)
 
+    # --- devices
+
+    def _device(self, server: Server) -> Slots | None:
+        of = self.scenario.fleet.devices
+        d = -1 if of is None else int(of.device[server.k])
+        return None if d < 0 else self.devices[d]
+
+    def _taken(self, k: int) -> int:
+        assert self.scenario.fleet.devices is not None
+        return int(self.scenario.fleet.devices.taken[k])
+
+    def _fits(self, device: Slots, k: int) -> bool:
+        used = sum(self._taken(other.k) for other in device.running)
+        return used + self._taken(k) <= device.slots
+
+    def _has_room(self, k: int) -> bool:
+        """Whether a run of the class could start now; nobody overtakes those who wait."""
+        device = self._device(self.servers[int(self.scenario.fleet.first[k])])
+        return device is None or (not device.waiting and self._fits(device, k))
+
+    def _grant(self, device: Slots) -> None:
+        """Those who wait start in the order in which their first requests came."""
+        while device.waiting:
+            first = min(device.waiting, key=lambda server: server.queue[0].arrived_s)
+            if not self._fits(device, first.k):
+                return
+            device.waiting.remove(first)
+            self._run(first)
+
+    def _ends_s(self, device: Slots) -> list[float]:
+        """When each of its slots is free of the runs in progress, the earliest first."""
+        ends_s = [
+            max(self.now_s, server.predicted_s)
+            for server in device.running
+            for _ in range(self._taken(server.k))
+        ]
+        return [self.now_s] * (device.slots - len(ends_s)) + sorted(ends_s)
+
+    def _free_s(self, device: Slots) -> list[float]:
+        """When so many slots are free for who comes now: the others leave them, and can have done
+        by then what each of them would do alone."""
+        works = []
+        for server in self.servers:
+            if self._device(server) is device and server.reasons == 0 and server.queue:
+                waits = len(server.queue) - server.serving
+                alone_s = waits * self._predicted_s(server)
+                own_s = sum(self._runs_s(server, waits)) if self._together(server) else alone_s
+                if server in device.running:
+                    own_s += max(0.0, server.predicted_s - self.now_s)
+                works.append((own_s, self._taken(server.k)))
+
+        def full(until_s: float) -> float:
+            """Slots that it takes to do by then what is to be done by then."""
+            done_s = sum(taken * min(own_s, until_s) for own_s, taken in works)
+            return done_s / until_s if until_s > 0 else sum(taken for _, taken in works)
+
+        ends_s = [0.0, *(own_s for own_s, _ in works)]
+        for end_s in list(ends_s):
+            left = sum(taken for own_s, taken in works if own_s > end_s)
+            if left < device.slots:
+                done_s = sum(taken * own_s for own_s, taken in works if own_s <= end_s)
+                ends_s.append(done_s / (device.slots - left))
+        return [
+            self.now_s
+            + min(
+                end_s
+                for end_s in ends_s
+                if sum(taken for own_s, taken in works if own_s > end_s) <= device.slots - 1 - last
+                and full(end_s) <= device.slots * (1 + 1e-12)
+            )
+            for last in range(device.slots)
+        ]
+
+    def _wait_s(self, server: Server, own_s: float) -> float:
+        """Until one that joins would start, if it waited so long for the server's own alone."""
+        device = self._device(server)
+        if device is None:
+            return own_s
+        last = self._taken(server.k) - 1
+        if server not in device.running:
+            own_s += self._ends_s(device)[last] - self.now_s
+        return max(own_s, self._free_s(device)[last] - self.now_s)
+
     def _start(self, server: Server) -> None:
+        """A free server starts a run, or waits for its device."""
+        device = self._device(server)
+        if device is not None and (server in device.waiting or not self._has_room(server.k)):
+            if server not in device.waiting:
+                device.waiting.append(server)
+            return
+        self._run(server)
+
+    def _run(self, server: Server) -> None:
         """A free server takes what it will."""
         wanted = 0
         if self.pull is not None and server.queue:
@@ -405,6 +530,8 @@ class PlainSite:
             taken = max(fitting, default=0)
         if taken == 0:
             return
+        if (device := self._device(server)) is not None:
+            device.running.append(server)
         server.serving = taken
         server.started_s = self.now_s
         server.predicted_s = self.now_s + self._run_s(server, taken)
@@ -487,7 +614,7 @@ class PlainSite:
             return self.predicted_wait_s(server), self._predicted_s(server)
         times_s = self._runs_s(server, len(server.queue) - server.serving + 1)
         left_s = max(0.0, server.predicted_s - self.now_s) if server.serving else 0.0
-        return left_s + sum(times_s[:-1]), times_s[-1]
+        return self._wait_s(server, left_s + sum(times_s[:-1])), times_s[-1]
 
     def _wait(self, server: Server) -> None:
         """A server waits for more; its first, for no longer than its deadline lets it."""
@@ -505,6 +632,8 @@ class PlainSite:
         """The batch in service is answered."""
         started_s = server.started_s
         untold = server.serving
+        if (device := self._device(server)) is not None:
+            device.running.remove(server)
         for _ in range(server.serving):
             server.serving -= 1
             request = self._take_first(server)
@@ -519,6 +648,8 @@ class PlainSite:
         server.service += 1
         if server.queue:
             self._start(server)
+        if device is not None:
+            self._grant(device)
 
     def _in_time(self, request: Waiting, now_s: float) -> int:
         return LATE if now_s > request.arrived_s + self._deadline_s() else ANSWERED
@@ -751,11 +882,11 @@ class PlainSite:
     def predicted_wait_s(self, server: Server) -> float:
         """Until a request that joins now would start, as far as anyone can tell."""
         if not server.queue:
-            return 0.0
+            return self._wait_s(server, 0.0)
         left_s = 0.0
         if not math.isnan(server.predicted_s):
             left_s = max(0.0, server.predicted_s - self.now_s)
-        return left_s + self._behind_s(server)
+        return self._wait_s(server, left_s + self._behind_s(server))
 
     # --- the view
 
@@ -786,6 +917,7 @@ class PlainSite:
         healthy = [server.reasons == 0 for server in servers]
         standing = [number for k in classes for number in self.standing[k]]
         busy = [sum(lengths[number] > 0 for number in self.standing[k]) for k in classes]
+        idle = [self.idle[k] if self._has_room(k) else 0 for k in classes]
         predicted_s = np.array([self._predicted_s(server) for server in servers])
         row_s = np.array(
             [[self._predicted_s(server, 2**i) / 2**i for i in range(8)] for server in servers]
@@ -815,14 +947,14 @@ class PlainSite:
             open=np.array(
                 [there and length < limit for there, length in zip(healthy, lengths, strict=True)]
             ),
-            idle=np.array(self.idle),
+            idle=np.array(idle),
             busy=np.array(busy),
             in_system=np.array(
                 [sum(lengths[number] for number in self.standing[k]) for k in classes]
             ),
             idle_server=np.array(standing),
             idle_place=np.argsort(standing),
-            idle_classes=np.array([sum(1 << k for k in classes if self.idle[k])]),
+            idle_classes=np.array([sum(1 << k for k in classes if idle[k])]),
             busy_classes=np.array([sum(1 << k for k in classes if busy[k])]),
             clock_s=np.array([self.now_s]),
             target=np.array([self.target]),
@@ -833,6 +965,38 @@ class PlainSite:
             if sure is None
             else sure.expected,
             bin_edges=np.zeros((len(fleet.rate), 0)) if sure is None else sure.edges,
+            devices=self._view_of_devices(),
+        )
+
+    def _view_of_devices(self) -> NoDevices | SharedDevices:
+        """What of the devices a policy may look at."""
+        of = self.scenario.fleet.devices
+        if of is None:
+            return NoDevices()
+        ends_s, free_s = np.full((2, len(self.devices), int(of.slots.max())), np.nan)
+        for device in self.devices:
+            ends_s[device.number, : device.slots] = self._ends_s(device)
+            free_s[device.number, : device.slots] = self._free_s(device)
+        running = [server for device in self.devices for server in device.running]
+        waiting = [server for device in self.devices for server in device.waiting]
+        nobody = np.zeros(0, np.int64)
+        return SharedDevices(
+            device=of.device,
+            taken=of.taken,
+            slots=of.slots,
+            used=np.array([sum(self._taken(one.k) for one in d.running) for d in self.devices]),
+            holds=np.array([server in running for server in self.servers]),
+            waits=np.array([server in waiting for server in self.servers]),
+            due_s=np.zeros(0),
+            first=nobody,
+            last=nobody,
+            after=nobody,
+            before=nobody,
+            resting=np.array(self.idle),
+            runs_end_s=ends_s,
+            free_s=free_s,
+            work_s=np.zeros(0),
+            wide=nobody,
         )
 
 

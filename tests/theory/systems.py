@@ -23,6 +23,7 @@ from inferway.deployment.workloads import (
     PoissonArrivals,
 )
 from inferway.site import Fleet
+from inferway.site.devices import DeviceSlots
 from inferway.twin import Failures, Scenario, SetOutage
 from inferway.twin.engine import Kind, engine_of
 from inferway.twin.kernel.escalation import AnswerSample
@@ -263,6 +264,30 @@ def systems(draw: st.DrawFn, policy: str) -> Scenario:
         folder=HERE,
         answers=draw(answers_of(fleet)) if policy in SETTLING else None,
     )
+
+
+@st.composite
+def shared(draw: st.DrawFn, of: st.SearchStrategy[Scenario]) -> Scenario:
+    """The same where some classes share devices, of which runs may take several slots."""
+    scenario = draw(of)
+    fleet, classes = scenario.fleet, len(scenario.fleet.rate)
+    # Predictions divide by slots, and where times are exact, those must be, too.
+    exact = {time.distribution for time in scenario.service} == {"deterministic"}
+    slots = draw(st.lists(st.sampled_from([1, 2] if exact else [1, 2, 3]), min_size=1, max_size=2))
+    each = {"min_size": classes, "max_size": classes}
+    device = draw(st.lists(st.integers(-1, len(slots) - 1), **each))
+    device[0] = 0
+    most = [slots[d] if d >= 0 else 1 for d in device]
+    devices = DeviceSlots(
+        names=tuple("xy"[: len(slots)]),
+        slots=np.array(slots),
+        exclusive=np.zeros(len(slots), bool),
+        overhead_s=np.zeros(len(slots)),
+        device=np.array(device),
+        taken=np.minimum(draw(st.lists(st.integers(1, 3), **each)), most),
+    )
+    # The fleet's classes may be put into another order again: equal times, by accuracy.
+    return replace(scenario, fleet=replace(fleet, devices=devices))
 
 
 @st.composite

@@ -20,6 +20,7 @@ from systems import (
     constant,
     poisson,
     records,
+    shared,
     simple_systems,
     systems,
 )
@@ -74,6 +75,34 @@ def test_escalation_event_for_event(scenario: Scenario, seed: int) -> None:
 @QUICK
 @given(simple_systems("tad-op"), seeds)
 def test_lengths_alone_are_enough_for_most_policies(scenario: Scenario, seed: int) -> None:
+    note(str(scenario))
+    compare(scenario, REQUESTS, seed, "general")
+
+
+@QUICK
+@given(shared(systems(VERSATILE)), seeds)
+def test_shared_devices_event_for_event(scenario: Scenario, seed: int) -> None:
+    note(str(scenario))
+    compare(scenario, REQUESTS, seed, "general")
+
+
+@QUICK
+@given(shared(systems(PATIENT)), seeds)
+def test_batches_on_shared_devices_event_for_event(scenario: Scenario, seed: int) -> None:
+    note(str(scenario))
+    compare(scenario, REQUESTS, seed, "general")
+
+
+@QUICK
+@given(shared(systems(UNSURE)), seeds)
+def test_second_answers_on_shared_devices_event_for_event(scenario: Scenario, seed: int) -> None:
+    note(str(scenario))
+    compare(scenario, REQUESTS, seed, "general")
+
+
+@QUICK
+@given(shared(simple_systems("tad-op")), seeds)
+def test_a_server_is_idle_where_its_device_is(scenario: Scenario, seed: int) -> None:
     note(str(scenario))
     compare(scenario, REQUESTS, seed, "general")
 

@@ -196,12 +196,12 @@ class Node(Section):
         return [(self.devices[name].hardware, count) for name, count in placed.items()]
 
     def device_refusal(self, where: str) -> str | None:
-        """Say that only the bound knows its devices yet; None where it has none."""
+        """Say that the bound and the twin of a site alone know its devices; None without any."""
         if not self.devices:
             return None
         return (
             f"{where}.devices: that instances wait for cores or accelerators which they share is "
-            "known to `inferway check` and `inferway bound` alone yet; leave it out here"
+            "known to `inferway check`, `bound` and `simulate` of a node alone; leave it out here"
         )
 
     @model_validator(mode="before")

@@ -32,7 +32,7 @@ from inferway.dispatch.steps import (
 )
 from inferway.policies.fault import COMPILE_ERRORS, compile_reason, division
 from inferway.site.fleet import Fleet
-from inferway.site.view import ALL_CLASSES, Floats, Ints, Site, empty_site
+from inferway.site.view import ALL_CLASSES, Floats, Ints, Site, copied, empty_site
 
 # Places at a server of a fleet without a buffer limit: memory is finite, and so is patience.
 UNBOUNDED_PLACES = 1024
@@ -201,7 +201,7 @@ class Dispatcher:
 
     def _try(self) -> None:
         """Make every call once, on a copy of the site: a first request must not find a fault."""
-        spare = bind(self._binding(self._copied(), Site._make(array.copy() for array in self.site)))
+        spare = bind(self._binding(self._copied(), copied(self.site)))
         whole, silent, learning, pulling = (one.handle for one in spare)
         # Whatever the policy decides, this goes to server 0.
         request = (0.0, 1, np.inf, 0.0, 0, ALL_CLASSES, 1, True, 0)

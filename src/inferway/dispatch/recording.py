@@ -116,9 +116,11 @@ def _recorded(kind: int) -> Callable[..., None]:
 
 
 # Arrays of a site that a recording holds. What confidences say is none of them: it stands with the
-# fleet, and changes only as accuracies do.
+# fleet, and changes only as accuracies do. Sites with devices are not recorded.
 RECORDED: Final = tuple(
-    field for field in Site._fields if field not in ("bin_mass", "bin_accuracy", "bin_edges")
+    field
+    for field in Site._fields
+    if field not in ("bin_mass", "bin_accuracy", "bin_edges", "devices")
 )
 
 

@@ -17,6 +17,7 @@ from inferway.dispatch import contract
 from inferway.site.compiled import call_of, entry, fingerprint, jit
 from inferway.site.handle import Pinned, pin
 from inferway.site.selection import expect, formed, has_class, predicted_join, predicted_run
+from inferway.site.sharing import foresee_devices
 from inferway.site.transitions import (
     abandon,
     admit,
@@ -89,6 +90,7 @@ def decide(
     """Decide on a request: server, REJECT or HOLD. Moves the clock, nothing else."""
     site, allowed = bound.site, bound.allowed
     site.clock_s[0] = now_s
+    foresee_devices(site.devices, site)
     mask = classes
     if floor > 0.0:
         for k in range(site.rate.size):
@@ -162,6 +164,7 @@ def resettle(
     that are late. Moves nothing.
     """
     site, allowed = bound.site, bound.allowed
+    foresee_devices(site.devices, site)
     mask = classes & ~(1 << site.server_class[server])
     if floor > 0.0:
         for k in range(site.rate.size):
@@ -340,6 +343,7 @@ def form(bound: Any, server: int, rows: int, left_s: float) -> tuple[int, float]
 def predict(bound: Any, server: int, rows: int, now_s: float) -> tuple[float, float]:
     """Predicted wait and service time of a request that joined the server now, s."""
     bound.site.clock_s[0] = now_s
+    foresee_devices(bound.site.devices, bound.site)
     return predicted_join(bound.site, server, rows)
 
 

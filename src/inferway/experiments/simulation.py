@@ -137,6 +137,7 @@ def _whole(name: str, result: TaskResult) -> Laid:
         *([what, percent(part, 3)] for what, part in lost.items() if part > 0),
         ["goodput", percent(result.goodput, 2)],
         ["in the system, mean", f"{result.in_system:.4g}"],
+        *([f"{name}, in use", percent(used, 1)] for name, used in (result.devices or {}).items()),
         ["arrival rate", f"{result.rate_per_s:.6g}/s"],
         ["requests", f"{result.queries:,}"],
         ["and before, to warm up", f"{result.warmup:,}"],

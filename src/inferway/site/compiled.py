@@ -71,11 +71,17 @@ class _EntryLibrary(JITCodeLibrary):  # type: ignore[misc]
         self._codegen._check_llvm_bugs()
         self._raise_if_finalized()
         inner: set[str] = set()
+        defined_by: dict[str, Any] = {}
         for library, module in _linked(self):
             self._reload_init.update(library._reload_init)
+            defined = [one.name for one in module.functions if not one.is_declaration]
             if isinstance(library, _PartLibrary):
-                inner |= {one.name for one in module.functions if not one.is_declaration}
+                inner.update(defined)
+            defined_by |= dict.fromkeys(defined, module)
             self._final_module.link_in(module, preserve=True)
+        # Linking leaves out what has no caller yet; one may have come with a later module.
+        while lacking := _lacking(self._final_module) & defined_by.keys():
+            self._final_module.link_in(defined_by.pop(min(lacking)), preserve=True)
         # A part that no caller is left of, since what it decided was known, was not linked.
         for one in self._final_module.functions:
             if one.name in inner and not one.is_declaration:
@@ -83,6 +89,11 @@ class _EntryLibrary(JITCodeLibrary):  # type: ignore[misc]
         self._optimize_final_module()
         self._final_module.verify()
         self._finalize_final_module()
+
+
+def _lacking(module: Any) -> set[str]:
+    """Names of functions that a module calls and does not have."""
+    return {one.name for one in module.functions if one.is_declaration}
 
 
 def _linked(library: Any) -> Iterator[tuple[Any, Any]]:

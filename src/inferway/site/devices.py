@@ -41,6 +41,12 @@ class DeviceSlots(NamedTuple):
         """Put the classes into another order."""
         return self._replace(device=self.device[order], taken=self.taken[order])
 
+    @property
+    def most(self) -> NDArray[np.int64]:
+        """(K,) slots of each class's device; as many as can be where it has none."""
+        none = self.device < 0
+        return np.where(none, np.iinfo(np.int64).max, self.slots[np.where(none, 0, self.device)])
+
     def load(self, rate: NDArray[np.float64]) -> NDArray[np.float64]:
         """Slot seconds of each device that a run of each class takes, (D, K), at (K,) rates."""
         here = self.device == np.arange(len(self.names))[:, None]

@@ -109,6 +109,19 @@ class Fleet:
         return [accuracy if graded else None for accuracy, graded in pairs]
 
     @property
+    def runs_on(self) -> list[str]:
+        """Name of the device of each class; empty for none."""
+        if self.devices is None:
+            return [""] * len(self.variants)
+        return [self.devices.names[d] if d >= 0 else "" for d in self.devices.device.tolist()]
+
+    @property
+    def names(self) -> list[str]:
+        """Name of the variant of each class."""
+        pairs = zip(self.variants, self.runs_on, strict=True)
+        return [one.removesuffix(f":{device}") if device else one for one, device in pairs]
+
+    @property
     def first(self) -> NDArray[np.int64]:
         """(K + 1,) first server of each class, and the number of servers."""
         return np.concatenate([[0], np.cumsum(self.count)]).astype(np.int64)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from inferway.site.compiled import jit, seldom
+from inferway.site.sharing import shared_wait
 from inferway.site.view import SIZES, Request, Site
 
 
@@ -51,13 +52,15 @@ def predicted_service(site: Site, server: int, rows: int) -> float:
 def predicted_wait(site: Site, server: int) -> float:
     """Time until the server has emptied its queue, s, by predicted service times.
 
-    A service that has outlived its prediction is taken to end now.
+    A service that has outlived its prediction is taken to end now. Where servers share a device, it
+    is also the time until that is free.
     """
     if site.queue[server] == 0:
-        return 0.0
+        return shared_wait(site.devices, site, server, 0.0)
     now_s = site.clock_s[0]
     left_s = max(0.0, site.ends_s[server] - now_s)
-    return left_s + (site.free_s[server] - site.ends_s[server])
+    own_s = left_s + (site.free_s[server] - site.ends_s[server])
+    return shared_wait(site.devices, site, server, own_s)
 
 
 @jit
@@ -141,7 +144,7 @@ def _predicted_batch(site: Site, server: int, rows: int) -> tuple[float, float]:
     if site.running[server] > 0:
         left_s = max(0.0, site.ends_s[server] - site.clock_s[0])
     total_s, last_s = predicted_runs(site, server, site.waiting_rows[server] + rows)
-    return left_s + (total_s - last_s), last_s
+    return shared_wait(site.devices, site, server, left_s + (total_s - last_s)), last_s
 
 
 @jit

@@ -18,6 +18,7 @@ from inferway.site.selection import (
     predicted_service,
     size_class,
 )
+from inferway.site.sharing import rest, resting
 from inferway.site.view import SIZES, Site
 
 
@@ -217,20 +218,17 @@ def set_health(site: Site, server: int, healthy: bool) -> None:
 
 @jit
 def _become_idle(site: Site, server: int, k: int) -> None:
-    _stand(site, server, site.first[k] + site.idle[k])
-    site.idle[k] += 1
-    site.idle_classes[0] |= 1 << k
+    _stand(site, server, site.first[k] + resting(site.devices, site)[k])
+    rest(site.devices, site, k, 1)
 
 
 @jit
 def _leave_idle(site: Site, server: int, k: int) -> None:
-    last = site.first[k] + site.idle[k] - 1
+    last = site.first[k] + resting(site.devices, site)[k] - 1
     if site.idle_place[server] > last:  # unhealthy servers are not among the idle
         return
     _stand(site, server, last)
-    site.idle[k] -= 1
-    if site.idle[k] == 0:
-        site.idle_classes[0] &= ~(1 << k)
+    rest(site.devices, site, k, -1)
 
 
 @jit

@@ -37,6 +37,42 @@ MOST_SIZES = 64  # Sizes of batches that a class forms, at most
 DISPATCHED, COMPLETED, WITHDRAWN, SETTLED = 0, 1, 2, 3
 
 
+class NoDevices(NamedTuple):
+    """Stands for the devices of a site whose servers never wait for each other."""
+
+    nothing: int = 0
+
+
+class SharedDevices(NamedTuple):
+    """D devices with S slots at most, cores or accelerators, that the servers of a site share.
+
+    A run holds slots of its class's device from its start to its end. A server whose run lacks
+    them waits at the device, those first whose first requests are due first, and nobody overtakes.
+    """
+
+    device: Ints  # (K,) device of each class, -1 for none
+    taken: Ints  # (K,) slots that a run of each class takes
+    slots: Ints  # (D,) slots of each device
+    used: Ints  # (D,) slots that runs hold
+    holds: Flags  # (n,) whether a run of the server holds slots
+    # Who waits, as a list from the first to the last for each device; -1 stands for nobody.
+    waits: Flags  # (n,) whether the server waits at its device
+    due_s: Floats  # (n,) when the first request of one that waits is due
+    first: Ints  # (D,)
+    last: Ints  # (D,)
+    after: Ints  # (n,)
+    before: Ints  # (n,)
+    # (K,) healthy servers without requests; `Site.idle` counts those whose device has room for a
+    # run at once, and that is all of a class or none.
+    resting: Ints
+    # Predictions as of the last decision, in order of time.
+    runs_end_s: Floats  # (D, S) when 1, 2, ... slots are free of the runs in progress
+    free_s: Floats  # (D, S) when they are free for who comes now, behind all that waits
+    work_s: Floats  # (n,) scratch for what each server has to do
+    wide: Ints  # (n,) scratch for the slots that it does that in
+    predicts: bool = True  # Whether these are kept up
+
+
 class Site(NamedTuple):
     """One node's queues for one task; n servers, K classes, B places in each server's buffer."""
 
@@ -64,7 +100,7 @@ class Site(NamedTuple):
     most_rows: Ints
     healthy: Flags  # (n,) whether the server takes requests
     open: Flags  # (n,) healthy and with room in its buffer
-    # Which servers are idle.
+    # Which servers are idle: without requests, and with room on their device for a run.
     idle: Ints  # (K,) healthy idle servers
     busy: Ints  # (K,) servers with a request in service
     # (n,) ``idle_server[first[k] : first[k] + idle[k]]`` are the idle servers of class k; the
@@ -92,6 +128,7 @@ class Site(NamedTuple):
     # (K, E, K) expected accuracy, by who was asked first, bin of that confidence, and who answers.
     bin_accuracy: Floats
     bin_edges: Floats  # (K, E - 1) confidences at which the next bin begins; inf behind the last
+    devices: Any = NoDevices()  # `SharedDevices` where servers share any
 
 
 class Request(NamedTuple):
@@ -197,4 +234,43 @@ def empty_site(fleet: Fleet, target: float | None, places: int) -> Site:
         target=np.array([target or 0.0]),
         balance=np.zeros(1),
         held=np.zeros(1, np.int64),
+        devices=_shared(fleet),
+    )
+
+
+def copied(site: Any) -> Any:
+    """Copy a site, or its devices, with arrays of its own."""
+    return site._make(
+        copied(one)
+        if isinstance(one, tuple)
+        else one.copy()
+        if isinstance(one, np.ndarray)
+        else one
+        for one in site
+    )
+
+
+def _shared(fleet: Fleet) -> SharedDevices | NoDevices:
+    """Devices without any run."""
+    if (of := fleet.devices) is None:
+        return NoDevices()
+    servers, devices = fleet.servers, len(of.names)
+    shape = (devices, int(of.slots.max()))
+    return SharedDevices(
+        device=of.device.astype(np.int64),
+        taken=of.taken.astype(np.int64),
+        slots=of.slots.astype(np.int64),
+        used=np.zeros(devices, np.int64),
+        holds=np.zeros(servers, np.bool_),
+        waits=np.zeros(servers, np.bool_),
+        due_s=np.zeros(servers),
+        first=np.full(devices, -1),
+        last=np.full(devices, -1),
+        after=np.full(servers, -1),
+        before=np.full(servers, -1),
+        resting=fleet.count.astype(np.int64),
+        runs_end_s=np.zeros(shape),
+        free_s=np.zeros(shape),
+        work_s=np.zeros(servers),
+        wide=np.zeros(servers, np.int64),
     )

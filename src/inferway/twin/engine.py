@@ -38,7 +38,17 @@ KINDS: tuple[Kind, ...] = ("markov", "ordered", "general")
 MOST_PRESENT = 1 << 24
 # Fields of the view and of events that only a full upkeep fills.
 TIMES = frozenset(
-    {"started_s", "ends_s", "free_s", "arrived_s", "expected_s", "head", "wait_s", "service_s"}
+    {
+        "started_s",
+        "ends_s",
+        "free_s",
+        "runs_end_s",
+        "arrived_s",
+        "expected_s",
+        "head",
+        "wait_s",
+        "service_s",
+    }
 )
 _ROWS = 1 << 16  # Records of requests that are handed over together
 _ENTRIES = 1024  # Requests that there is room for, to begin with
@@ -80,7 +90,12 @@ def kinds_of(scenario: Scenario, *, records: bool = False) -> tuple[Kind, ...]:
     """The kinds that can run a scenario, and record requests if asked to, the fastest first."""
     policy = policy_class(scenario.policy, scenario.folder)
     # A batch takes its own time, and the number that waits is no longer all there is to know.
-    plain = not (scenario.failures or scenario.outages or any(scenario.batches))
+    plain = not (
+        scenario.failures
+        or scenario.outages
+        or any(scenario.batches)
+        or scenario.fleet.devices is not None
+    )
     distributions = {time.distribution for time in scenario.service}
     if plain and distributions == {"deterministic"}:
         return ("ordered", "general")
@@ -162,7 +177,7 @@ class SiteEngine:
             [own if one.accuracy_target is None else one.accuracy_target for one in self.phases]
         )
         self.states = streams(seed, replication, 5)
-        self.tally = empty_tally(len(self.phases), len(scenario.fleet.rate))
+        self.tally = self._empty_tally()
         self.places = scenario.fleet.buffer or state.UNLIMITED
         self._called: Any = None  # The world of the last call, as it was laid out for that
         self._pinned = Pinned(None, None)
@@ -186,8 +201,13 @@ class SiteEngine:
 
     def count_anew(self) -> None:
         """Forget what was counted; requests that arrive from now on count."""
-        self.tally = empty_tally(len(self.phases), len(self.scenario.fleet.rate))
+        self.tally = self._empty_tally()
         self.world = self.world._replace(tally=self.tally)
+
+    def _empty_tally(self) -> state.Tally:
+        fleet = self.scenario.fleet
+        devices = 0 if fleet.devices is None else len(fleet.devices.names)
+        return empty_tally(len(self.phases), len(fleet.rate), devices)
 
     def reroute(self) -> None:
         """Let the controller decide now, where there is one."""
@@ -215,6 +235,8 @@ class SiteEngine:
         site, lengths = self.site, self.tally.lengths
         at = (site.server_class, np.minimum(site.queue, lengths.shape[1] - 1))
         np.add.at(lengths, at, self.now_s - began_s)
+        if self.tally.held_s.size:  # and the same for slots
+            self.tally.held_s[:] += site.devices.used * (self.now_s - began_s)
         if ended == BROKEN:
             others = "REJECT nor HOLD" + (", nor of an answer ACCEPT" if self.again else "")
             raise no_server(self.scenario.policy, self.scenario.fleet, others)
@@ -254,9 +276,12 @@ class GeneralEngine(SiteEngine):
         limited = rules.places < state.UNLIMITED
         places = (rules.places if limited else _PLACES) if self.reads_times else 1
         outages, changes = outages_of(scenario)
+        site = scenario.site(self.targets[0], places)
+        if fleet.devices is not None and not self.reads_times:
+            site = site._replace(devices=site.devices._replace(predicts=False))
         self.world = state.World(
             bound=Binding(
-                scenario.site(self.targets[0], places),
+                site,
                 np.zeros(servers, np.bool_),
                 np.full(4, np.nan),
                 np.zeros(len(fleet.rate)),

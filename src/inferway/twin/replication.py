@@ -63,6 +63,7 @@ class Replicated:
     # second server those answered, and the sum of their accuracies.
     samples: list[tuple[float, int, float, float]]
     lengths: Floats  # (K, L) share of server time by queue length
+    held_s: Floats  # (D,) slot seconds of each device that runs have held
     again: SecondAnswers | None = None  # What was counted of second answers, where there may be any
     labels: Labels | None = None  # What is true of the answers, where a variant has drifted
 
@@ -118,6 +119,7 @@ def replicate(
         crowded = str(error)
     area, present, now_s = float(engine.tally.area[0]), engine.present, engine.now_s
     lengths, balance = engine.tally.lengths.copy(), float(engine.site.balance[0])
+    held_s = engine.tally.held_s.copy()
     if not crowded:
         engine.drain()
         if blocks:
@@ -139,6 +141,7 @@ def replicate(
         kind=engine.kind,
         samples=clock.samples,
         lengths=lengths / np.maximum(lengths.sum(axis=1, keepdims=True), 1e-300),
+        held_s=held_s,
         again=engine.again,
         labels=None if labeling is None else labeling.labels,
     )
@@ -346,6 +349,7 @@ def summarize(scenario: Scenario, outcomes: Sequence[Replicated]) -> TaskResult:
         accuracy_target=scenario.target,
         balance=_balance(scenario, outcomes),
         classes=_classes(fleet, outcomes, tally),
+        devices=_devices(fleet, outcomes),
         in_system=_ratio(sum(outcome.area for outcome in outcomes), span_s),
         rate_per_s=_ratio(whole["queries"], span_s),
         queries_per_cpu_s=_ratio(whole["queries"], sum(outcome.cpu_s for outcome in outcomes)),
@@ -445,6 +449,17 @@ def _classes(fleet: Fleet, outcomes: Sequence[Replicated], tally: Tally) -> dict
             **_percentiles(tally.histogram[:, k].sum(axis=0)),
         )
         for k, name in enumerate(fleet.variants)
+    }
+
+
+def _devices(fleet: Fleet, outcomes: Sequence[Replicated]) -> dict[str, float] | None:
+    if fleet.devices is None:
+        return None
+    span_s = sum(outcome.span_s for outcome in outcomes)
+    held_s = np.sum([outcome.held_s for outcome in outcomes], axis=0)
+    return {
+        name: _ratio(held_s[d], span_s * fleet.devices.slots[d])
+        for d, name in enumerate(fleet.devices.names)
     }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -23,6 +23,7 @@ from inferway.workload import mean_rate, phases_of
 
 if TYPE_CHECKING:
     from inferway.deployment import Deployment
+    from inferway.deployment.nodes import Node
 
 
 _RATES = ("rate", "window")  # Options that say which arrival rate the policy is told
@@ -93,6 +94,8 @@ class Scenario:
         told, window_s = self.options.get("rate"), self.window_s
         failing = [("failures", name) for name in self.failures]
         failing += [] if self.drift is None else [("a drift", self.drift.variant)]
+        devices = self.fleet.devices
+        wide = np.zeros(0) if devices is None else devices.taken > devices.most
         faults = [
             (
                 len(self.service) != classes,
@@ -114,6 +117,14 @@ class Scenario:
             *(
                 (1 not in times_s, f"{name} was measured at batches alone: give size 1 as well")
                 for name, times_s in self.measured_s.items()
+            ),
+            (
+                devices is not None and bool(devices.exclusive.any() or devices.overhead_s.any()),
+                "the twin knows neither exclusive devices nor the overhead of a request yet",
+            ),
+            (
+                devices is not None and bool(wide.any()),
+                "a run takes more slots than its device has",
             ),
             (
                 self.deadline_s is not None and not self.deadline_s > 0,
@@ -256,15 +267,25 @@ def scenario_of(deployment: Deployment, task: str, node: str | None = None) -> S
     """
     fleet = fleet_of(deployment, task, node)
     place, what = deployment.nodes[fleet.node], deployment.tasks[task]
-    if (told := place.device_refusal(f"nodes.{place.name}")) is not None:
+    if (told := next(_unknown_of_devices(deployment, task, place), None)) is not None:
         raise ValueError(told)
     if task not in deployment.workload:
         raise ValueError(f"workload.{task}: there is none, so there is nothing to simulate")
     spec = deployment.policy_of(task)
-    variants = [what.variants[name] for name in fleet.variants]
+    variants = [what.variants[name] for name in fleet.names]
+    hardware = [
+        place.devices[device].hardware if device else place.hardware for device in fleet.runs_on
+    ]
+    # By variant, a class for each device that copies of it run on.
+    classes = {
+        variant: [k for k, name in enumerate(fleet.names) if name == variant]
+        for variant in what.variants
+    }
     return Scenario(
         fleet=fleet,
-        service=tuple(variant.service_on(place.hardware) for variant in variants),
+        service=tuple(
+            variant.service_on(kind) for variant, kind in zip(variants, hardware, strict=True)
+        ),
         arrivals=deployment.workload[task].arrivals,
         policy=spec.policy,
         options=dict(spec.options),
@@ -277,16 +298,53 @@ def scenario_of(deployment: Deployment, task: str, node: str | None = None) -> S
         queue=place.queue,
         batches=tuple(variant.batch for variant in variants),
         failures={
-            variant: Failures(failure.every_s, failure.for_s)
+            fleet.variants[k]: Failures(failure.every_s, failure.for_s)
             for (of, variant), failure in place.failures.items()
             if of == task
+            for k in classes[variant]
         },
         outages=tuple(
-            SetOutage(variant, count, outage.at_s, outage.for_s)
+            SetOutage(fleet.variants[k], here, outage.at_s, outage.for_s)
             for outage in place.outages
             for (of, variant), count in outage.instances.items()
             if of == task
+            for k, here in _first(count, classes[variant], fleet)
         ),
         scheduling=deployment.scheduling_of(task),
         folder=deployment.folder,
     )
+
+
+def _first(count: int, classes: list[int], fleet: Fleet) -> Iterator[tuple[int, int]]:
+    """Take so many servers of these classes, the first ones: how many of which."""
+    for k in classes:
+        here = min(count, int(fleet.count[k]))
+        if here > 0:
+            yield k, here
+        count -= here
+
+
+def _unknown_of_devices(deployment: Deployment, task: str, place: Node) -> Iterator[str]:
+    """Say what of a node's devices the twin does not know yet."""
+    where = f"nodes.{place.name}"
+    if place.devices and place.overhead_s > 0:
+        yield f"{where}.overhead: the twin does not know it yet; leave it out to simulate the runs"
+    used = {
+        of: {device for (one, _), copies in place.placed.items() if one == of for device in copies}
+        for of in deployment.tasks
+    }
+    for name, device in place.devices.items():
+        if name not in used[task]:
+            continue
+        if device.exclusive:
+            yield (
+                f"{where}.devices.{name}.exclusive: the twin does not know yet how long variants "
+                "take to change; leave it out"
+            )
+        others = [of for of in deployment.tasks if of != task and name in used[of]]
+        if others:
+            yield (
+                f"{where}.devices.{name}: instances of {task} share it with those of "
+                f"{', '.join(others)}, and the twin simulates each task alone; give each task "
+                "devices of its own"
+            )

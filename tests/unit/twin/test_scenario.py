@@ -49,6 +49,64 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
+SHARED = """
+tasks:
+  words: {variants: {one: {accuracy: 0.9, threads: 2,
+                           service: {cpu: {mean: 1 s}, tpu: {mean: 100 ms}}}}}
+  other: {variants: {two: {accuracy: 0.9, service: {tpu: {mean: 1 s}}}}}
+nodes:
+  here:
+    devices: {cpu: {cores: 4}, tpu: {count: 2}, spare: {hardware: tpu, count: 1}}
+    instances: {words/one: {tpu: 2, cpu: 3}, other/two: {spare: 1}}
+    failures: {words/one: {every: 1 h, for: 60 s}}
+    outages: [{instances: {words/one: 4}, at: 10 s, for: 5 s}]
+dispatch: {policy: fastest-only}
+workload: {words: {arrivals: {process: poisson, load: 0.5}}}
+"""
+
+
+def test_a_class_for_each_device_that_copies_run_on(tmp_path: Path) -> None:
+    path = tmp_path / "shared.yaml"
+    path.write_text(SHARED)
+    found = scenario_of(inferway.load(path), "words")
+    assert found.fleet.variants == ("one:tpu", "one:cpu")
+    assert found.fleet.names == ["one", "one"]
+    assert [time.mean_s for time in found.service] == [0.1, 1.0]
+    assert set(found.failures) == {"one:tpu", "one:cpu"}
+    assert [(one.variant, one.count) for one in found.outages] == [("one:tpu", 2), ("one:cpu", 2)]
+    result = run(found, queries=2_000, seed=1)
+    assert result.devices is not None
+    assert set(result.devices) == {"cpu", "tpu", "spare"}
+    assert result.to_json()["devices"]["tpu"] > result.devices["spare"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "sentence"),
+    [
+        ("{cores: 4}", "{cores: 4, exclusive: true}", "devices.cpu.exclusive: the twin does not"),
+        ("{spare: 1}", "{tpu: 1}", "devices.tpu: instances of words share it with those of other"),
+        ("    failures", "    overhead: 60 us\n    failures", "nodes.here.overhead: the twin does"),
+    ],
+)
+def test_what_the_twin_does_not_know_of_devices(
+    tmp_path: Path, old: str, new: str, sentence: str
+) -> None:
+    path = tmp_path / "shared.yaml"
+    path.write_text(SHARED.replace(old, new, 1))
+    with pytest.raises(ValueError, match=sentence):
+        scenario_of(inferway.load(path), "words")
+
+
+def test_a_run_fits_its_device(tmp_path: Path) -> None:
+    path = tmp_path / "shared.yaml"
+    path.write_text(SHARED)
+    found = scenario_of(inferway.load(path), "words")
+    assert found.fleet.devices is not None
+    narrow = found.fleet.devices._replace(slots=np.array([1, 1, 1]))
+    with pytest.raises(ValueError, match="a run takes more slots than its device has"):
+        replace(found, fleet=replace(found.fleet, devices=narrow))
+
+
 def test_all_of_a_file(file: Path) -> None:
     found = scenario_of(inferway.load(file), "words")
     assert found.fleet.variants == ("fast", "slow")

@@ -17,6 +17,7 @@ from inferway.site.compiled import either, jit
 from inferway.site.draw import exponential, step, word
 from inferway.site.handle import handle
 from inferway.site.selection import formed, forms_batches, predicted_run, predicted_service
+from inferway.site.sharing import ask, forgo, give, has_room, hold, next_of, shares
 from inferway.site.transitions import set_health
 from inferway.site.view import (
     ACCEPT,
@@ -28,6 +29,7 @@ from inferway.site.view import (
     SETTLED,
     WITHDRAWN,
     Event,
+    SharedDevices,
 )
 from inferway.twin.kernel.escalation import (
     NOBODY,
@@ -191,14 +193,14 @@ def _send(
 
 @jit
 def _falls_open(world: World, deadline_s: float, now_s: float, least: int) -> bool:
-    """Tell whether one of the servers that hold at least so many would be in time, once it is
-    free.
+    """Tell whether one of the servers that hold at least so many, or whose device has no room,
+    would be in time once it is free.
     """
     site = world.bound.site
     left_s = deadline_s - now_s if world.rules.drops else np.inf
     for server in range(site.queue.size):
-        able = site.healthy[server] and site.queue[server] >= least
-        if able and predicted_service(site, server, 1) <= left_s:
+        waits = site.queue[server] >= least or not has_room(site.devices, site.server_class[server])
+        if site.healthy[server] and waits and predicted_service(site, server, 1) <= left_s:
             return True
     return False
 
@@ -228,6 +230,49 @@ def _join(
 
 @jit
 def _start(world: World, server: int, k: int, now_s: float) -> None:
+    """Let a free server start a run, once its device has room for it.
+
+    With one deadline for all, who came first is due first.
+    """
+    site = world.bound.site
+    if ask(site.devices, site, server, world.waiting.arrived_s[world.waiting.first[server]]):
+        _run(world, server, k, now_s)
+    else:
+        begin(world.upkeep, site, server, 0)
+
+
+def _granted(devices: SharedDevices, world: World, server: int, now_s: float) -> None:
+    site = world.bound.site
+    other = next_of(devices, site, server)
+    while other >= 0:
+        _run(world, other, site.server_class[other], now_s)
+        other = next_of(devices, site, server)
+
+
+def _holding(devices: SharedDevices, world: World, server: int, begins: bool, now_s: float) -> None:
+    site = world.bound.site
+    k = site.server_class[server]
+    d = devices.device[k]
+    if d < 0 or devices.holds[server] == begins:
+        return
+    held_s = devices.taken[k] * (now_s - world.since_s[1])
+    if begins:
+        hold(devices, site, server)
+        world.tally.held_s[d] -= held_s
+    else:
+        give(devices, site, server)
+        world.tally.held_s[d] += held_s
+
+
+# ``_held(devices, world, server, begins, now_s)``: a run of the server begins or ends.
+_held = either(SharedDevices, _holding, lambda devices, world, server, begins, now_s: None)
+# ``_grant(devices, world, server, now_s)`` lets those start who wait at the device of a server,
+# as far as it has room.
+_grant = either(SharedDevices, _granted, lambda devices, world, server, now_s: None)
+
+
+@jit
+def _run(world: World, server: int, k: int, now_s: float) -> None:
     """Let a free server take what the policy says, or the file's rule for batches."""
     site, rules, serving = world.bound.site, world.rules, world.serving
     most = world.laws.size.shape[1] - 1
@@ -252,6 +297,7 @@ def _start(world: World, server: int, k: int, now_s: float) -> None:
         serving.started_s[server] = now_s
         serving.ends_s[server] = now_s + time_s
         put(world.future, k, server, now_s + time_s)
+        _held(site.devices, world, server, True, now_s)
     elif until_s < serving.ends_s[server]:  # nothing else may happen here until then
         serving.ends_s[server] = until_s
         put(world.future, k, server, until_s)
@@ -291,6 +337,8 @@ def _complete(world: World, server: int, now_s: float) -> None:
     serving.batch[server] = 0
     serving.ends_s[server] = np.inf
     untold = taken  # the run's service time is told once
+    if taken > 0:
+        _held(site.devices, world, server, False, now_s)
     for _ in range(taken):
         entry = pop(world.waiting, server)
         arrived_s, phase = world.waiting.arrived_s[entry], world.waiting.phase[entry]
@@ -303,6 +351,8 @@ def _complete(world: World, server: int, now_s: float) -> None:
         _answer(world.again, world, arrived_s, phase, started_s, now_s, server, second, event)
     if site.queue[server] > 0:
         _start(world, server, k, now_s)
+    if taken > 0:
+        _grant(site.devices, world, server, now_s)
 
 
 @jit
@@ -502,12 +552,17 @@ def _change(world: World, item: int, now_s: float) -> None:
     k = site.server_class[server]
     serving.batch[server] = 0
     serving.ends_s[server] = np.inf
+    _held(site.devices, world, server, False, now_s)
+    forgo(site.devices, site, server)
+    _grant(site.devices, world, server, now_s)
     for _ in range(site.queue[server]):
         arrived_s, phase, second = _withdraw(world, server, k, now_s)
         if second.hand != NOBODY:
             _send_first(world, arrived_s, phase, now_s, second)
         else:
             _send(world, arrived_s, phase, now_s, True, second.request)
+    if site.held[0] > 0 and shares(site.devices):  # its device may have room for others
+        _release_held(world, now_s)
 
 
 @jit

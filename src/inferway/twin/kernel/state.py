@@ -281,9 +281,10 @@ class Tally(NamedTuple):
     # (2,) integral of the number in the system, request-seconds; and the same of those who left,
     # summed one by one as they did.
     area: Floats
+    held_s: Floats  # (D,) slot seconds of each device that runs have held
 
 
-def empty_tally(phases: int, classes: int) -> Tally:
+def empty_tally(phases: int, classes: int, devices: int = 0) -> Tally:
     """All zero."""
     shape = (phases, classes)
     return Tally(
@@ -297,6 +298,7 @@ def empty_tally(phases: int, classes: int) -> Tally:
         histogram=np.zeros((*shape, BUCKETS), np.int64),
         lengths=np.zeros((classes, LENGTHS)),
         area=np.zeros(2),
+        held_s=np.zeros(devices),
     )
 
 

@@ -1,0 +1,252 @@
+"""Sharing of devices: which server holds slots, which waits for some, and when they will be free.
+
+For a site without devices each of these compiles to nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from inferway.site.compiled import either, jit
+from inferway.site.view import SharedDevices, Site
+
+
+@jit
+def _has_room(devices: Any, k: int) -> bool:
+    d = devices.device[k]
+    if d < 0:
+        return True
+    return devices.first[d] < 0 and devices.used[d] + devices.taken[k] <= devices.slots[d]
+
+
+# ``shares(devices)``: whether servers share any.
+shares = either(SharedDevices, lambda devices: True, lambda devices: False)
+# ``has_room(devices, k)``: whether a run of class k could start at once.
+has_room = either(SharedDevices, _has_room, lambda devices, k: True)
+
+
+@jit
+def _show(devices: Any, site: Site, k: int) -> None:
+    """Let the view count the resting servers of class k as idle, or none."""
+    site.idle[k] = devices.resting[k] if _has_room(devices, k) else 0
+    if site.idle[k] > 0:
+        site.idle_classes[0] |= 1 << k
+    else:
+        site.idle_classes[0] &= ~(1 << k)
+
+
+@jit
+def _show_all(devices: Any, site: Site, d: int) -> None:
+    for k in range(devices.device.size):
+        if devices.device[k] == d:
+            _show(devices, site, k)
+
+
+def _rested(devices: Any, site: Site, k: int, by: int) -> None:
+    devices.resting[k] += by
+    _show(devices, site, k)
+
+
+def _idled(devices: Any, site: Site, k: int, by: int) -> None:
+    site.idle[k] += by
+    if by > 0:
+        site.idle_classes[0] |= 1 << k
+    elif site.idle[k] == 0:
+        site.idle_classes[0] &= ~(1 << k)
+
+
+# ``resting(devices, site)``: (K,) healthy servers of each class without requests.
+resting = either(
+    SharedDevices, lambda devices, site: devices.resting, lambda devices, site: site.idle
+)
+# ``rest(devices, site, k, by)``: one more of class k rests, or one less with -1.
+rest = either(SharedDevices, _rested, _idled)
+
+
+def _ask(devices: Any, site: Site, server: int, due_s: float) -> bool:
+    k = site.server_class[server]
+    if devices.waits[server]:
+        return False
+    if _has_room(devices, k):
+        return True
+    d = devices.device[k]
+    before = devices.last[d]
+    while before >= 0 and devices.due_s[before] > due_s:
+        before = devices.before[before]
+    after = devices.first[d] if before < 0 else devices.after[before]
+    devices.waits[server], devices.due_s[server] = True, due_s
+    _join_line(devices, d, before, server)
+    _join_line(devices, d, server, after)
+    _show_all(devices, site, d)
+    return False
+
+
+@jit
+def _join_line(devices: Any, d: int, before: int, after: int) -> None:
+    """Let one stand right behind another; -1 stands for the end of the line."""
+    if before >= 0:
+        devices.after[before] = after
+    else:
+        devices.first[d] = after
+    if after >= 0:
+        devices.before[after] = before
+    else:
+        devices.last[d] = before
+
+
+@jit
+def _forgo(devices: Any, site: Site, server: int) -> None:
+    if not devices.waits[server]:
+        return
+    d = devices.device[site.server_class[server]]
+    devices.waits[server] = False
+    _join_line(devices, d, devices.before[server], devices.after[server])
+    _show_all(devices, site, d)
+
+
+def _hold(devices: Any, site: Site, server: int) -> None:
+    k = site.server_class[server]
+    d = devices.device[k]
+    if d >= 0:
+        devices.used[d] += devices.taken[k]
+        devices.holds[server] = True
+        _show_all(devices, site, d)
+
+
+def _give(devices: Any, site: Site, server: int) -> None:
+    k = site.server_class[server]
+    d = devices.device[k]
+    if d >= 0 and devices.holds[server]:
+        devices.used[d] -= devices.taken[k]
+        devices.holds[server] = False
+        _show_all(devices, site, d)
+
+
+def _next_of(devices: Any, site: Site, server: int) -> int:
+    d = devices.device[site.server_class[server]]
+    if d < 0 or devices.first[d] < 0:
+        return -1
+    first = devices.first[d]
+    if devices.used[d] + devices.taken[site.server_class[first]] > devices.slots[d]:
+        return -1
+    _forgo(devices, site, first)
+    return first
+
+
+# ``ask(devices, site, server, due_s)``: whether a run of the server may start; else it waits from
+# now on, if it does not yet, and its first request is due then.
+ask = either(SharedDevices, _ask, lambda devices, site, server, due_s: True)
+# ``forgo(devices, site, server)``: the server waits at its device no longer.
+forgo = either(SharedDevices, _forgo, lambda devices, site, server: None)
+# ``hold(devices, site, server)``: a run of the server starts.
+hold = either(SharedDevices, _hold, lambda devices, site, server: None)
+# ``give(devices, site, server)``: its run ends.
+give = either(SharedDevices, _give, lambda devices, site, server: None)
+# ``next_of(devices, site, server)``: the first that waits at the device of this one, if its run may
+# start, and it no longer waits; else -1.
+next_of = either(SharedDevices, _next_of, lambda devices, site, server: -1)
+
+
+def _foresee(devices: Any, site: Site) -> None:
+    if not devices.predicts:
+        return
+    for d in range(devices.slots.size):
+        slots = devices.slots[d]
+        devices.runs_end_s[d, :slots] = site.clock_s[0]
+        servers = _gather(devices, site, d)
+        _room_behind(devices, site, d, servers)
+
+
+@jit
+def _gather(devices: Any, site: Site, d: int) -> int:
+    """Note what servers of the device have to do, the shortest first, and how many they are."""
+    now_s, servers = site.clock_s[0], 0
+    for k in range(devices.device.size):
+        if devices.device[k] != d:
+            continue
+        for server in range(site.first[k], site.first[k + 1]):
+            if site.queue[server] == 0:
+                continue
+            if devices.holds[server]:
+                ends_s = max(now_s, site.ends_s[server])
+                for _ in range(devices.taken[k]):
+                    _ends_at(devices.runs_end_s[d, : devices.slots[d]], ends_s)
+                work_s = ends_s - now_s + (site.free_s[server] - site.ends_s[server])
+            elif site.healthy[server]:
+                # One that waits may be predicted to have begun, which it has not.
+                whole = site.sizes[k, 1] > 0 or np.isnan(site.started_s[server])
+                begun_s = site.ends_s[server] if whole else site.started_s[server]
+                work_s = site.free_s[server] - begun_s
+            else:  # what is there will be elsewhere
+                continue
+            place = servers
+            while place > 0 and devices.work_s[place - 1] > work_s:
+                devices.work_s[place] = devices.work_s[place - 1]
+                devices.wide[place] = devices.wide[place - 1]
+                place -= 1
+            devices.work_s[place], devices.wide[place] = work_s, devices.taken[k]
+            servers += 1
+    return servers
+
+
+@jit
+def _ends_at(ends_s: np.ndarray, at_s: float) -> None:
+    """Let a slot that is free now, the first, be free at a later time, in order."""
+    place = 0
+    while place + 1 < ends_s.size and ends_s[place + 1] < at_s:
+        ends_s[place] = ends_s[place + 1]
+        place += 1
+    ends_s[place] = max(at_s, ends_s[place])
+
+
+@jit
+def _room_behind(devices: Any, site: Site, d: int, servers: int) -> None:
+    """Predict when slots are free behind what so many servers of the device have to do.
+
+    A server works for itself, in the slots of one run at a time. For who comes now and takes c of
+    S slots, it is the first time at which those that would still work leave c, and by which the
+    slots can have done what each server would have until then: McNaughton's bound
+    (doi 10.1287/mnsc.6.1.1).
+    """
+    now_s, slots = site.clock_s[0], devices.slots[d]
+    wanted = 0
+    for one in range(servers):
+        wanted += devices.wide[one]
+    level_s = 0.0
+    if wanted > slots:
+        left, done_s, found = wanted, 0.0, False
+        for one in range(servers):
+            if left < slots and done_s <= devices.work_s[one] * (slots - left):
+                level_s, found = done_s / (slots - left), True
+                break
+            done_s += devices.wide[one] * devices.work_s[one]
+            left -= devices.wide[one]
+        if not found:
+            level_s = done_s / slots
+    at_s, one = 0.0, 0
+    for c in range(slots):
+        while wanted > slots - 1 - c:
+            at_s = devices.work_s[one]
+            wanted -= devices.wide[one]
+            one += 1
+        devices.free_s[d, c] = now_s + max(level_s, at_s)
+
+
+def _shared_wait(devices: Any, site: Site, server: int, own_s: float) -> float:
+    k = site.server_class[server]
+    d = devices.device[k]
+    if d < 0:
+        return own_s
+    now_s, last = site.clock_s[0], devices.taken[k] - 1
+    if not devices.holds[server]:
+        own_s += max(0.0, devices.runs_end_s[d, last] - now_s)
+    return max(own_s, devices.free_s[d, last] - now_s)
+
+
+# ``foresee_devices(devices, site)``: predict when slots will be free, for decisions at this time.
+foresee_devices = either(SharedDevices, _foresee, lambda devices, site: None)
+# ``shared_wait(devices, site, server, own_s)``: predicted wait of who joins the server now, s, and
+# would wait for `own_s` if nobody shared its device.
+shared_wait = either(SharedDevices, _shared_wait, lambda devices, site, server, own_s: own_s)

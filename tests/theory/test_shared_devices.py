@@ -1,0 +1,154 @@
+"""The twin where classes share devices, against closed forms and what must hold in any case."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, note
+from hypothesis import strategies as st
+from systems import HERE, VERSATILE, assert_same, poisson, records, shared, systems
+from test_twin_paths import QUICK, seeds
+
+from inferway.deployment import ServiceTime
+from inferway.site import Fleet
+from inferway.site.devices import DeviceSlots
+from inferway.twin import Scenario, TaskResult, run
+from inferway.twin.engine import kinds_of
+
+QUERIES = 400_000
+# Standard errors that a mean may be away; with fixed seeds, a test that passes keeps passing.
+ERRORS = 4.0
+LOTS, LOSSY = "./policies/lots.py:Lots", "./policies/lots.py:Lossy"
+
+
+def sharing(
+    slots: list[int],
+    rate: float,
+    mean_s: tuple[float, float] = (1.0, 1.0),
+    taken: tuple[int, int] = (1, 1),
+    law: str = "exponential",
+    device: tuple[int, int] = (0, 0),
+    **options: object,
+) -> Scenario:
+    """Two classes of many servers, the faster one first, each asked for half of all requests."""
+    fleet = Fleet(
+        ("a", "b"),
+        1 / np.array(mean_s),
+        np.array([0.8, 0.9]),
+        np.array([400, 400]),
+        devices=DeviceSlots(
+            names=tuple("xy"[: len(slots)]),
+            slots=np.array(slots),
+            exclusive=np.zeros(len(slots), bool),
+            overhead_s=np.zeros(len(slots)),
+            device=np.array(device),
+            taken=np.array(taken),
+        ),
+    )
+    given: dict[str, object] = {"policy": LOTS, "folder": HERE}
+    service = tuple(ServiceTime(law, one) for one in mean_s)
+    return Scenario(fleet, service, poisson(rate), **{**given, **options})  # type: ignore[arg-type]
+
+
+def mean_is(result: TaskResult, expected_s: float) -> None:
+    found = result.response_time_s
+    assert found.stderr < 0.05 * expected_s
+    assert abs(found.mean - expected_s) < ERRORS * found.stderr
+
+
+def erlang_c(count: int, load: float) -> float:
+    lost = 1.0
+    for n in range(1, count + 1):
+        lost = load * lost / (n + load * lost)
+    return lost / (1 - load / count * (1 - lost))
+
+
+@pytest.mark.parametrize(("slots", "load"), [(1, 0.5), (2, 0.8), (8, 0.9)])
+def test_two_classes_on_c_slots_are_m_m_c(slots: int, load: float) -> None:
+    rate = load * slots
+    result = run(sharing([slots], rate), queries=QUERIES, seed=1)
+    assert result.engine == "general"
+    assert result.devices == {"x": pytest.approx(load, rel=0.02)}
+    mean_is(result, 1 + erlang_c(slots, rate) / (slots - rate))
+
+
+@pytest.mark.parametrize("law", ["deterministic", "exponential", "hyperexponential"])
+def test_classes_of_other_times_wait_alike_on_one_slot(law: str) -> None:
+    mean_s, rate = (0.5, 1.5), 0.7
+    cv = {"deterministic": 0.0, "exponential": 1.0, "hyperexponential": 2.0}[law]
+    scenario = sharing([1], rate, mean_s)
+    scenario = replace(scenario, service=tuple(ServiceTime(law, one, cv=cv) for one in mean_s))
+    result = run(scenario, queries=2 * QUERIES, seed=2)
+    second = sum(one**2 * (1 + cv**2) for one in mean_s) / 2
+    wait_s = rate * second / (2 * (1 - rate))  # Pollaczek and Khinchine
+    mean_is(result, 1.0 + wait_s)
+    for own_s, one in zip(mean_s, ("a", "b"), strict=True):
+        assert result.classes[one].response_time_s == pytest.approx(own_s + wait_s, rel=0.06)
+
+
+@pytest.mark.parametrize("law", ["deterministic", "exponential"])
+def test_nobody_waits_where_only_idle_servers_are_asked(law: str) -> None:
+    # Runs of one and of two cores; how long they take does not matter (Kaufman, Roberts).
+    slots, mean_s, taken, rate = 6, (1.0, 2.0), (1, 2), 3.0
+    weight = np.zeros(slots + 1)
+    weight[0] = 1.0
+    for used in range(1, slots + 1):
+        weight[used] = (
+            sum(
+                rate / 2 * own_s * slot * weight[used - slot]
+                for own_s, slot in zip(mean_s, taken, strict=True)
+                if used >= slot
+            )
+            / used
+        )
+    weight /= weight.sum()
+    blocked = np.array([weight[slots], weight[slots - 1 :].sum()])
+    scenario = sharing([slots], rate, mean_s, taken, law, policy=LOSSY)
+    result = run(scenario, queries=QUERIES, seed=3)
+    assert result.rejected == pytest.approx(blocked.mean(), rel=0.02)
+    shares = (1 - blocked) / (1 - blocked).sum()
+    assert [result.shares[one] for one in "ab"] == pytest.approx(shares, rel=0.01)
+    # And they hold what they take, without a wait.
+    assert result.response_time_s.mean == pytest.approx(shares @ mean_s, rel=0.01)
+
+
+def test_devices_of_their_own_do_not_touch() -> None:
+    scenario = sharing([1, 2], 1.5, device=(0, 1))
+    result = run(scenario, queries=QUERIES, seed=4)
+    alone_s = 1 / (1 - 0.75)
+    two_s = 1 + erlang_c(2, 0.75) / (2 - 0.75)
+    assert result.classes["a"].response_time_s == pytest.approx(alone_s, rel=0.05)
+    assert result.classes["b"].response_time_s == pytest.approx(two_s, rel=0.05)
+
+
+@pytest.mark.parametrize("slots", [1, 2, 5])
+def test_who_is_predicted_in_time_is(slots: int) -> None:
+    # Where times are known and runs take one slot each, the order of arrival is all there is.
+    scenario = sharing(
+        [slots], 1.6 * slots, (0.5, 1.0), law="deterministic", policy="deadline", deadline_s=2.2
+    )
+    result = run(scenario, queries=50_000, seed=5)
+    assert result.rejected > 0.01
+    assert result.late == 0
+    # What waits is taken to be shared out evenly, which is at most one run short.
+    assert result.dropped <= (0 if slots == 1 else 0.02)
+
+
+@QUICK
+@given(shared(systems(VERSATILE)), seeds)
+def test_room_for_all_changes_nothing(scenario: Scenario, seed: int) -> None:
+    note(str(scenario))
+    devices = scenario.fleet.devices
+    assert devices is not None
+    ample = devices._replace(slots=devices.slots * 0 + 99)
+    alone = replace(scenario, fleet=replace(scenario.fleet, devices=None))
+    wide = replace(scenario, fleet=replace(scenario.fleet, devices=ample))
+    expected = records(alone, 60, seed, "general")
+    assert_same(records(wide, 60, seed, "general"), expected)
+
+
+@given(shared(st.just(sharing([2], 1.0))))
+def test_only_the_general_engine_knows_devices(scenario: Scenario) -> None:
+    assert kinds_of(scenario) == ("general",)
