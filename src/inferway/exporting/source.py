@@ -21,6 +21,7 @@ from typing import Any, Final, NamedTuple
 from inferway.deployment.errors import nearest
 from inferway.exporting.model import ExportError, first_line
 from inferway.extras import installing
+from inferway.files import run_source
 from inferway.profiling.function import running
 
 FRAMEWORKS: Final = {"sklearn": "scikit-learn", "xgboost": "XGBoost", "torch": "PyTorch"}
@@ -201,7 +202,7 @@ def _module(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # classes look up where they were defined
     try:
-        spec.loader.exec_module(module)
+        run_source(path, module)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise ExportError(

@@ -15,6 +15,7 @@ from types import FunctionType, ModuleType
 from typing import Any, Final
 
 from inferway.deployment.policies import ROWS, Kind, builtin_class
+from inferway.files import run_source
 from inferway.policies.fault import place_of
 from inferway.site.cache import code_digest
 from inferway.site.compiled import MARK
@@ -109,7 +110,7 @@ def _module(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
-        spec.loader.exec_module(module)
+        run_source(path, module)
     except Exception as error:
         del sys.modules[name]
         said = f"{as_python(error)}{place_of(error, path)}"

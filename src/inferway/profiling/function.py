@@ -12,6 +12,8 @@ from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any, Final
 
+from inferway.files import run_source
+
 FILE_FUNCTION: Final = re.compile(r"(?P<file>.+\.py):(?P<name>[A-Za-z_][A-Za-z0-9_]*)")
 
 
@@ -83,7 +85,7 @@ class UserFunction:
         module = sys.modules[name] = importlib.util.module_from_spec(spec)
         try:
             with running(self.path):
-                spec.loader.exec_module(module)
+                run_source(self.path, module)
         except BaseException as error:
             del sys.modules[name]
             if not isinstance(error, Exception | SystemExit):

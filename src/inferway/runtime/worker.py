@@ -23,6 +23,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
@@ -417,7 +418,9 @@ def made(file: str, name: str) -> Any:
     module: ModuleType = importlib.util.module_from_spec(spec)
     sys.modules[module_name] = module
     try:
-        spec.loader.exec_module(module)
+        # From its source: what is compiled may be an older text of the same second and length.
+        source = Path(file).read_bytes()
+        exec(compile(source, file, "exec", dont_inherit=True), vars(module))
     except BaseException as error:
         raise _RefusedError(f"its file does not load: {_said(error)}") from error
     found = getattr(module, name, None)

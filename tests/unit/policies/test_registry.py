@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import py_compile
 from pathlib import Path
 from typing import Any
 
@@ -181,3 +183,20 @@ def test_a_file_names_policies_of_all_kinds() -> None:
 def test_a_signal_that_says_nothing_is_enough() -> None:
     built = Share.build(Conditions(fleet=None, policy="mine"))  # type: ignore[arg-type]
     assert built.act(built.observe(None, UNKNOWN)) is built.routing
+
+
+def test_an_edit_is_seen_that_leaves_second_and_length_as_they_were(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    for answer in "AB":
+        path.write_text(
+            "class Mine:\n"
+            f"    answer = '{answer}'\n"
+            "    @classmethod\n"
+            "    def build(cls, conditions): ...\n"
+            "    def observe(self, site, signal): ...\n"
+            "    def act(self, observation): ...\n"
+        )
+        os.utime(path, (1e9, 1e9))
+        found = policy_class("scheduling", "./mine.py:Mine", tmp_path)
+        assert found.answer == answer
+        py_compile.compile(str(path))
