@@ -334,6 +334,9 @@ class PlainSite:
         server.service += 1
         server.serving = 0
         device = self._device(server)
+        makes_room = device is not None and any(
+            not self._has_room(other.k) for other in self.servers if self._device(other) is device
+        )
         if device is not None:
             device.running = [other for other in device.running if other is not server]
             device.waiting = [other for other in device.waiting if other is not server]
@@ -344,7 +347,7 @@ class PlainSite:
                 self._send(request)
             else:
                 self._send_first(request, request.hand)
-        if device is not None:
+        if makes_room:
             self._release()
 
     # --- a request

@@ -21,10 +21,23 @@ def _has_room(devices: Any, k: int) -> bool:
     return devices.first[d] < 0 and devices.used[d] + devices.taken[k] <= devices.slots[d]
 
 
-# ``shares(devices)``: whether servers share any.
-shares = either(SharedDevices, lambda devices: True, lambda devices: False)
 # ``has_room(devices, k)``: whether a run of class k could start at once.
 has_room = either(SharedDevices, _has_room, lambda devices, k: True)
+
+
+@jit
+def _cramped(devices: Any, k: int) -> bool:
+    d = devices.device[k]
+    if d < 0:
+        return False
+    for other in range(devices.device.size):
+        if devices.device[other] == d and not _has_room(devices, other):
+            return True
+    return False
+
+
+# ``cramped(devices, k)``: whether a run of some class at the device of class k could not start.
+cramped = either(SharedDevices, _cramped, lambda devices, k: False)
 
 
 @jit

@@ -17,7 +17,7 @@ from inferway.site.compiled import either, jit
 from inferway.site.draw import exponential, step, word
 from inferway.site.handle import handle
 from inferway.site.selection import formed, forms_batches, predicted_run, predicted_service
-from inferway.site.sharing import ask, forgo, give, has_room, hold, next_of, shares
+from inferway.site.sharing import ask, cramped, forgo, give, has_room, hold, next_of
 from inferway.site.transitions import set_health
 from inferway.site.view import (
     ACCEPT,
@@ -552,6 +552,7 @@ def _change(world: World, item: int, now_s: float) -> None:
     k = site.server_class[server]
     serving.batch[server] = 0
     serving.ends_s[server] = np.inf
+    makes_room = cramped(site.devices, k)
     _held(site.devices, world, server, False, now_s)
     forgo(site.devices, site, server)
     _grant(site.devices, world, server, now_s)
@@ -561,7 +562,7 @@ def _change(world: World, item: int, now_s: float) -> None:
             _send_first(world, arrived_s, phase, now_s, second)
         else:
             _send(world, arrived_s, phase, now_s, True, second.request)
-    if site.held[0] > 0 and shares(site.devices):  # its device may have room for others
+    if site.held[0] > 0 and makes_room:  # for others at its device
         _release_held(world, now_s)
 
 
