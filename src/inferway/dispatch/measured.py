@@ -30,20 +30,29 @@ class LabeledAccuracy:
     as soon as it does not. The limit alone would begin at 0, where no target is within reach. From
     then on the mean counts, in which older labels weigh less and less, as accuracies change.
 
+    Parameters
+    ----------
+    profile
+        Accuracy by the profile that answers are compared with, 0..1. It stays where the variant
+        is measured anew and its profile says another one: labels are not to correct that again.
+
     Attributes
     ----------
+    profile
+        The same.
     labels
         Number of them.
     right, expected
         Means of how right the answers were, and were expected to be by the profile, 0..1.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, profile: float) -> None:
+        self.profile = profile
         self.labels, self.right, self.expected = 0, 0.0, 0.0
         self._apart = ConfidenceSequence(points=_POINTS)
 
     def add(self, score: float, expected: float) -> None:
-        """Take in how right an answer was, and was expected to be by the profile, 0..1 both."""
+        """Take in how right an answer was, and was expected to be by `profile`, 0..1 both."""
         self.labels += 1
         weight = 1.0 / min(self.labels, MEMORY)
         self.right += weight * (score - self.right)
@@ -52,18 +61,18 @@ class LabeledAccuracy:
             self._apart.add((1.0 + score - expected) / 2.0)
 
     def accuracy(self, profile: float) -> float:
-        """Say the accuracy that counts, 0..1, of a variant that has this one by its profile."""
+        """Say the accuracy that counts, 0..1, of a variant that has this one by its profile now."""
         if self.labels >= ENOUGH:
-            return float(corrected(profile, self.expected, self.right))
-        low, high = self._apart.interval
-        if low <= 0.5 <= high:
+            return float(corrected(self.profile, self.expected, self.right))
+        low, high = (self.profile + 2.0 * limit - 1.0 for limit in self._apart.interval)
+        if low <= profile <= high:
             return profile
-        return min(max(profile + 2.0 * low - 1.0, 0.0), 1.0)
+        return min(max(low, 0.0), 1.0)
 
     def pack(self) -> bytes:
         """Write down all that `unpack` needs to go on from here."""
         apart = self._apart.pack() if self.labels < ENOUGH else b""
-        state = self.labels, self.right, self.expected, apart
+        state = self.profile, self.labels, self.right, self.expected, apart
         return msgspec.msgpack.encode(state)
 
     @classmethod
@@ -75,8 +84,9 @@ class LabeledAccuracy:
         ValueError
             Where it is none.
         """
-        own = cls()
-        state = msgspec.msgpack.decode(packed, type=tuple[int, float, float, bytes])
+        kind = tuple[float, int, float, float, bytes]
+        profile, *state = msgspec.msgpack.decode(packed, type=kind)
+        own = cls(profile)
         own.labels, own.right, own.expected, apart = state
         if own.labels < ENOUGH:
             own._apart = ConfidenceSequence.unpack(apart, points=_POINTS)

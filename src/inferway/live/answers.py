@@ -160,12 +160,12 @@ class _Known(NamedTuple):
     """What feedback on a variant's model comes to."""
 
     sequence: ConfidenceSequence
-    labeled: LabeledAccuracy
+    labeled: LabeledAccuracy | None  # Since a profile has said an accuracy
 
     def copy(self) -> _Known:
         return _Known(
             ConfidenceSequence.unpack(self.sequence.pack()),
-            LabeledAccuracy.unpack(self.labeled.pack()),
+            None if self.labeled is None else LabeledAccuracy.unpack(self.labeled.pack()),
         )
 
 
@@ -175,7 +175,7 @@ class _Matched(NamedTuple):
     variant: str
     model: str
     score: float
-    expected: float | None  # of the answer, by the profile
+    expected: float | None  # of the answer, by the profile that labels are compared with
     number: int
 
 
@@ -298,7 +298,7 @@ class AnswerBook:
             expected = by_profile(
                 request.credit, expected, expected if counted is None else counted
             )
-        line.append((request.id.decode("latin-1"), request.variant, by.model, expected, outputs))
+        line.append((request.id.decode("latin-1"), request.variant, *by, expected, outputs))
         if len(line) == _MANY_IN_LINE:
             self._many.set()
 
@@ -348,8 +348,8 @@ class AnswerBook:
                 if key not in anew:
                     anew[key] = self._find(*key).copy()
                 anew[key].sequence.add(score)
-                if expected is not None:
-                    anew[key].labeled.add(score, expected)
+                if expected is not None and (labeled := anew[key].labeled) is not None:
+                    labeled.add(score, expected)
         with self._base:
             self._base.execute("BEGIN")
             self._base.executemany(
@@ -362,7 +362,11 @@ class AnswerBook:
             )
             self._base.executemany(
                 "INSERT OR REPLACE INTO estimated VALUES (?, ?, ?)",
-                [(*key, one.labeled.pack()) for key, one in anew.items()],
+                [
+                    (*key, one.labeled.pack())
+                    for key, one in anew.items()
+                    if one.labeled is not None
+                ],
             )
         self._known |= anew
         self._measure()
@@ -391,9 +395,12 @@ class AnswerBook:
                 self._base.execute(f"SELECT state FROM {table} {of_model}", key).fetchone()
                 for table in ("measured", "estimated")
             )
+            labeled = None
+            if other is not None:
+                with suppress(ValueError):  # what another version has written is begun anew
+                    labeled = LabeledAccuracy.unpack(other[0])
             self._known[key] = _Known(
-                ConfidenceSequence() if row is None else ConfidenceSequence.unpack(row[0]),
-                LabeledAccuracy() if other is None else LabeledAccuracy.unpack(other[0]),
+                ConfidenceSequence() if row is None else ConfidenceSequence.unpack(row[0]), labeled
             )
         return self._known[key]
 
@@ -406,23 +413,34 @@ class AnswerBook:
                 sequence.count,
                 sequence.mean,
                 *sequence.interval,
-                None if accuracy is None else labeled.accuracy(accuracy),
+                accuracy if accuracy is None or labeled is None else labeled.accuracy(accuracy),
             )
         self.measured = measured
 
     def _write(self) -> None:
         """Write what stands in line, and delete what is too old or too much."""
         rows, now_s = list[tuple[Any, ...]](), time.time()
-        for _ in range(len(self._line)):
-            identity, variant, model, expected, outputs = self._line.popleft()
-            rows.append((identity, variant, model, now_s, expected, _said(outputs)))
+        first = dict[tuple[str, str], LabeledAccuracy]()
+        line = [self._line.popleft() for _ in range(len(self._line))]
         try:
+            for identity, variant, model, profile, expected, outputs in line:
+                if expected is not None:
+                    key = variant, model
+                    if (labeled := self._find(*key).labeled or first.get(key)) is None:
+                        labeled = first[key] = LabeledAccuracy(profile)
+                    # By the profile of the first answer, so that another one changes nothing.
+                    expected = by_profile(expected, labeled.profile, profile)
+                rows.append((identity, variant, model, now_s, expected, _said(outputs)))
             with self._base:
                 self._base.execute("BEGIN")
                 self._base.executemany(
                     "INSERT OR REPLACE INTO answers "
                     "(id, variant, model, at_s, expected, classes) VALUES (?, ?, ?, ?, ?, ?)",
                     rows,
+                )
+                self._base.executemany(
+                    "INSERT OR REPLACE INTO estimated VALUES (?, ?, ?)",
+                    [(*key, one.pack()) for key, one in first.items()],
                 )
                 self._base.execute(
                     "DELETE FROM answers WHERE number <= (SELECT max(number) FROM answers) - ?",
@@ -435,8 +453,10 @@ class AnswerBook:
                     (now_s - self._feedback.keep_s,),
                 )
         except sqlite3.Error:
-            self.lost += len(rows)
+            self.lost += len(line)
             raise
+        for key, one in first.items():
+            self._known[key] = self._known[key]._replace(labeled=one)
 
     async def _write_on(self) -> None:
         while True:

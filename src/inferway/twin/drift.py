@@ -78,7 +78,7 @@ class Labeling:
         true = fleet.accuracy.copy()
         true[fleet.variants.index(drift.variant)] += drift.accuracy
         self._true = np.clip(true, 0.0, 1.0)
-        self._labeled = [LabeledAccuracy() for _ in fleet.variants]
+        self._labeled = [LabeledAccuracy(one) for one in fleet.accuracy.tolist()]
         self._scores = deque[float](maxlen=LAST)
         self.labels = Labels(np.zeros(2), np.zeros(2), [])
         self._tally, self._seen_s = None, 0.0

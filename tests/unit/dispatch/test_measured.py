@@ -120,15 +120,18 @@ def test_what_is_measured_is_part_of_what_is_recorded(
     assert replay(tmp_path / "run", requests=None).differences != ()
 
 
-def labeled(labels: int, true: float, expected: float, seed: int = 1) -> LabeledAccuracy:
-    measured, random = LabeledAccuracy(), np.random.default_rng(seed)
+def labeled(
+    labels: int, true: float, expected: float, *, profile: float | None = None
+) -> LabeledAccuracy:
+    measured = LabeledAccuracy(expected if profile is None else profile)
+    random = np.random.default_rng(1)
     for right in (random.random(labels) < true).tolist():
         measured.add(float(right), expected)
     return measured
 
 
 def test_the_profile_counts_until_labels_speak_against_it() -> None:
-    assert LabeledAccuracy().accuracy(0.9) == 0.9
+    assert LabeledAccuracy(0.9).accuracy(0.9) == 0.9
     assert labeled(200, 0.9, 0.9).accuracy(0.9) == 0.9
     worse, better = (labeled(200, true, 0.8).accuracy(0.8) for true in (0.5, 0.97))
     # A lower limit either way.
@@ -148,8 +151,19 @@ def test_with_enough_labels_their_mean_counts_and_the_latest_most() -> None:
 
 def test_answers_that_were_chosen_by_their_confidence_say_as_much_as_others() -> None:
     # Of a variant that is right of 80 % and fell to 72 %, only sure answers, of 95 %, were sent.
-    measured = labeled(20_000, 0.95 * 0.9, 0.95)
+    measured = labeled(20_000, 0.95 * 0.9, 0.95, profile=0.8)
     assert measured.accuracy(0.8) == pytest.approx(0.72, abs=0.02)
+
+
+@pytest.mark.parametrize("labels", [0, 200, 2_000])
+def test_a_profile_that_is_measured_anew_is_not_corrected_by_what_it_says_already(
+    labels: int,
+) -> None:
+    measured = labeled(labels, 0.5, 0.8)
+    anew = measured.accuracy(0.5)
+    assert anew == pytest.approx(0.5, abs=0.03)
+    # Labels speak against the old profile, and nothing else does.
+    assert measured.accuracy(0.8) == (pytest.approx(0.4, abs=0.13) if labels else 0.8)
 
 
 @pytest.mark.parametrize("labels", [100, ENOUGH + 100])

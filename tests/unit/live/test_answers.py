@@ -1,0 +1,58 @@
+"""What labels come to over restarts, where a variant or the program is another one by then."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from inferway.deployment.tasks import Feedback
+from inferway.live.answers import AnswerBook, FeedbackItem, ServedModel
+from inferway.live.request import InferRequest, Outcome
+
+
+def answered(name: str) -> InferRequest:
+    request = InferRequest({}, 1, lambda request: None, None, 0.0)
+    request.id, request.variant, request.outcome = name.encode(), "a", Outcome.ANSWERED
+    return request
+
+
+def book_of(path: Path, profile: float) -> tuple[AnswerBook, dict[str, ServedModel]]:
+    book, served = AnswerBook(path, "t", None), {"a": ServedModel("model", profile)}
+    book.follow(Feedback(), served)
+    return book, served
+
+
+@pytest.mark.parametrize("labels", [200, 600])
+def test_what_labels_say_is_not_taken_from_a_new_profile_again(tmp_path: Path, labels: int) -> None:
+    def estimate(profile: float, first: int, told: range) -> float | None:
+        """Of a server's run with this profile: answers from the first on, and feedback on some."""
+        book, served = book_of(tmp_path / "answers", profile)
+        for number in range(first, first + 2 * labels):
+            book.note(answered(str(number)), served)
+        items = [FeedbackItem(id=str(one), correct=one % 2 == 0) for one in told]
+        assert book.join(items).matched == labels
+        asyncio.run(book.close())
+        return book.estimates["a"]
+
+    fallen = estimate(0.8, 0, range(labels))
+    assert fallen is not None
+    assert 0.3 < fallen < 0.55
+    # Somebody has measured that as well; the answers of before are labeled, and the new ones.
+    assert estimate(0.5, 2 * labels, range(labels, 2 * labels)) == pytest.approx(0.5, abs=0.01)
+    again = estimate(0.5, 4 * labels, range(4 * labels, 5 * labels))
+    assert again == pytest.approx(0.5, abs=0.01)
+
+
+def test_a_state_that_another_version_has_written_is_begun_anew(tmp_path: Path) -> None:
+    asyncio.run(book_of(tmp_path / "answers", 0.8)[0].close())
+    with sqlite3.connect(tmp_path / "answers") as base:
+        base.execute("INSERT INTO estimated VALUES ('a', 'model', ?)", (b"\x94\x00",))
+    base.close()
+    book, served = book_of(tmp_path / "answers", 0.8)
+    book.note(answered("1"), served)
+    assert book.join([FeedbackItem(id="1", correct=True)]).matched == 1
+    assert (book.estimates, book.lost) == ({"a": 0.8}, 0)
+    asyncio.run(book.close())
