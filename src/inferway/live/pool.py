@@ -173,6 +173,7 @@ class Pool:
         self._row_s, self.balance, self._held = view.row_s, view.balance, view.held
         self._running, self._waiting_rows = view.running, view.waiting_rows
         self._routed, self._settles = dispatcher.routed, dispatcher.settles
+        self._credits = dispatcher.settles or options.measured
         self.recording: Recording | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._done: deque[Job] = deque()
@@ -399,7 +400,7 @@ class Pool:
         if server >= 0:
             request.predicted_s = dispatcher.predicted_wait_s + dispatcher.predicted_service_s
             request.server = server
-            if self._settles:
+            if self._credits:
                 request.credit = dispatcher.credit
             if self.servers.put(request) and request.deadline_s < math.inf:
                 self._time(request, now_s)

@@ -200,8 +200,9 @@ class InferRequest(_Job, eq=False):
     latency_s: float = 0.0  # from `received_s` to the answer
     # The task's accuracy balance when the answer was ready; None without a target.
     balance: float | None = None
-    # Where a second variant may be asked: the expected accuracy that the balance counts, whether it
-    # is that of an answer that has come, mean confidence of the first answer, that answer while
+    # What the balance counts of its answer, 0..1, where a second variant may be asked or the
+    # promise is on what is measured. Where a second one may be asked, whether that is the expected
+    # accuracy of an answer that has come, mean confidence of the first answer, that answer while
     # another is asked, and whether it has been sent meanwhile.
     credit: float = 0.0
     settled: bool = False

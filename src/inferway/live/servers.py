@@ -56,6 +56,7 @@ class ServerQueues:
         self.queues: list[deque[InferRequest]] = [deque() for _ in instances]
         self._now, self._drop_late = options.now, options.drop_late
         self._view, rules = dispatcher.site, options.rules
+        self._measured = options.measured
         # By class, those that floors are held against.
         self._class_of, self.accuracy = class_of, dispatcher.fleet.accuracy.tolist()
         self._rules = [None if rules is None else rules[k] for k in class_of]
@@ -103,6 +104,10 @@ class ServerQueues:
         request.untime()
         if not request.settled:
             self.dispatcher.withdraw(server, position, self._now(), request.counted)
+            if self._measured and request.counted:
+                # The dispatch moved it by the accuracy that counted then.
+                site, k = self.dispatcher.site, self._class_of[server]
+                site.balance[0] += request.rows * (site.accuracy[k] - request.credit)
             return
         # An answer has come before: it is sent, if there is anybody to send it to.
         hand = request.hand

@@ -126,6 +126,28 @@ def test_places_are_freed_and_the_balance_undone_whoever_leaves(run: Any) -> Non
     run(main())
 
 
+def test_the_balance_is_moved_back_by_what_moved_it_whatever_is_measured_since(run: Any) -> None:
+    async def main() -> None:
+        gate = Gate()
+        site = site_of(gate, NullRuntime(SIGNATURE), measured=True)
+        await site.start()
+        while not gate.runs.empty():
+            gate.runs.get()
+        gate.opened.clear()
+        given = [request(rows) for rows in (1, 2)]
+        for one, _ in given:
+            site.submit(one)
+        assert await asyncio.to_thread(gate.runs.get, True, LIMIT_S) == 1
+        site.pool.correct({"tiny": 0.5})
+        site.cancel(given[1][0])
+        assert site.pool.dispatcher.balance == pytest.approx(0.7 - 0.8)
+        gate.opened.set()
+        await asyncio.wait_for(given[0][1], LIMIT_S)
+        await site.stop()
+
+    run(main())
+
+
 def test_an_answer_that_cannot_be_sent_does_not_count_and_holds_up_no_other(run: Any) -> None:
     async def main() -> None:
         gate = Gate()
