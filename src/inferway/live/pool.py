@@ -1002,8 +1002,11 @@ def _teach(new: Any, old: Any) -> None:
         (one.policy_name, one.options, one.fleet.variants, *one.fleet.rate, *one.fleet.accuracy)
         for one in (new, old)
     )
+    fields = getattr(new.policy, "learned", new.policy._fields)
     pairs = [
-        pair for pair in zip(new.policy, old.policy, strict=True) if isinstance(pair[0], np.ndarray)
+        (to, getattr(old.policy, name))
+        for name in fields
+        if isinstance(to := getattr(new.policy, name), np.ndarray)
     ]
     if mine == theirs and all(to.shape == learned.shape for to, learned in pairs):
         for to, learned in pairs:

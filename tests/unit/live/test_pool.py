@@ -14,6 +14,7 @@ from inferway.live.request import InferRequest
 from inferway.protocol import Signature, Tensor
 from inferway.runtime import NullRuntime
 from inferway.site import Fleet
+from inferway.site.confidence import difficulty_tables
 
 SIGNATURE = Signature((Tensor("x", "FP32", (-1, 2)),), (Tensor("y", "FP32", (-1, 2)),))
 LIMIT_S = 20.0
@@ -77,3 +78,22 @@ def test_a_request_that_fails_is_counted_for_the_variant_that_had_it(place: int)
         await site.stop(1.0)
 
     asyncio.run(main())
+
+
+def test_a_pool_goes_on_with_what_escalate_has_learned_and_with_its_own_accuracies() -> None:
+    accuracy = np.array([0.6, 0.9])
+    tables = difficulty_tables(accuracy, 0.8, 0.8)
+    fleet = Fleet(("a", "b"), np.array([1e3, 5e2]), accuracy, np.array([1, 1]), confidence=tables)
+    fresh, before, pool = (Dispatcher(fleet, "escalate", target=0.75) for _ in range(3))
+    old, new = (
+        Pool("task", SIGNATURE, one, [NullRuntime(SIGNATURE)] * 2, PoolOptions(target=0.75))
+        for one in (before, pool)
+    )
+    old.correct({"b": 0.7})
+    before.policy.price[:] = 3.0
+    new.follow(old.balance, old)
+    assert pool.policy.price.item() == 3.0
+    # Its site goes by profiles until it is corrected as well, and so does what follows from them.
+    assert pool.site.accuracy.tolist() == accuracy.tolist()
+    for name in ("best", "own", "most_gain", "gains", "mass", "gained"):
+        np.testing.assert_array_equal(getattr(pool.policy, name), getattr(fresh.policy, name))
