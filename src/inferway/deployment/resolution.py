@@ -589,6 +589,8 @@ class Resolution:
         if drift.variant not in task.variants:
             near = nearest(drift.variant, task.variants)
             self._note((*place, "variant"), f"there is no variant {drift.variant}; {near}")
+        elif not task.variants[drift.variant].graded:
+            self._note((*place, "variant"), f"{drift.variant} has no accuracy that could change")
         elif not 0.0 <= (then := task.variants[drift.variant].accuracy + drift.accuracy) <= 1.0:
             known = task.variants[drift.variant].accuracy
             self._note(

@@ -76,9 +76,12 @@ class Labeling:
         labels_per_s = max(drift.labels * rate_per_s, 1e-9)
         self.every_s = max(_SOONEST_S, _TOGETHER / labels_per_s)
         true = fleet.accuracy.copy()
-        true[fleet.variants.index(drift.variant)] += drift.accuracy
+        names = fleet.names  # a variant has a class for each device that copies of it run on
+        true[[name == drift.variant for name in names]] += drift.accuracy
         self._true = np.clip(true, 0.0, 1.0)
-        self._labeled = [LabeledAccuracy(one) for one in fleet.accuracy.tolist()]
+        profiles = dict(zip(names, fleet.accuracy.tolist(), strict=True))
+        labeled = {name: LabeledAccuracy(profile) for name, profile in profiles.items()}
+        self._labeled = [labeled[name] for name in names]
         self._scores = deque[float](maxlen=LAST)
         self.labels = Labels(np.zeros(2), np.zeros(2), [])
         self._tally, self._seen_s = None, 0.0

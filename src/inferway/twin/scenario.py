@@ -93,7 +93,7 @@ class Scenario:
         count = dict(zip(names, self.fleet.count.tolist(), strict=True))
         told, window_s = self.options.get("rate"), self.window_s
         failing = [("failures", name) for name in self.failures]
-        failing += [] if self.drift is None else [("a drift", self.drift.variant)]
+        drifting = None if self.drift is None else self.drift.variant
         devices = self.fleet.devices
         wide = np.zeros(0) if devices is None else devices.taken > devices.most
         faults = [
@@ -144,6 +144,11 @@ class Scenario:
                     f"{kind} of {name}, which is none of the classes {', '.join(names)}",
                 )
                 for kind, name in failing + [("an outage", one.variant) for one in self.outages]
+            ),
+            (
+                drifting is not None and drifting not in self.fleet.names,
+                f"a drift of {drifting}, which is none of the variants here: "
+                f"{', '.join(dict.fromkeys(self.fleet.names))}",
             ),
             *(
                 (

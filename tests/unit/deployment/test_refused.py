@@ -636,6 +636,13 @@ MISTAKES: list[tuple[str, str]] = [
         "3: tasks.t.drift.variant: there is no variant b; known here: ab",
     ),
     (
+        task(
+            "drift: {variant: a, at: 1 s, accuracy: -0.1}\n"
+            "    variants: {a: {service: {mean: 9 ms}}}"
+        ),
+        "3: tasks.t.drift.variant: a has no accuracy that could change",
+    ),
+    (
         task(f"drift: {{variant: a, at: 1 s, accuracy: 20 %}}\n    variants: {{a: {{{V}}}}}"),
         "3: tasks.t.drift.accuracy: a has 0.9, so that it would have 1.1, which is not in 0..1",
     ),

@@ -86,3 +86,35 @@ def test_no_label_changes_nothing() -> None:
     assert result.drift.labels == 0
     assert math.isnan(result.drift.last_mean)
     assert result.drift.after == pytest.approx(simulated("profile", "priced").drift.after, abs=0.01)  # type: ignore[union-attr]
+
+
+def test_a_variant_falls_on_every_device_that_its_copies_run_on() -> None:
+    task = {
+        "accuracy_target": {"mean": 0.6, "by": "measured"},
+        "feedback": {},
+        "drift": {"variant": "c", "at": "50 s", "accuracy": "-20 %", "labels": 0.5},
+        "variants": {
+            "c": {"accuracy": 0.9, "service": {"cpu": {"mean": "20 ms"}, "tpu": {"mean": "10 ms"}}}
+        },
+    }
+    node = {
+        "devices": {"cpu": {"cores": 2}, "tpu": {"count": 1}},
+        "instances": {"t/c": {"cpu": 2, "tpu": 1}},
+    }
+    deployment = inferway.load(FILE | {"tasks": {"t": task}, "nodes": {"here": node}})
+    result = inferway.simulate(deployment, queries=20_000, seed=3).tasks["t"]
+    assert set(result.shares) == {"c:cpu", "c:tpu"}
+    assert min(result.shares.values()) > 0.1
+    drift = result.drift
+    assert drift is not None
+    assert (drift.before, drift.after) == pytest.approx((0.9, 0.7))
+    # What counts falls behind the truth for as long as it takes to label 500 answers.
+    assert result.accuracy.mean == pytest.approx(0.25 * 0.9 + 0.75 * 0.7, abs=0.04)
+    assert drift.last_mean == pytest.approx(0.7, abs=2 * drift.half_width)
+
+
+def test_a_variant_that_is_not_here_cannot_fall() -> None:
+    nodes = {"here": {"instances": {"t/a": 2, "t/b": 3}}}
+    deployment = inferway.load(FILE | {"nodes": nodes})
+    with pytest.raises(ValueError, match="a drift of c, which is none of the variants here: a, b"):
+        inferway.simulate(deployment, queries=2_000)
