@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from inferway.files import home_folder
+from inferway.files import home_folder, write_whole
 
 _SHOWN: Final = 16  # digits of a hash in a folder's name
 
@@ -38,10 +38,10 @@ def unpacked(archive: Path) -> Path:
                 _fill(fresh, packed)
                 fresh.chmod(0o755)
                 fresh.rename(folder)
-            except OSError:
+            except BaseException as error:
                 shutil.rmtree(fresh, ignore_errors=True)
                 # Another process may have been first.
-                if not folder.is_dir():
+                if not (isinstance(error, OSError) and folder.is_dir()):
                     raise
         return folder
     own = Path(tempfile.mkdtemp(prefix="inferway-zoo-"))
@@ -50,9 +50,24 @@ def unpacked(archive: Path) -> Path:
     return own
 
 
+def unpacked_file(archive: Path, name: str) -> Path:
+    """Name an archive's file as it is unpacked, and write it again where somebody has removed it.
+
+    A file that the archive does not have either, or for which there is no place, is not there.
+    """
+    kept = unpacked(archive) / name
+    if not kept.is_file():
+        with suppress(OSError, KeyError), tarfile.open(archive, "r:xz") as packed:
+            source = packed.extractfile(name)
+            if source is not None:
+                write_whole(kept, source.read())
+    return kept
+
+
 def _fill(folder: Path, packed: bytes) -> None:
     with tarfile.open(fileobj=io.BytesIO(packed), mode="r:xz") as archive:
         for entry in archive:
             source = archive.extractfile(entry)
             if source is not None:
-                (folder / Path(entry.name).name).write_bytes(source.read())
+                # For good: nobody looks at them again, and the machine may lose its power.
+                write_whole(folder / Path(entry.name).name, source.read(), lasting=True)

@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from inferway.catalog.archive import unpacked
+from inferway.catalog.archive import unpacked_file
 from inferway.catalog.profile import (
     MachineTimes,
     PairBins,
@@ -174,7 +174,7 @@ class Zoo:
                 return folder / name
         for folder in self.folders:
             if (folder / ARCHIVE).is_file():
-                kept = unpacked(folder / ARCHIVE) / name
+                kept = unpacked_file(folder / ARCHIVE, name)
                 if kept.is_file():
                     return kept
         raise CatalogError(f"the zoo {self.name!r} has lost its file {name}: reinstall inferway")

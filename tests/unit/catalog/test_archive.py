@@ -40,6 +40,16 @@ def test_they_are_unpacked_once(cache_home: Path) -> None:
     assert list(folder.parent.iterdir()) == [folder]
 
 
+def test_a_file_that_somebody_removes_is_unpacked_again(cache_home: Path) -> None:
+    folder = archive.unpacked(SHIPPED)
+    for name in ("huge", "large"):
+        (folder / f"{name}.onnx").unlink()
+    content = zoo.model_path("digits", "huge").read_bytes()
+    assert f"sha256:{hashlib.sha256(content).hexdigest()}" == zoo.profiles()["huge"].digest
+    assert {path.name for path in folder.iterdir()} == {"medium.onnx", "huge.onnx", "ensemble.onnx"}
+    assert not archive.unpacked_file(SHIPPED, "none.onnx").exists()
+
+
 def test_processes_that_begin_together_get_the_same(cache_home: Path) -> None:
     started = [
         subprocess.Popen([sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE, text=True)
