@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 import inferway
+from inferway.deployment import Drift
+from inferway.experiments.driven import _simulated
 from inferway.twin.result import TaskResult
 
 TARGET, SHARE = 0.9, 0.05
@@ -111,6 +116,17 @@ def test_a_variant_falls_on_every_device_that_its_copies_run_on() -> None:
     # What counts falls behind the truth for as long as it takes to label 500 answers.
     assert result.accuracy.mean == pytest.approx(0.25 * 0.9 + 0.75 * 0.7, abs=0.04)
     assert drift.last_mean == pytest.approx(0.7, abs=2 * drift.half_width)
+
+
+def test_what_is_driven_does_not_rehearse_a_fall() -> None:
+    node = {"here": {"instances": {"t/a": 1, "t/c": 2}}}
+    falls = inferway.load(FILE | {"nodes": node}).with_(policy="priced")
+    record: Any = SimpleNamespace(task="t", intended_s=np.arange(3_000) / 100)
+    tasks = {"t": replace(falls.tasks["t"], drift=Drift("c", 0.0, -0.6, 1.0))}
+    fallen = _simulated(replace(falls, tasks=tasks), record, None, 1, None)
+    tasks = {"t": replace(falls.tasks["t"], drift=None)}
+    plain = _simulated(replace(falls, tasks=tasks), record, None, 1, None)
+    assert fallen == plain
 
 
 def test_a_variant_that_is_not_here_cannot_fall() -> None:
