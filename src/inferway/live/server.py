@@ -310,6 +310,7 @@ class Server:
             book.begin()
         elif before is not None:
             site.note(self._recent.of(site.task))
+            before.told = None  # it writes for a moment yet, and the fleet has no feedback
             closing = asyncio.create_task(before.close())
             self._closing.add(closing)
             closing.add_done_callback(self._closing.discard)
