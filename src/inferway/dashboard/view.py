@@ -101,6 +101,7 @@ def promise_view(
         "reason": reason,
         "target": target,
         "mean": finite(mean),
+        "mean_name": made.mean_name,
         "balance": balance,
         "answers": promise["answers"],
         "labels": labels,

@@ -47,6 +47,11 @@ class Promise(NamedTuple):
     answers: int
     labels: dict[str, Any] | None = None  # `mean` and `interval` by labels, where there are any
 
+    @property
+    def mean_name(self) -> str:
+        """Say of whose accuracies the mean is."""
+        return "mean as measured" if self.by == "measured" else "mean by profile"
+
     def reason(self, rate_per_s: float = 0.0, max_rate_per_s: float | None = math.inf) -> str:
         """Say why it is in its state, in a sentence or two.
 

@@ -87,7 +87,8 @@ _GAUGES: Final = {
     "held_requests": "task: Requests in the central queue.",
     "task_ready": "task: 1 when the task is served, else 0.",
     "accuracy_mean_ratio": (
-        "task: Mean profile accuracy of all answers whose variant has one, 0..1."
+        "task: Mean accuracy, of profiles or as measured, of all answers whose variant has one, "
+        "0..1."
     ),
     "accuracy_target_ratio": "task: Accuracy target, 0..1.",
     "accuracy_balance": (

@@ -205,7 +205,7 @@ def _promise(promise: Promise) -> str:
     mean = "" if promise.mean is None else f"{promise.mean:.4f}"
     return _table(
         "The promise",
-        ("promise", "target", "mean by profile", "balance", "answers"),
+        ("promise", "target", promise.mean_name, "balance", "answers"),
         [
             (
                 _VERDICTS[promise.state],

@@ -143,7 +143,7 @@ class Stats:
 
     @property
     def accuracy_mean(self) -> float | None:
-        """Mean accuracy of the answers, by their variants' profiles; None where none is known."""
+        """Mean accuracy of the answers, as it counted for each; None where none is known."""
         return self.accuracy_sum / self.graded if self.graded else None
 
     @property

@@ -170,6 +170,18 @@ def test_a_promise_says_in_words_what_became_of_it_and_why(
     assert shown["verdict"] == VERDICTS["none" if promise is None else promise["state"]]
 
 
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        ({}, "mean by profile"),
+        ({"by": "profile"}, "mean by profile"),
+        ({"by": "measured"}, "mean as measured"),
+    ],
+)
+def test_a_promise_says_whose_accuracies_its_mean_is_of(given: dict[str, str], name: str) -> None:
+    assert viewed(source_of(promised("kept", **given)))["promise"]["mean_name"] == name
+
+
 def test_a_promise_of_a_server_that_is_gone_is_not_called_kept() -> None:
     source = source_of(promised("kept"))
     source.state, source.reason = "gone", "http://127.0.0.1:8002 does not answer"

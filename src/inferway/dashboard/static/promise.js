@@ -52,7 +52,8 @@ function made(view, chosen) {
 }
 
 function fill(strip, { view, series }, pressed) {
-  const { state, verdict, reason, target, mean, balance, answers, labels } = view.promise;
+  const { state, verdict, reason, target, mean, mean_name, balance, answers, labels } =
+    view.promise;
   strip.task.setAttribute("aria-pressed", pressed);
   strip.article.toggleAttribute("data-ended", view.ended);
   if (strip.state !== state) {
@@ -68,7 +69,7 @@ function fill(strip, { view, series }, pressed) {
   if (target !== undefined) {
     pairs.unshift(
       ["target", digits(target, 4)],
-      ["mean by profile", mean === null ? "–" : digits(mean, 4),
+      [mean_name, mean === null ? "–" : digits(mean, 4),
         mean === null ? "" : `${signed(mean - target)}`],
     );
     pairs.push(["answers", answers.toLocaleString("en")]);
