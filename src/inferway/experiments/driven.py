@@ -291,8 +291,7 @@ def _simulated(
     seed = deployment.seed if seed is None else seed
     queries = len(record.intended_s)
     with arriving(deployment, record.task, record.intended_s, rate_per_s) as scenario:
-        plain = replace(scenario, drift=None)  # what is driven does not rehearse it
-        return simulated(run(plain, queries=queries, replications=_REPLICATIONS, seed=seed))
+        return simulated(run(scenario, queries=queries, replications=_REPLICATIONS, seed=seed))
 
 
 def _numbers(one: Summary) -> Numbers:

@@ -727,7 +727,7 @@ class Pool:
         rows = request.together[1]
         part_s = request.service_s * request.rows / rows if rows else request.service_s
         accuracy = self.accuracy[k]
-        if request.settled and accuracy is not None:
+        if self._credits and accuracy is not None:  # what it counts for in the balance
             accuracy = request.credit
         stats.answered(column, request.rows, accuracy, request.latency_s, part_s, request.counted)
         self.log.keep(request, self.facts)

@@ -143,6 +143,9 @@ def test_the_balance_is_moved_back_by_what_moved_it_whatever_is_measured_since(r
         assert site.pool.dispatcher.balance == pytest.approx(0.7 - 0.8)
         gate.opened.set()
         await asyncio.wait_for(given[0][1], LIMIT_S)
+        await asyncio.sleep(0)
+        # The mean is of what the balance has counted.
+        assert (site.stats.promised, site.stats.promised_sum) == (1, pytest.approx(0.7))
         await site.stop()
 
     run(main())
