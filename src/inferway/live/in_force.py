@@ -22,7 +22,7 @@ from inferway.live.recent import site_named
 from inferway.live.site import TaskSite
 from inferway.live.upstream.remote import Forwarding
 from inferway.protocol import RefusalError
-from inferway.site import Fleet
+from inferway.site.confidence import ConfidenceTables
 
 _SECRET: Final = re.compile("key|token|secret|passw|credential", re.IGNORECASE)
 # What looks like it and is none: the name of the variable that holds the key.
@@ -183,15 +183,15 @@ def fleet_told(pool: Pool, deployment: Deployment | None) -> dict[str, Any]:
         "queue": "central" if options.in_order else "per-server",
         "late": "drop" if options.drop_late else "serve",
         "classes": classes,
-        "confidence": _confidence_told(fleet),
+        "confidence": _confidence_told(pool.facts.confidence),
     }
 
 
-def _confidence_told(fleet: Fleet) -> dict[str, Any] | None:
+def _confidence_told(tables: ConfidenceTables | None) -> dict[str, Any] | None:
     """Tell what confidences say, by class in the order told; an edge that none reaches is null."""
-    if fleet.confidence is None:
+    if tables is None:
         return None
-    return {name: table.tolist() for name, table in fleet.confidence._asdict().items()}
+    return {name: table.tolist() for name, table in tables._asdict().items()}
 
 
 def _buffer(pool: Pool) -> int | None:

@@ -10,6 +10,7 @@ import pytest
 
 from inferway.dispatch import Dispatcher
 from inferway.live import Outcome, Pool, PoolOptions, TaskSite
+from inferway.live.in_force import fleet_told
 from inferway.live.request import InferRequest
 from inferway.protocol import Signature, Tensor
 from inferway.runtime import NullRuntime
@@ -90,6 +91,11 @@ def test_a_pool_goes_on_with_what_escalate_has_learned_and_with_its_own_accuraci
         for one in (before, pool)
     )
     old.correct({"b": 0.7})
+    # Who rehearses what is in force is told accuracies and confidences that belong together.
+    told = fleet_told(old, None)
+    assert [one["accuracy"] for one in told["classes"]] == [0.6, 0.7]
+    said = np.array(told["confidence"]["expected"])[1, :, 1] @ tables.mass[1]
+    assert said == pytest.approx(0.7, abs=1e-3)
     before.policy.price[:] = 3.0
     new.follow(old.balance, old)
     assert pool.policy.price.item() == 3.0
