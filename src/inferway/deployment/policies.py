@@ -173,7 +173,7 @@ PLACEMENT: Final[Mapping[str, Row]] = {
 }
 
 # Those that go by accuracies as the site shows them, and so follow what is measured; the others
-# have plans that are made of profiles.
+# have plans that are made of profiles, or look at no accuracy.
 FOLLOWING: Final = frozenset({"tad", "priced", "escalate", "least-cost"})
 # The dispatch policy that asks a second variant where the first one is not sure.
 ESCALATE: Final = "escalate"

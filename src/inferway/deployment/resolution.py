@@ -600,13 +600,13 @@ class Resolution:
             )
 
     def check_following(self, task: Task, policy: PolicySpec | None, scheduled: bool) -> None:
-        """Refuse a promise on what is measured under a policy that goes by profiles alone."""
+        """Refuse a promise on what is measured under a policy that does not follow that."""
         name = "scheduling" if policy is None and scheduled else getattr(policy, "policy", "priced")
         if task.measured and name not in FOLLOWING and ".py:" not in name:
             self._note(
                 ("tasks", task.name, "accuracy_target", "by"),
-                f"{name} has plans that are made of profiles, so that it does not follow what is "
-                f"measured; {', '.join(sorted(FOLLOWING))} do",
+                f"{name} does not go by the accuracies of the moment, so that it does not follow "
+                f"what is measured; {', '.join(sorted(FOLLOWING))} do",
             )
 
     def check_deadline(self, task: Task, nodes: Mapping[str, Node], scheduled: bool) -> None:

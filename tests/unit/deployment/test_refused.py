@@ -664,8 +664,8 @@ MISTAKES: list[tuple[str, str]] = [
             "accuracy_target: {mean: 0.8, by: measured}\n    feedback: {}\n"
             f"    dispatch: {{policy: tad-op}}\n    variants: {{a: {{{V}}}}}"
         ),
-        "3: tasks.t.accuracy_target.by: tad-op has plans that are made of profiles, so that it "
-        "does not follow what is measured; escalate, least-cost, priced, tad do",
+        "3: tasks.t.accuracy_target.by: tad-op does not go by the accuracies of the moment, so "
+        "that it does not follow what is measured; escalate, least-cost, priced, tad do",
     ),
 ]
 
