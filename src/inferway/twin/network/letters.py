@@ -136,7 +136,8 @@ class PlacementByLetters:
                 raise ValueError(silent)
             self._parts.append(part)
         self._half_s = _half_ways(network)
-        self._listens = False
+        # The last slot that has ended, and whether letters about it are still in time.
+        self._slot, self._listens = 0, False
         self.written = self.lost = self.late = 0
         self.cpu_s = 0.0
 
@@ -170,7 +171,7 @@ class PlacementByLetters:
         """Tell each node what it measured in a slot, and begin the letters about it."""
         requests, load = observation
         wait_s = LETTERS_SHARE * self._network.slot_s
-        self._listens = True
+        self._slot, self._listens = number, True
         for node, part in enumerate(self._parts):
             crossings = part.data.crossings
             arrived = {
@@ -222,8 +223,8 @@ class PlacementByLetters:
 
     def _come(self, letter: tuple[int, Message]) -> None:
         node, message = letter
-        if not (self._listens or isinstance(message, Floor | Offers | Quiet)):
-            self.late += 1
+        if not isinstance(message, Floor | Offers | Quiet):
+            self.late += not (self._listens and message.slot == self._slot)
         self._have(node, lambda part: part.take(message))
 
     def _decide(self, node: int) -> None:

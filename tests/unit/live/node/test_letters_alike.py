@@ -159,6 +159,23 @@ def test_nodes_and_event_twin_lose_the_same_and_decide_alike(world: Any, policy:
     assert set(nodes.refused) == {"late or not asked"}
 
 
+def test_letters_that_take_longer_than_a_slot_are_late_too(world: Any) -> None:
+    network, demand = world
+    clock, mail = Clock(), Mail(extra_s=network.slot_s / 3)
+    twin = lettered(network, "exchange", mail, clock)
+    nodes = LiveNodes(network, "exchange", twin.way_s, clock.after)
+    for slot in range(1, SLOTS + 1):
+        requests = demand.counts(slot)
+        load = serve(network, requests, twin.allocation)
+        twin.close_slot(slot, Observation(requests, load))
+        nodes.close_slot(slot, requests, load)
+        clock.until(slot * network.slot_s)
+        assert np.array_equal(nodes.allocation, twin.allocation)
+    # Some come while letters about the next slot are listened to.
+    assert set(nodes.refused) == {"late or not asked", "another slot"}
+    assert twin.late == nodes.refused.total()
+
+
 @pytest.mark.parametrize("policy", ["infida", "exchange"])
 def test_letters_that_come_in_time_change_nothing(world: Any, policy: str) -> None:
     network, demand = world
