@@ -20,6 +20,7 @@ from inferway.deployment.workloads import Arrivals, TraceArrivals
 from inferway.learning.site import Control, SlottedSites
 from inferway.scheduling.sa import later_than
 from inferway.site import Fleet
+from inferway.site.devices import DeviceSlots
 from inferway.twin import Scenario
 
 HERE = Path(__file__).parent
@@ -283,6 +284,13 @@ def numbers() -> list[Any]:
     return found
 
 
+def one_core(classes: int) -> DeviceSlots:
+    """Make a device of one core that all classes share."""
+    one = np.ones(classes, np.int64)
+    flag = np.zeros(1, np.bool_)
+    return DeviceSlots(("cpu",), one[:1], flag, np.zeros(1), 0 * one, one)
+
+
 def test_what_slots_cannot_run_is_refused() -> None:
     control = site(BURSTS)
     scenario = control.scenario
@@ -290,6 +298,9 @@ def test_what_slots_cannot_run_is_refused() -> None:
         "limited buffer": replace(scenario, fleet=replace(scenario.fleet, buffer=None)),
         "no central queue": replace(scenario, queue="central"),
         "shorter than the fastest": replace(scenario, deadline_s=0.01),
+        "the node's `devices` out": replace(
+            scenario, fleet=replace(scenario.fleet, devices=one_core(len(scenario.fleet.rate)))
+        ),
     }
     for message, wrong in cases.items():
         with pytest.raises(ValueError, match=message):

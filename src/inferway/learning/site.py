@@ -71,6 +71,8 @@ class Control:
             "failures are not part of training: train for each fleet on its own": (
                 scenario.failures or scenario.outages
             ),
+            "instances that wait for devices which they share are not part of training: leave the "
+            "node's `devices` out": fleet.devices is not None,
             f"a slot is longer than 0 s, not {self.slot_s:g}": not self.slot_s > 0,
             f"the deadline of {self.deadline_s:g} s is shorter than the fastest service time, "
             f"{fastest_s:g} s: no request could be in time": self.deadline_s < fastest_s,
