@@ -219,10 +219,11 @@ def place(
     policy: Annotated[
         str | None,
         says(
-            "infida, static-greedy, exact, olag, olag-literal, greedy or repository-only.",
+            "exchange, infida, static-greedy, exact, olag, olag-literal, greedy or "
+            "repository-only.",
             metavar="NAME",
             autocompletion=options.completing("placement"),
-            show_default="the file's",
+            show_default="the file's, else infida",
         ),
     ] = None,
     slots: Annotated[int, says("Slots that the placement is for.", min=1)] = 60,

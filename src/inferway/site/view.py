@@ -102,7 +102,7 @@ class Site(NamedTuple):
     open: Flags  # (n,) healthy and with room in its buffer
     # Which servers are idle: without requests, and with room on their device for a run.
     idle: Ints  # (K,) healthy idle servers
-    busy: Ints  # (K,) servers with a request in service
+    busy: Ints  # (K,) servers with requests, in service or waiting for their device
     # (n,) ``idle_server[first[k] : first[k] + idle[k]]`` are the idle servers of class k; the
     # others of the class stand behind them.
     idle_server: Indices
