@@ -121,15 +121,17 @@ def train(
     At least so many seconds lie between two checkpoints; the last update always has one. Progress
     is told after each update.
 
-    ValueError where the folder holds another training. RuntimeError where another process trains in
-    it; a `inferway.learning.ppo.DivergenceError` where a number of the training is none any more:
-    the last checkpoint, from before, is kept.
+    ValueError where the folder holds another training, or those of several seeds. RuntimeError
+    where another process trains in it; a `inferway.learning.ppo.DivergenceError` where a number of
+    the training is none any more: the last checkpoint, from before, is kept.
     """
     import torch
 
     from inferway.learning.ppo import DivergenceError, Learner
 
     torch.set_num_threads(threads)
+    if any(out.glob(f"seed-*/{CHECKPOINT}")):  # whose best policy this one would overwrite
+        raise ValueError(f"{out} has trainings of several seeds: name another --out, or remove it")
     with alone(out, "training"):
         identity = identity_of(control, settings, task, seed, start)
         saved = read_checkpoint(out)

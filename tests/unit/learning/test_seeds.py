@@ -154,6 +154,8 @@ def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="has a training of one seed"):
         trained(tmp_path / "one")
     trained(tmp_path / "two", settings=replace(SMALL, slots=2_000))
+    with pytest.raises(ValueError, match="has trainings of several seeds"):
+        train(control(), SMALL, tmp_path / "two", evaluation_slots=200)
     with pytest.raises(ValueError, match=r"seed-4.checkpoint\.npz is of another training: hidden"):
         trained(tmp_path / "two", settings=replace(SMALL, hidden=(8, 8)))
 
