@@ -154,14 +154,8 @@ class ExchangePolicy:
         self.letters, self.bytes = Counter(), 0
         waiting: list[Letter] = []
         for agent in self.agents:
-            crossings = agent.data.crossings
-            arrived = {
-                rho: float(requests[rho])
-                for rho, crossing in crossings.items()
-                if crossing.downstream is None
-            }
-            measured = {rho: load[crossing.option] for rho, crossing in crossings.items()}
-            waiting += agent.close_slot(arrived, {}, measured)
+            arrived, served = agent.data.measured(requests, load)
+            waiting += agent.close_slot(arrived, {}, served)
         self._deliver(waiting)
         for agent in self._late:
             self._deliver(agent.decide())

@@ -80,6 +80,25 @@ class NodeData(NamedTuple):
     variants: tuple[str, ...]  # (p,) names of the variants that its pairs are copies of
     crossings: dict[int, Crossing]  # The request types through it, by their number
 
+    def measured(self, requests: Float, load: Float) -> tuple[dict[int, float], dict[int, Float]]:
+        """Cut out what the node measures itself of a slot of the whole network.
+
+        Parameters
+        ----------
+        requests
+            (R,) of each type.
+        load
+            (O,) requests that each option served.
+
+        Returns
+        -------
+        tuple
+            Requests of each type that enters here, and for each type what its options here served.
+        """
+        entering = (rho for rho, one in self.crossings.items() if one.downstream is None)
+        arrived = {rho: float(requests[rho]) for rho in entering}
+        return arrived, {rho: load[one.option] for rho, one in self.crossings.items()}
+
 
 def data_of(network: DeliveryNetwork) -> list[NodeData]:
     """Cut a network into what each of its nodes knows."""

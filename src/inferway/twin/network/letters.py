@@ -173,14 +173,8 @@ class PlacementByLetters:
         wait_s = LETTERS_SHARE * self._network.slot_s
         self._slot, self._listens = number, True
         for node, part in enumerate(self._parts):
-            crossings = part.data.crossings
-            arrived = {
-                rho: float(requests[rho])
-                for rho, crossing in crossings.items()
-                if crossing.downstream is None
-            }
-            measured = {rho: load[crossing.option] for rho, crossing in crossings.items()}
-            self._have(node, lambda p, a=arrived, m=measured: p.close_slot(a, {}, m, slot=number))  # type: ignore[misc]
+            arrived, served = part.data.measured(requests, load)
+            self._have(node, lambda p, a=arrived, s=served: p.close_slot(a, {}, s, slot=number))  # type: ignore[misc]
         for node, part in enumerate(self._parts):
             self._after(part.stage * wait_s, self._decide, node)
         self._after(wait_s, self._step, None)
