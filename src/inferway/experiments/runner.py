@@ -82,12 +82,12 @@ def grid(
 class Computed(NamedTuple):
     """One point that ended, by its place among those given; `seconds` are CPU time.
 
-    The result is None where it was interrupted or failed; `complaint` is the traceback then.
+    The result is None where it was interrupted or failed; `error` is the traceback then.
     """
 
     place: int
     result: Any
-    complaint: str = ""
+    error: str = ""
     seconds: float = 0.0
 
 
@@ -97,13 +97,13 @@ def in_turn(points: Iterable[Point]) -> list[Any]:
 
 
 def computed(place: int, point: Point) -> Computed:
-    """Compute a point; what it raises is the complaint."""
+    """Compute a point; what it raises is the error."""
     start = time.process_time()
     try:
-        result, complaint = dict(point.call(**point.arguments)), ""
+        result, error = dict(point.call(**point.arguments)), ""
     except Exception:
-        result, complaint = None, traceback.format_exc()
-    return Computed(place, result, complaint, time.process_time() - start)
+        result, error = None, traceback.format_exc()
+    return Computed(place, result, error, time.process_time() - start)
 
 
 def version(places: Sequence[str | Path]) -> str:

@@ -56,7 +56,7 @@ class SeedOutcome:
     finished: bool
     tally: PhaseTally | None
     cpu_s: float
-    complaint: str = ""
+    error: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """As ``inferway train --seeds --json`` has it under ``seeds``."""
@@ -69,7 +69,7 @@ class SeedOutcome:
             "goodput": goodput,
             "violation_ratio": violations,
             "cpu_s": self.cpu_s,
-            "complaint": self.complaint or None,
+            "error": self.error or None,
         }
 
 
@@ -158,7 +158,7 @@ class TrainedSeeds(Shown):
             figures = f"{one.slots:,} slots"
             if one.tally is not None:
                 figures = f"goodput {goodput:.2%}, violations {violations:.2%}"
-            said.append(Text(f"  seed {one.seed}: {one.complaint or figures}", style="dim"))
+            said.append(Text(f"  seed {one.seed}: {one.error or figures}", style="dim"))
         return said
 
 
@@ -176,7 +176,7 @@ class _Training:
         self.cpu_s = self.cpu_before_s = 0.0
         self.tallies: list[PhaseTally] = []
         self.layers: Any = None
-        self.complaint = ""
+        self.error = ""
         self._stretches = 0
 
     def open(self, task: str, start: Path | None, held: ExitStack) -> None:
@@ -193,7 +193,7 @@ class _Training:
     @property
     def over(self) -> bool:
         """True where there is nothing left to do."""
-        return bool(self.tallies or self.complaint)
+        return bool(self.tallies or self.error)
 
     def next(self, start: NeuralPolicy | None, threads: int, evaluation_slots: int) -> Point:
         """Make a point of the next stretch."""
@@ -209,7 +209,7 @@ class _Training:
     def ended(self, made: dict[str, Any]) -> dict[str, float] | None:
         """Keep what a stretch has come to; return the last line of the learning curve."""
         if made["diverged"]:
-            self.complaint = f"training failed: {made['diverged']}"
+            self.error = f"training failed: {made['diverged']}"
             return None
         for row in made["rows"]:
             self._curve.add(row | {"cpu_s": self.cpu_s + row["cpu_s"]})
@@ -237,7 +237,7 @@ class _Training:
             finished=bool(self.tallies),
             tally=self.tallies[0] if self.tallies else None,
             cpu_s=self.cpu_s - self.cpu_before_s,
-            complaint=self.complaint,
+            error=self.error,
         )
 
 
@@ -303,8 +303,8 @@ def train_seeds(
                 about = kept.about(control, task, one.seed, command(one.seed))
                 save(kept.policy, one.layers, about)
         outcomes, policy = tuple(one.outcome() for one in every), control.about(task).policy
-        if all(one.complaint for one in every):
-            raise RuntimeError(f"no seed could be trained; {every[0].seed}: {every[0].complaint}")
+        if all(one.error for one in every):
+            raise RuntimeError(f"no seed could be trained; {every[0].seed}: {every[0].error}")
         if not all(one.over for one in every):
             return TrainedSeeds(policy, outcomes)
         best = max((one for one in every if one.tallies), key=_goodput)
@@ -338,7 +338,7 @@ def _run(
             if computed.result is None:
                 raise RuntimeError(
                     f"seed {one.seed} could not be trained: "
-                    f"{computed.complaint.strip().splitlines()[-1]}"
+                    f"{computed.error.strip().splitlines()[-1]}"
                 )
             last = one.ended(computed.result)
             points[computed.place] = replace(points[computed.place], arguments={})  # as it is large

@@ -225,7 +225,7 @@ def run(
             raise RuntimeError(
                 f"{len(failed)} of {len(points)} points of {study.name} failed, first "
                 f"{dict(left[failed[0].place].label)}: "
-                f"{failed[0].complaint.strip().splitlines()[-1]}"
+                f"{failed[0].error.strip().splitlines()[-1]}"
             )
         store.keep(names)
     return _rows(points, names, known)

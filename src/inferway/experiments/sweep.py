@@ -340,10 +340,10 @@ def run(
             with suppress(KeyboardInterrupt):
                 ended = in_threads(left, who.many, stop) if threads else by_workers(left, who)
                 for computed in ended:
-                    if computed.complaint:
+                    if computed.error:
                         raise RuntimeError(
                             f"{texts[places[computed.place]]}: "
-                            f"{computed.complaint.strip().splitlines()[-1]}"
+                            f"{computed.error.strip().splitlines()[-1]}"
                         )
                     if computed.result is None:
                         continue

@@ -141,7 +141,7 @@ def test_one_that_diverges_leaves_the_others(
     monkeypatch.setattr(Learner, "update", diverging)
     found = trained(tmp_path)
     assert found.best_seed == 4
-    assert found.seeds[1].to_json()["complaint"] == "training failed: the loss is nan"
+    assert found.seeds[1].to_json()["error"] == "training failed: the loss is nan"
     assert "seed 5: training failed: the loss is nan" in str(found)
     with pytest.raises(RuntimeError, match="no seed could be trained; 5: training failed"):
         trained(tmp_path, seeds=(5,))
