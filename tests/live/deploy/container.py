@@ -69,14 +69,14 @@ def command(
     lines += [
         f'touch "$0/dev/{name}"; mount --bind /dev/{name} "$0/dev/{name}"\n' for name in DEVICES
     ]
-    lines += [
-        _mounted(Mount(path, Path(path), writable=False))
+    programs = [
+        Mount(path, Path(path), writable=False)
         for path in dict.fromkeys((sys.base_prefix, sys.prefix))
         if not any(Path(path).is_relative_to(one) for one in SYSTEM)
     ]
-    lines.append(_mounted(Mount(SOURCE, ROOT / "src", writable=False)))
-    # The outer ones first.
-    lines += [_mounted(one) for one in sorted(mounts, key=lambda one: one.path)]
+    programs.append(Mount(SOURCE, ROOT / "src", writable=False))
+    # The outer ones first: the checkout may lie in /tmp, which is a volume inside.
+    lines += [_mounted(one) for one in sorted([*programs, *mounts], key=lambda one: one.path)]
     variables = {
         **dict(word.split("=", 1) for word in shlex.split(ENVIRONMENT.replace("\\\n", " "))),
         "HOME": "/",
