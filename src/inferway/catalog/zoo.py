@@ -19,7 +19,6 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from inferway.catalog.archive import unpacked_file
 from inferway.catalog.profile import (
     MachineTimes,
     PairBins,
@@ -172,6 +171,9 @@ class Zoo:
         for folder in self.folders:
             if (folder / name).is_file():
                 return folder / name
+        # Here, as most that starts opens no larger model.
+        from inferway.catalog.archive import unpacked_file
+
         for folder in self.folders:
             if (folder / ARCHIVE).is_file():
                 kept = unpacked_file(folder / ARCHIVE, name)

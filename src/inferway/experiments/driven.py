@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +35,9 @@ from inferway.experiments.text import (
 from inferway.loadgen import NetworkRecord, NetworkSummary, Record, Summary
 from inferway.profiling import DataError, score_of
 from inferway.profiling.score import DEFAULT
-from inferway.twin.result import Error, Numbers
+
+if TYPE_CHECKING:
+    from inferway.twin.result import Error, Numbers
 
 _REPLICATIONS: Final = 16  # Of the twin, whose arrivals are the same in each
 
@@ -66,6 +68,8 @@ class Driven(Shown):
 
     def error(self, task: str) -> Error:
         """How far the twin is off, of a task that it has simulated; nan where nothing is known."""
+        from inferway.twin.result import Error
+
         return Error.of(self.twin[task], _numbers(self.tasks[task]))
 
     def to_json(self) -> dict[str, dict[str, Any]]:
@@ -296,6 +300,8 @@ def _simulated(
 
 def _numbers(one: Summary) -> Numbers:
     """What was driven, as the twin has it."""
+    from inferway.twin.result import Numbers
+
     profiles = one.profile_accuracy
     return Numbers(
         mean_s=one.mean_s,
