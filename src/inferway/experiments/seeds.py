@@ -147,11 +147,11 @@ class TrainedSeeds(Shown):
         said = []
         if self.best is not None:
             said += lines(f"{self.policy} of seed {self.best_seed}", self.best)
-        for name, of in self.spread().items():
-            words = f"  {name.replace('_ratio', 's')} of {len(self.seeds)} seeds: "
-            words += f"{of['least']:.2%} to {of['greatest']:.2%}, mean {of['mean']:.2%}"
-            if math.isfinite(of["deviation"]):
-                words += f", deviation {1e2 * of['deviation']:.2g} points"
+        told = sum(one.tally is not None for one in self.seeds)
+        for name, of in self.spread().items() if told > 1 else ():
+            words = f"  {name.replace('_ratio', 's')} of {told} seeds: "
+            words += f"{of['least']:.2%} to {of['greatest']:.2%}, mean {of['mean']:.2%}, "
+            words += f"deviation {1e2 * of['deviation']:.2g} points"
             said.append(Text(words))
         for one in self.seeds:
             goodput, violations = _figures(one.tally)
