@@ -214,8 +214,8 @@ def test_a_task_that_does_not_fit_is_named_and_the_others_are_planned(tmp_path: 
     text = ONE.replace("LIMIT", "max_instances: 5").replace("NODE", "hardware: cpu")
     two = text.replace(
         "nodes:",
-        "  far:\n    deadline: 1.5 s\n    max_instances: 1\n    variants:\n      a: {accuracy: 0.9, "
-        "service: {rate: 1/s}}\nnodes:",
+        "  far:\n    deadline: 1.5 s\n    max_instances: 1\n    variants:\n"
+        "      a: {accuracy: 0.9, service: {rate: 1/s}}\nnodes:",
     ).replace("t: {arr", "far: {arrivals: {process: poisson, rate: 5/s}}, t: {arr")
     found = plan(loaded(tmp_path, two), queries=20_000)
     assert set(found.tasks) == {"t"}
