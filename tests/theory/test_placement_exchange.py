@@ -11,7 +11,11 @@ from inferway.placement import Observation, minimal, serve
 from inferway.placement.exchange import ExchangePolicy
 from inferway.placement.forecast import Forecast
 from inferway.placement.infida import InfidaState
+from inferway.placement.layout import data_of
+from inferway.placement.scene import SceneWriter, levels_at, tasks_at
+from inferway.placement.search import cost_of
 from inferway.placement.turns import Turns
+from inferway.placement.waiting import PRICES, queued
 
 
 def cost(network, requests, allocation) -> float:
@@ -148,6 +152,55 @@ def test_a_lost_letter_costs_little(scarce) -> None:
             observe(policy, requests)
         gains.append(gained)
     assert gains[1] > 0.98 * gains[0]
+
+
+def busy_edge(rate: float, copies: int) -> naive.DeliveryNetwork:
+    """An edge with room for so many copies that serve 100 requests a slot, and a far cloud."""
+    nodes = [Node(np.inf, 0), Node(float(copies), 1)]
+    path = ([1, 0], [0.0, 2000.0])
+    catalog = [[Variant(0.9, 1.0, (100.0, 100.0))]]
+    return naive.assemble(nodes, [path], [(0, 0, rate)], catalog, copies=copies, slot_s=1.0)
+
+
+@pytest.mark.parametrize(("rate", "bought"), [(5.0, 1), (60.0, 2), (95.0, 3)])
+def test_with_waiting_a_copy_is_bought_where_one_alone_would_have_room(
+    rate: float, bought: int
+) -> None:
+    network, requests = busy_edge(rate, 3), np.array([rate])
+    for waiting in (False, True):
+        # A second copy spares 60 requests .45 service times each, and a third .09 of them, .5 ms.
+        policy = emptied(ExchangePolicy(network, waiting=waiting, least_ms=1.0))
+        for _ in range(3):
+            observe(policy, requests)
+        assert policy.allocation.sum() - minimal(network).sum() == (bought if waiting else 1)
+
+
+@pytest.mark.parametrize("copies", [1, 2, 3])
+def test_the_cost_of_a_scene_with_levels_is_that_of_their_tangents(copies: int) -> None:
+    network, rate = busy_edge(60.0, 3), 60.0
+    data = data_of(network)[1]
+    levels, (task,) = levels_at(data, 1000.0), tasks_at(data)
+    writer = SceneWriter(levels)
+    x = (np.arange(3) < copies).astype(np.uint8)
+    writer.add(task, x, {0: (rate, (), [(0, 0, 1e6, np.inf, 0.0)])})
+    parts = levels.share[copies - 1]
+    used = np.clip(rate / (100.0 * copies) - (np.cumsum(parts) - parts), 0.0, parts)
+    waiting = copies * float(used @ PRICES)  # As many wait in the mean, in slots of 1000 ms
+    expected = rate * (10.0 + 10.0) + 1000.0 * waiting
+    assert cost_of(writer.scene()) == pytest.approx(expected)
+    assert 0.0 <= waiting <= queued(rate / (100.0 * copies), copies)
+
+
+def test_with_waiting_budgets_hold_and_lost_letters_abstain(scarce) -> None:
+    policy = ExchangePolicy(scarce, waiting=True, lost=0.1)
+    for requests in naive.batches_i(scarce, 4, sliding=True):
+        x = observe(policy, requests)
+        used = np.bincount(scarce.pairs.node, x * scarce.pairs.size, len(scarce.nodes))
+        assert np.all(used <= scarce.budget + 1e-9)
+    silent = ExchangePolicy(scarce, waiting=True, lost=1.0)
+    first = silent.allocation.copy()
+    observe(silent, naive.batches_i(scarce, 1, sliding=False)[0])
+    assert np.array_equal(silent.allocation, first)
 
 
 def test_nodes_of_a_circle_take_turns() -> None:

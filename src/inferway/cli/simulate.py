@@ -194,7 +194,11 @@ def _site(
     terminal.present(
         json,
         result.to_json,
-        lambda: simulation.tables(result),
+        lambda: (
+            line
+            for place, (name, task) in enumerate(result.tasks.items())
+            for line in [*([""] if place else []), *simulation.task(name, task)]
+        ),
     )
     if folder is not None:
         from inferway.experiments.rehearsal import of_site

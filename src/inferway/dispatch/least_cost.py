@@ -5,6 +5,13 @@ service time plus the price of inaccuracy, that is not saturated. Its options ha
 slot and no queue; here they have one, so that the predicted wait is part of the latency that a
 request pays for, and what is saturated is `max_wait` to say (`inferway.dispatch.Dispatcher`).
 
+A request that waits makes others wait, which eq. 6 does not count. At a server of Poisson arrivals,
+busy the part rho of the time, one that finds u of work before it adds ``u rho / (1 - rho)`` to the
+waits of those that come after it, besides what does not depend on u: the first step of policy
+iteration from a random split (Krishnan, Joining the right queue: a Markov decision rule, 26th IEEE
+Conference on Decision and Control, 1987). So at a `wait_price` of 1 / (1 - rho) a wait costs what
+it costs all.
+
 Equal costs go to the class that answers sooner. The paper ranks them by place on the path; what is
 nearer to the entry is the quicker among equals, as far as the way there is what they differ in.
 
@@ -40,6 +47,7 @@ class LeastCost(NamedTuple):
     """Predicted wait and service time, and the price of inaccuracy."""
 
     price_s: float  # Seconds per unit of inaccuracy, 0..1
+    wait_price: float = 1.0  # Seconds per second of predicted wait
 
     @classmethod
     def build(
@@ -55,16 +63,26 @@ class LeastCost(NamedTuple):
                 "or 1."
             ),
         ] = None,
+        wait_price: Annotated[
+            Number,
+            Field(
+                ge=1.0,
+                description="Milliseconds that one of predicted wait costs: 1 as the request's "
+                "own, more with what it makes others wait.",
+            ),
+        ] = 1.0,
     ) -> LeastCost:
-        """Set the price.
+        """Set the prices.
 
-        ValueError for an alpha below 0 or not finite.
+        ValueError for an alpha below 0 or not finite, and a price of waiting below 1.
         """
         if alpha is None:
             alpha = ALPHA
         if not (alpha >= 0.0 and np.isfinite(alpha)):
             raise ValueError(f"alpha is {alpha:g} ms per point; it must be 0 or more")
-        return cls(_POINT_S * float(alpha))
+        if not (wait_price >= 1.0 and np.isfinite(wait_price)):
+            raise ValueError(f"a second of wait costs 1 s or more, not {wait_price:g}")
+        return cls(_POINT_S * float(alpha), float(wait_price))
 
     def choose(self, site: Site, request: Request, draw: int) -> int:
         """The server of the least cost; REJECT where none may take the request."""
@@ -78,7 +96,7 @@ class LeastCost(NamedTuple):
                 if not request.allowed[server] or (idle and not free):
                     continue
                 wait_s, service_s = predicted_join(site, server, request.rows)
-                time_s = wait_s + service_s
+                time_s = self.wait_price * wait_s + service_s
                 if time_s < mine_s - _TIE_S or (free and not idle):
                     mine, mine_s, idle = server, time_s, free
             cost_s = mine_s + self.price_s * (1.0 - site.accuracy[k])

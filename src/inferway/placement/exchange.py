@@ -31,6 +31,11 @@ Paths that are given one by one may lead to different repositories through the s
 opposite directions. Then the nodes of such a circle decide in an order that turns from slot to slot
 (`Turns`), and where a type comes through nodes whose turn is later, its task abstains.
 
+With `waiting`, a copy stands in scenes and letters once for each level of its room, at the price
+of waiting there (`inferway.placement.waiting`), and what a node may count on of a copy elsewhere is
+said for each level. In `Below`, what others take fills the cheapest levels, and the rest is for the
+reader; in `Above`, what types took together fills them, each in proportion.
+
 No bound on the regret is known: a local search may end in an allocation that no single trade and no
 kick improves, and nodes side by side may count on the same room above. INFIDA has the bound of
 [SiSalem23].
@@ -81,6 +86,9 @@ class ExchangePolicy:
         How many are tried at each node in each slot.
     lost
         Share of the letters about a slot that never come.
+    waiting
+        Whether what decisions count on includes the price of waiting
+        (`inferway.placement.waiting`); without it, a request that has room waits for nothing.
 
     Attributes
     ----------
@@ -100,6 +108,7 @@ class ExchangePolicy:
         least_ms: float = LEAST,
         kicks: int = KICKS,
         lost: float = 0.0,
+        waiting: bool = False,
     ) -> None:
         for holds, sentence in (
             (least_ms > 0, f"a trade must save more than 0 ms per request, not {least_ms}"),
@@ -110,6 +119,7 @@ class ExchangePolicy:
                 raise ValueError(sentence)
         self.network, self._seed, self._lost, self._drawn = network, seed, lost, 0
         self._least, self._kicks, self._turns = least_ms, kicks, Turns(network)
+        self._waiting = waiting
         self.allocation = first_allocation(network, seed)
         self.agents = [self.part(data) for data in data_of(network)]
         self._late = sorted(self.agents, key=lambda agent: agent.stage)
@@ -122,7 +132,13 @@ class ExchangePolicy:
         first = self.network.pairs.first
         x = self.allocation[first[data.node] : first[data.node + 1]]
         return ExchangeAgent(
-            data, x, self._turns, seed=self._seed, least_ms=self._least, kicks=self._kicks
+            data,
+            x,
+            self._turns,
+            seed=self._seed,
+            least_ms=self._least,
+            kicks=self._kicks,
+            slot_ms=1000.0 * self.network.slot_s if self._waiting else None,
         )
 
     @classmethod
@@ -140,9 +156,13 @@ class ExchangePolicy:
             Count, Field(description="Copies that each node tries at random in each slot.")
         ] = KICKS,
         lost: float = 0.0,
+        waiting: Annotated[
+            bool,
+            Field(description="Whether decisions count how long requests wait for busy copies."),
+        ] = False,
     ) -> ExchangePolicy:
         """Make the policy; it needs no `batches`."""
-        return cls(network, seed=seed, least_ms=least_ms, kicks=kicks, lost=lost)
+        return cls(network, seed=seed, least_ms=least_ms, kicks=kicks, lost=lost, waiting=waiting)
 
     def step(self, observation: Observation) -> Allocation:
         """Give each node what it measured itself, and let them talk and decide.

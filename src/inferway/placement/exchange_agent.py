@@ -28,7 +28,14 @@ from inferway.placement.letters import (
     encode,
 )
 from inferway.placement.rounding import word
-from inferway.placement.scene import SceneWriter, TaskHere, rooms_above, tasks_at
+from inferway.placement.scene import (
+    SceneWriter,
+    TaskHere,
+    levels_at,
+    levels_of,
+    rooms_above,
+    tasks_at,
+)
 from inferway.placement.search import Scene, cost_of, improve
 from inferway.placement.turns import Turns
 
@@ -50,6 +57,8 @@ class ExchangeAgent(Correspondent):
         Of the network; not needed where its paths form a forest.
     seed, least_ms, kicks
         As of `inferway.placement.exchange.ExchangePolicy`, equal at all nodes.
+    slot_ms
+        Length of a slot, ms, where decisions are to count how long requests wait; None where not.
 
     Attributes
     ----------
@@ -69,10 +78,15 @@ class ExchangeAgent(Correspondent):
         seed: int = 0,
         least_ms: float = LEAST,
         kicks: int = KICKS,
+        slot_ms: float | None = None,
     ) -> None:
         super().__init__(data, x)
         self._turns, self._seed, self._least, self._kicks = turns, seed, least_ms, kicks
         self._tasks = tasks_at(data)
+        self._levels = None if slot_ms is None else levels_at(data, slot_ms)
+        # Of each pair those that are copies of the same variant of its task.
+        named = list(zip(data.variants, data.layout.task[data.layout.model].tolist(), strict=True))
+        self._alike = [[q for q, one in enumerate(named) if one == name] for name in named]
         # (p,) the copies that decisions count on; other copies that run are spare.
         self._planned: Allocation = np.zeros(len(x), np.uint8)
         self._used = np.zeros(len(x), np.int64)  # Last slot at whose end a pair was planned
@@ -139,6 +153,9 @@ class ExchangeAgent(Correspondent):
         self._closed = self._closed + 1 if slot is None else slot
         self._load, self._decided, self._ended = load, False, False
         self._taken[:] = 0.0
+        if self._levels is not None:
+            load = self._spread(load)
+            self._load = load
         for rho, crossing in self.data.crossings.items():
             if rho in load:
                 np.add.at(self._taken, crossing.pair, load[rho])
@@ -215,6 +232,25 @@ class ExchangeAgent(Correspondent):
         used = layout.size[layout.free & (self._planned > 0)].sum()
         return float(layout.budget[0] - used)
 
+    def _spread(self, load: Mapping[int, Float]) -> dict[int, Float]:
+        """Spread (k,) loads evenly over the planned copies of each variant: these share a queue."""
+        spread = {}
+        counts = (self._planned > 0) | (self.data.layout.pinned > 0)
+        for rho, served in load.items():
+            pair = self.data.crossings[rho].pair
+            on = np.zeros(len(counts))
+            np.add.at(on, pair, served)
+            even = np.zeros(len(served))
+            for k, p in enumerate(pair):
+                alike = self._alike[p]
+                copies = int(counts[alike].sum())
+                if not copies:
+                    even[k] = on[p]
+                elif counts[p]:
+                    even[k] = on[alike].sum() / copies
+            spread[rho] = even
+        return spread
+
     # Letters.
 
     def _await(self, crossing: Crossing) -> None:
@@ -282,18 +318,39 @@ class ExchangeAgent(Correspondent):
             return []
         layout, node = self.data.layout, self.data.node
         served = self._load.get(crossing.type)
-        own = [
-            (
-                node,
-                int(p),
-                float(cost),
-                0.0 if served is None else float(served[k]),
-                max(room_at(layout, p) - float(self._taken[p]), 0.0),
-            )
-            for k, (p, cost) in enumerate(zip(crossing.pair, crossing.cost, strict=True))
-            if self._planned[p] or layout.pinned[p] > 0
-        ]
+        own = []
+        for k, (p, cost) in enumerate(zip(crossing.pair, crossing.cost, strict=True)):
+            if self._planned[p] or layout.pinned[p] > 0:
+                load = 0.0 if served is None else float(served[k])
+                if self._levels is None:
+                    idle = max(room_at(layout, p) - float(self._taken[p]), 0.0)
+                    own.append((node, int(p), float(cost), load, idle))
+                else:
+                    own += self._by_level(int(p), float(cost), load)
         return _down(crossing, Above(crossing.type, self._closed, (*own, *further)))  # type: ignore[arg-type]
+
+    def _by_level(
+        self, p: int, cost: float, served: float
+    ) -> list[tuple[int, int, float, float, float]]:
+        """Cut what a pair served of a type, and what was idle, into its levels of room."""
+        assert self._levels is not None
+        rooms, taken = self._rooms_of(p), float(self._taken[p])
+        parts = np.clip(taken - (np.cumsum(rooms) - rooms), 0.0, rooms)
+        idle, part = rooms - parts, served / taken if taken > 0.0 else 0.0
+        columns = cost + self._levels.price[p], part * parts, idle
+        return [
+            (self.data.node, p, *one) for one in zip(*(c.tolist() for c in columns), strict=True)
+        ]
+
+    def _rooms_of(self, p: int) -> Float:
+        """Tell a pair's room at each of its levels, (L,), beside the copies of now."""
+        assert self._levels is not None
+        layout, alike = self.data.layout, self._alike[p]
+        running = int(np.sum((self._planned[alike] > 0) | (layout.pinned[alike] > 0)))
+        if layout.pinned[p] > 1:
+            running = math.ceil(layout.pinned[p])
+        rows = len(self._levels.share)
+        return room_at(layout, p) * self._levels.share[min(max(running, 1), rows) - 1]
 
     def _send_below(self, crossing: Crossing) -> list[Letter]:
         # At the end of a path nothing is decided.
@@ -302,15 +359,10 @@ class ExchangeAgent(Correspondent):
         rho, node = crossing.type, self.data.node
         before = self._below[rho].running if rho in self._below else ()
         own = tuple(
-            (
-                node,
-                int(p),
-                float(cost),
-                self._room_for(int(p), crossing.upstream),
-                self._worth.get(int(p), 0.0),
-            )
+            (node, int(p), level_cost, room, self._worth.get(int(p), 0.0))
             for p, cost in zip(crossing.pair, crossing.cost, strict=True)
             if self._planned[p] or self.data.layout.pinned[p] > 0
+            for level_cost, room in self._rooms_for(int(p), float(cost), crossing.upstream)
         )
         return _up(crossing, Below(rho, self._closed, self._next[rho], before + own))
 
@@ -322,6 +374,16 @@ class ExchangeAgent(Correspondent):
             if crossing.upstream != reader:
                 room -= float(served[crossing.pair == p].sum())
         return max(room, 0.0)
+
+    def _rooms_for(self, p: int, cost: float, reader: int | None) -> list[tuple[float, float]]:
+        """Tell what each level of a pair costs, and its room as `_room_for`: others go first."""
+        room = self._room_for(p, reader)
+        if self._levels is None:
+            return [(cost, room)]
+        rooms = self._rooms_of(p)
+        left = np.minimum(rooms, np.maximum(np.cumsum(rooms) - (rooms.sum() - room), 0.0))
+        costs = cost + self._levels.price[p]
+        return list(zip(costs.tolist(), left.tolist(), strict=True))
 
     # The node's own decision.
 
@@ -371,7 +433,7 @@ class ExchangeAgent(Correspondent):
 
     def _scene(self) -> tuple[Scene, list[TaskHere]]:
         """Put together what is known; tasks about which a letter is missing are left out."""
-        writer, tasks = SceneWriter(), []
+        writer, tasks = SceneWriter(self._levels), []
         for task in self._tasks:
             spoken = [rho for rho in task.types if rho not in self._quiet]
             complete = all(
@@ -386,7 +448,10 @@ class ExchangeAgent(Correspondent):
                 for rho in spoken:
                     below = self._below[rho].running if rho in self._below else ()
                     above = self._above[rho].running if rho in self._above else ()
-                    further = [(v, p, cost, rooms[v, p], 0.0) for v, p, cost, _, _ in above]
+                    further = [
+                        (v, p, one[2], rooms[v, p, level], 0.0)
+                        for (v, p, level), one in zip(levels_of(above), above, strict=True)
+                    ]
                     routes[rho] = (self._next[rho], below, further)
                 writer.add(task, self._here(task), routes)
                 tasks.append(task)
@@ -401,7 +466,7 @@ class ExchangeAgent(Correspondent):
         floors = [self._floor[rho] for rho in self._entering]
         if not min(floors, default=math.inf) > -math.inf:
             return False
-        now, ideal = SceneWriter(), SceneWriter()
+        now, ideal = SceneWriter(self._levels), SceneWriter(self._levels)
         served = set()
         for task in self._tasks:
             own = [rho for rho in task.types if rho in counts]

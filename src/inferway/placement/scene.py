@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
 
-from inferway.placement.contract import Allocation
+from inferway.placement.contract import Allocation, Float
 from inferway.placement.infida import room_at
 from inferway.placement.layout import Crossing, NodeData
 from inferway.placement.letters import Above
 from inferway.placement.search import Scene
+from inferway.placement.waiting import PRICES, levels
 
-# Node, its pair, cost, room, and what the node would gain if the copy were gone.
+# Node, its pair, cost, room, and what the node would gain if the copy were gone. A copy has an
+# entry for each level of its room, in their order.
 Running = tuple[int, int, float, float, float]
 Route = tuple[float, Sequence[Running], Sequence[Running]]  # Forecast, what runs below and above
-
+Level = tuple[int, int, int]  # Node, its pair, and which level of its room
 
 _UNSERVED: Final = 1e12  # Least cost of a request for which nobody has room
 _NOWHERE: Final = -2  # The node that stands for that
@@ -29,21 +32,33 @@ class TaskHere(NamedTuple):
     types: tuple[int, ...]  # That cross the node
     pairs: slice  # Of the node's pairs
     variant: tuple[int, ...]  # Of each pair, counted from 0; -1 where it is not to be decided
+    kind: tuple[int, ...]  # Of each pair, the first pair of its variant, counted from 0
     size: tuple[float, ...]  # Bytes of a copy of each variant
     room: tuple[float, ...]  # Of each pair
     options: dict[int, list[tuple[float, int]]]  # By type: cost and pair, counted from 0
 
 
-class SceneWriter:
-    """Collects tasks into a `Scene`."""
+class Levels(NamedTuple):
+    """Levels of a node's own copies; see `inferway.placement.waiting`."""
 
-    def __init__(self) -> None:
-        self._ends: list[tuple[int, int, int, int]] = [(0, 0, 0, 0)]
+    share: Float  # (n, L) parts of a copy's room where 1, 2, ... copies of its variant run
+    price: Float  # (p, L) what waiting adds to the cost of each pair at each level
+
+
+class SceneWriter:
+    """Collects tasks into a `Scene`; without levels, a request that has room waits for nothing."""
+
+    def __init__(self, levels: Levels | None = None) -> None:
+        self._levels = Levels(np.ones((1, 1)), np.zeros((0, 1))) if levels is None else levels
+        self._ends: list[tuple[int, int, int, int, int]] = [(0, 0, 0, 0, 0)]
         self._first: list[int] = []
         self._requests: list[float] = []
-        self._instance: list[int] = []
+        self._unit: list[int] = []
         self._cost: list[float] = []
+        self._holder: list[int] = []
+        self._level: list[int] = []
         self._room: list[float] = []
+        self._kind: list[int] = []
         self._credit: list[float] = []
         self._variant: list[int] = []
         self._size: list[float] = []
@@ -51,44 +66,64 @@ class SceneWriter:
 
     def add(self, task: TaskHere, x: Allocation, routes: Mapping[int, Route]) -> None:
         """Add a task, (k,) what of it runs here, and for each type what runs around."""
-        begin = len(self._cost)
-        room, number = list(task.room), dict[tuple[int, int], int]()
-        credit = [0.0] * len(room)
+        begin, (share, price) = len(self._cost), self._levels
+        deep, copies = share.shape[1], range(len(task.room))
+        around = _Around(
+            holder=[k for k in copies for _ in range(deep)],
+            room=[room for room in task.room for _ in range(deep)],
+            credit=[0.0] * len(task.room),
+        )
+        prices = price[task.pairs].tolist() if deep > 1 else [[0.0]] * len(task.room)
         for rho, (requests, below, above) in routes.items():
             self._first.append(len(self._cost) - begin)
             self._requests.append(requests)
-            entries = [*_numbered(below, room, credit, number), *task.options.get(rho, ())]
-            entries += _numbered(above, room, credit, number)
+            entries = around.numbered(below)
+            entries += [
+                (cost + more, k * deep + level)
+                for cost, k in task.options.get(rho, ())
+                for level, more in enumerate(prices[k])
+            ]
+            entries += around.numbered(above)
             # Of equal costs, the one nearer to the entry: sorting is stable.
             entries.sort(key=lambda one: one[0])
             # The rule of serving relies on a last option that takes all, whatever letters say.
             last = max(_UNSERVED, entries[-1][0] if entries else 0.0)
-            entries += _numbered([(_NOWHERE, 0, last, math.inf, 0.0)], room, credit, number)
+            entries += around.numbered([(_NOWHERE, 0, last, math.inf, 0.0)])
             self._cost += [cost for cost, _ in entries]
-            self._instance += [place for _, place in entries]
+            self._unit += [place for _, place in entries]
         self._first.append(len(self._cost) - begin)
-        others = len(room) - len(task.room)
-        self._room += room
-        self._credit += credit
+        others = len(around.credit) - len(task.room)
+        self._holder += around.holder
+        self._level += [level for _ in copies for level in (range(deep) if deep > 1 else (-1,))]
+        self._level += [-1] * (len(around.holder) - deep * len(task.room))
+        self._room += around.room
+        self._kind += [*task.kind, *[-1] * others]
+        self._credit += around.credit
         self._variant += [*task.variant, *[-1] * others]
         self._x += [*x.tolist(), *[1] * others]
         self._size += task.size
-        self._ends.append((len(self._requests), len(self._cost), len(self._room), len(self._size)))
+        lists = self._requests, self._cost, self._variant, self._room, self._size
+        self._ends.append(tuple(map(len, lists)))  # type: ignore[arg-type]
 
     def scene(self) -> Scene:
         """Return all of it as arrays."""
-        types, options, instances, variants = np.array(self._ends, np.int64).T.copy()
+        types, options, instances, units, variants = np.array(self._ends, np.int64).T.copy()
         return Scene(
             types,
             options,
             instances,
+            units,
             variants,
             np.array(self._first, np.int64),
             np.array(self._requests, np.float64),
-            np.array(self._instance, np.int32),
+            np.array(self._unit, np.int32),
             np.array(self._cost, np.float64),
+            np.array(self._holder, np.int32),
+            np.array(self._level, np.int32),
             np.array(self._room, np.float64),
             np.zeros(len(self._room)),
+            self._levels.share,
+            np.array(self._kind, np.int32),
             np.array(self._variant, np.int32),
             np.array(self._size, np.float64),
             np.zeros(len(self._ends) - 1, np.bool_),
@@ -97,30 +132,61 @@ class SceneWriter:
         )
 
 
-def _numbered(
-    running: Sequence[Running],
-    room: list[float],
-    credit: list[float],
-    number: dict[tuple[int, int], int],
-) -> list[tuple[float, int]]:
-    """Costs of instances elsewhere and their numbers among a task's, which they get here."""
-    entries = []
-    for node, pair, cost, free, value in running:
-        place = number.setdefault((node, pair), len(room))
-        if place == len(room):
-            room.append(free)
-            credit.append(value)
-        entries.append((cost, place))
-    return entries
+class _Around:
+    """Instances of a task and their levels of room: the node's own, and after them all others."""
+
+    def __init__(self, holder: list[int], room: list[float], credit: list[float]) -> None:
+        self.holder, self.room, self.credit = holder, room, credit
+        self._instance: dict[tuple[int, int], int] = {}
+        self._unit: dict[tuple[int, int, int], int] = {}
+
+    def numbered(self, running: Sequence[Running]) -> list[tuple[float, int]]:
+        """Return the costs of levels elsewhere and their numbers, which they get here."""
+        entries = []
+        for (node, pair, level), (*_, cost, free, value) in zip(
+            levels_of(running), running, strict=True
+        ):
+            instance = self._instance.setdefault((node, pair), len(self.credit))
+            if instance == len(self.credit):
+                self.credit.append(value)
+            unit = self._unit.setdefault((node, pair, level), len(self.room))
+            if unit == len(self.room):
+                self.room.append(free)
+                self.holder.append(instance)
+            entries.append((cost, unit))
+        return entries
 
 
-def rooms_above(heard: Sequence[Above]) -> dict[tuple[int, int], float]:
+def levels_of(running: Sequence[tuple[int, int, float, float, float]]) -> list[Level]:
+    """Tell node, pair and level of each entry: which of its copy's it is, counted from 0."""
+    seen: Counter[tuple[int, int]] = Counter()
+    found = []
+    for node, pair, *_ in running:
+        found.append((node, pair, seen[node, pair]))
+        seen[node, pair] += 1
+    return found
+
+
+def rooms_above(heard: Sequence[Above]) -> dict[Level, float]:
     """Room of instances further up for some types: what they took themselves, and what was idle."""
-    rooms: dict[tuple[int, int], float] = {}
+    rooms: dict[Level, float] = {}
     for message in heard:
-        for node, pair, _, load, idle in message.running:
-            rooms[node, pair] = rooms.get((node, pair), idle) + load
+        for level, (*_, load, idle) in zip(
+            levels_of(message.running), message.running, strict=True
+        ):
+            rooms[level] = rooms.get(level, idle) + load
     return rooms
+
+
+def levels_at(data: NodeData, slot_ms: float) -> Levels:
+    """Cut the room of a node's copies into levels, in slots of so many ms."""
+    layout = data.layout
+    named = Counter(zip(data.variants, layout.task[layout.model].tolist(), strict=True))
+    most = max(named.values(), default=1)
+    most = max(most, math.ceil(layout.pinned.max(initial=1.0)))
+    with np.errstate(divide="ignore"):
+        service_ms = np.where(layout.capacity > 0, slot_ms / layout.capacity, 0.0)
+    return Levels(levels(most), service_ms[:, None] * np.array(PRICES))
 
 
 def tasks_at(data: NodeData) -> list[TaskHere]:
@@ -139,6 +205,9 @@ def tasks_at(data: NodeData) -> list[TaskHere]:
         names: dict[str, int] = {}
         sizes: list[float] = []
         variant = []
+        kind = tuple(
+            data.variants.index(data.variants[p], start) - start for p in range(start, end)
+        )
         for p in range(start, end):
             if not layout.free[p]:
                 variant.append(-1)
@@ -152,6 +221,7 @@ def tasks_at(data: NodeData) -> list[TaskHere]:
                 tuple(one.type for one in crossings),
                 slice(start, end),
                 tuple(variant),
+                kind,
                 tuple(sizes),
                 tuple(room_at(layout, p) for p in range(start, end)),
                 {

@@ -35,17 +35,27 @@ _MOST_TRADES = 1000  # In one search; each saves more than the threshold, so few
 class Scene(NamedTuple):
     """A node's N tasks, one after the other, as flat arrays; `x` is what the search changes."""
 
-    # (N + 1,) ranges of each task's request types, options, instances, and own variants.
+    # (N + 1,) ranges of each task's request types, options, instances, their levels of room, and
+    # own variants.
     types: Offset
     options: Offset
     instances: Offset
+    units: Offset
     variants: Offset
     first: Offset  # (n + N,) for each task the ranges of its types' options, counted from 0 in it
     requests: Float  # (n,) forecast of each type
-    instance: Index  # (o,) the instance behind each option, counted from 0 in its task
+    unit: Index  # (o,) the level of an instance behind each option, counted from 0 in its task
     cost: Float  # (o,) ascending for each type
-    room: Float  # (I,) requests per slot that an instance has for these types
-    pinned: Float  # (I,) 0: what runs is said by `x` alone
+    # (U,) of each level its instance, counted from 0 in its task; which of the `share` of the
+    # room it has, -1 for all of it; and that room, in requests per slot for these types.
+    holder: Index
+    level: Index
+    room: Float
+    pinned: Float  # (U,) 0: what runs is said by `x` alone
+    # (n, L) parts of the room of a copy at each level where 1, 2, ... of its kind run, and (I,) the
+    # first instance in the task of an own copy's kind; -1 elsewhere. One level is all of the room.
+    share: Float
+    kind: Index
     # (I,) the node's variant that the instance is a copy of, counted from 0 in the task; -1 for
     # what placement here does not decide about.
     variant: Index
@@ -199,13 +209,17 @@ def _trade_for(scene: Scene) -> Trade:
 def _cost(scene: Scene, i: int, load: Float) -> float:
     """Compute what a task's requests cost as they would be served."""
     start, end = scene.options[i], scene.options[i + 1]
-    own = slice(scene.instances[i], scene.instances[i + 1])
+    x = scene.x[scene.instances[i] : scene.instances[i + 1]]
+    units = slice(scene.units[i], scene.units[i + 1])
+    room = scene.room[units]
+    if len(room) != len(x):
+        x, room = _by_level(scene, i, x)
     fill(
         scene.first[scene.types[i] + i : scene.types[i + 1] + i + 1],
-        scene.instance[start:end],
-        scene.room[own],
-        scene.pinned[own],
-        scene.x[own],
+        scene.unit[start:end],
+        room,
+        scene.pinned[units],
+        x,
         scene.requests[scene.types[i] : scene.types[i + 1]],
         load[: end - start],
     )
@@ -213,6 +227,25 @@ def _cost(scene: Scene, i: int, load: Float) -> float:
     for o in range(start, end):
         total += scene.cost[o] * load[o - start]
     return total
+
+
+@jit
+def _by_level(scene: Scene, i: int, x: Allocation) -> tuple[Allocation, Float]:
+    """Tell which levels of a task's instances are there, and their room beside equal copies."""
+    first, begin = scene.instances[i], scene.units[i]
+    running = np.zeros(len(x), np.int64)
+    for k in range(len(x)):
+        if scene.kind[first + k] >= 0:
+            running[scene.kind[first + k]] += x[k]
+    count = scene.units[i + 1] - begin
+    there, room = np.empty(count, np.uint8), np.empty(count)
+    for u in range(count):
+        k = scene.holder[begin + u]
+        there[u] = x[k]
+        room[u] = scene.room[begin + u]
+        if scene.level[begin + u] >= 0 and x[k] > 0:
+            room[u] *= scene.share[running[scene.kind[first + k]] - 1, scene.level[begin + u]]
+    return there, room
 
 
 @jit

@@ -53,6 +53,19 @@ def test_waits_count_as_latency() -> None:
     assert site.predicted_wait_s == pytest.approx(0.015)
 
 
+@pytest.mark.parametrize(("wait_price", "server"), [(1.0, 0), (1.9, 0), (2.1, 2), (50.0, 2)])
+def test_a_wait_costs_its_price(wait_price: float, server: int) -> None:
+    # Large costs 15 ms more than tiny, and does not wait; tiny's servers have 7 ms to do.
+    site = made(alpha=2.5, wait_price=wait_price)
+    assert [site.arrive(0.0, 0) for _ in range(2)] == [0, 1]
+    assert site.arrive(0.0025, 0) == server
+
+
+def test_a_price_of_waiting_below_one_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"wait costs 1 s or more, not 0\.5"):
+        made(wait_price=0.5)
+
+
 def test_rows_are_served_one_after_the_other() -> None:
     # Of 3 rows: tiny 30 ms + 20 points, large 150 ms + 10 points.
     assert made(alpha=11.0).arrive(0.0, 0, rows=3) == 0

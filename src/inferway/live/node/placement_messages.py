@@ -176,9 +176,14 @@ class PlacementMessages:
         return None if sound else "impossible numbers"
 
     def _elsewhere(self, running: Sequence[tuple[int, int, float, float, float]]) -> bool:
-        """Tell whether these are copies at other nodes of the network, each once, with a cost."""
+        """Tell whether these are copies at other nodes of the network, with costs.
+
+        Each is there once, or once for each level of its room, at rising costs.
+        """
         own, nodes = self.agent.data.node, len(self._names)
-        return len({(node, pair) for node, pair, *_ in running}) == len(running) and all(
+        return len({(node, pair, cost) for node, pair, cost, *_ in running}) == len(
+            running
+        ) and all(
             0 <= node < nodes and node != own and pair >= 0 and math.isfinite(cost)
             for node, pair, cost, *_ in running
         )

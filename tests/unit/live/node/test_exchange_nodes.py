@@ -56,14 +56,14 @@ class Links:
 class Nodes:
     """A network's live parts; values always come, and letters about a slot meet their fate."""
 
-    def __init__(self, network: DeliveryNetwork, fate: Fate = _comes) -> None:
+    def __init__(self, network: DeliveryNetwork, fate: Fate = _comes, **options: Any) -> None:
         self.network, self.fate, self.mail = network, fate, deque[Said]()
         self.late: list[Said] = []
         self.links = {name: Links(name, self.mail) for name in network.nodes}
         self.dead: set[str] = set()
         self.posts: dict[str, PlacementMessages] = {}
         for node, name in enumerate(network.nodes):
-            agent: Any = local_policy("exchange", network, node, seed=SEED)
+            agent: Any = local_policy("exchange", network, node, seed=SEED, **options)
             links: Any = self.links[name]
             self.posts[name] = PlacementMessages(agent, links, network.nodes)
         for post in self.posts.values():
@@ -136,9 +136,13 @@ def _gain(world: tuple[DeliveryNetwork, list[Any]], nodes: Nodes) -> float:
     return total
 
 
-def test_nodes_and_twin_decide_alike(world: tuple[DeliveryNetwork, list[Any]]) -> None:
+@pytest.mark.parametrize("waiting", [False, True])
+def test_nodes_and_twin_decide_alike(
+    world: tuple[DeliveryNetwork, list[Any]], waiting: bool
+) -> None:
     network, batches = world
-    nodes, twin = Nodes(network), ExchangePolicy(network, seed=SEED)
+    nodes = Nodes(network, waiting=waiting)
+    twin = ExchangePolicy(network, seed=SEED, waiting=waiting)
     assert np.array_equal(nodes.allocation, twin.allocation)
     changes = 0
     for slot, requests in enumerate(batches, 1):
