@@ -75,7 +75,7 @@ def build(
     out.mkdir(parents=True, exist_ok=True)
     source = np.repeat(parts.test, test_times)
     images, labels = draw(digits, source, parts.test, seed=[seed, _TEST]), digits.labels[source]
-    np.savez_compressed(
+    np.savez(
         out / zoo.TESTSET,
         images=images,
         labels=labels.astype(np.uint8),

@@ -1,4 +1,4 @@
-"""Pack a zoo's larger models into the archive that ships, in place of their files.
+"""Pack a zoo's larger models and its test set into the archive that ships, in place of their files.
 
 ::
 
@@ -18,11 +18,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from inferway.catalog.zoo import ARCHIVE, load
+from inferway.catalog.zoo import ARCHIVE, TESTSET, load
 from inferway.files import write_whole
 
 LEAST_BYTES: Final = 100_000
-"""Smaller models are files of their own: what starts with them unpacks nothing."""
+"""Smaller ones are files of their own: what starts with them unpacks nothing."""
 PRESET: Final = 9 | lzma.PRESET_EXTREME
 
 
@@ -41,9 +41,10 @@ def packed(files: Iterable[Path]) -> bytes:
 def main() -> None:
     """Write the archive and remove the files that it has."""
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else load().folders[-1]
-    large = [one for one in folder.glob("*.onnx") if one.stat().st_size >= LEAST_BYTES]
+    files = [*folder.glob("*.onnx"), *folder.glob(TESTSET)]
+    large = [one for one in files if one.stat().st_size >= LEAST_BYTES]
     if not large:
-        sys.exit(f"{folder} has no models of {LEAST_BYTES:,} bytes or more")
+        sys.exit(f"{folder} has no files of {LEAST_BYTES:,} bytes or more to pack")
     write_whole(folder / ARCHIVE, packed(large))
     for file in large:
         file.unlink()

@@ -122,3 +122,63 @@ def test_a_target_is_not_required_of_a_file_without_one(digits, tmp_path, capsys
     path.write_text(_FILE.replace("    accuracy_target: 0.8\n", ""))
     assert main(["drive", str(path), "--url", f"http://{digits.url}", "--require-target"]) == 2
     assert "has no `accuracy_target` that could be missed" in capsys.readouterr().err
+
+
+_TWO_TASKS = """
+tasks:
+  digits:
+    variants: &variants
+      tiny: {accuracy: 0.7, size: 1 MB, service: {mean: 1 ms}}
+      big: {accuracy: 0.9, size: 1 MB, service: {mean: 10 ms}}
+  words: {accuracy_target: 0.9, variants: *variants}
+workload:
+  digits: {arrivals: {process: poisson, rate: 300/s}}
+  words: {arrivals: {process: poisson, rate: 60/s}}
+"""
+
+
+def test_several_tasks_have_totals_here_and_at_the_server(start, site_of, tmp_path, capsys):
+    path = tmp_path / "two.yaml"
+    path.write_text(_TWO_TASKS)
+    words = site_of(task="words", policy="jiq-accurate", count=(1, 4), target=0.9)
+    running = start(site_of(), words)
+    command = ["drive", str(path), "--url", f"http://{running.url}", "--duration", "1", "--json"]
+    assert main(command) == 0
+    document = json.loads(capsys.readouterr().out)
+    answered = {name: one["answered"] for name, one in document["tasks"].items()}
+    assert min(answered.values()) > 20
+    every = sum(answered.values())
+    worth = sum(n * document["tasks"][name]["profile_accuracy"] for name, n in answered.items())
+    found = document["totals"]
+    assert found["profile_accuracy"] == pytest.approx(worth / every)
+    assert found["goodput"] == pytest.approx(worth / every)  # nothing has a deadline
+    assert found["shares"] == {name: pytest.approx(n / every) for name, n in answered.items()}
+    assert found["violation_ratio"] == 0
+    assert found["goodput_per_s"] == pytest.approx(
+        found["in_time_per_s"] * found["profile_accuracy"]
+    )
+    status = running.get("/status", admin=True).json["totals"]
+    assert status["accuracy"] == pytest.approx(found["profile_accuracy"])
+    assert status["goodput"] == pytest.approx(found["goodput"])
+    assert status["shares"] == found["shares"]
+    assert status["violation_ratio"] == 0
+    page = running.ask(
+        b"GET / HTTP/1.1\r\nHost: test\r\nAccept: text/html\r\n\r\n", admin=True
+    ).body.decode()
+    assert "<h2>All tasks</h2>" in page
+    assert "answers of words" in page
+
+
+def test_who_is_late_is_no_goodput_of_the_server(start, site_of, until):
+    late = site_of(drop_late=False, policy="jiq-accurate")
+    running = start(late, site_of(task="words"))
+    body = {
+        "inputs": [{"name": "image", "datatype": "FP32", "shape": [1, 4], "data": [0.0] * 4}],
+        "parameters": {"deadline_ms": 0.001},
+    }
+    assert running.infer(body).json["parameters"]["late"] is True
+    assert running.infer(body | {"parameters": {}}).status == 200
+    status = running.get("/status", admin=True).json["totals"]
+    assert status["violation_ratio"] == 0.5
+    assert status["accuracy"] == pytest.approx(2 * status["goodput"])
+    assert status["shares"] == {"digits": 1.0, "words": 0.0}

@@ -1,4 +1,4 @@
-"""Models that ship in one archive: the larger ones share weights, and so are small together.
+"""Files that ship in one archive: larger models share weights, and so are small together.
 
 A copy is kept in the user's cache, by the archive's hash, and made once. Where nothing can be
 written there, each process makes its own and removes it at its end.

@@ -103,8 +103,8 @@ SCHEMA: Final = 2
 SCHEME: Final = "zoo://"
 PROFILES: Final = "profiles.json"
 TESTSET: Final = "testset.npz"
-ARCHIVE: Final = "models.tar.xz"
-"""Models that are not files of their own; see `inferway.catalog.archive`."""
+ARCHIVE: Final = "large.tar.xz"
+"""Models and tests that are not files of their own; see `inferway.catalog.archive`."""
 INPUT: Final = "image"  # of all models
 
 _SHIPPED: Final = {"digits": Path(__file__).parent / "digits" / "data"}

@@ -127,6 +127,7 @@ def drive(
             "schema": 1,
             "tasks": driven.to_json(),
             "network": None if network is None else network.to_json(),
+            **driven.totals_json(),
             **kept,
         },
         lambda: [*driven.tables(), *map(str, files)],

@@ -297,6 +297,22 @@ def plan(
             show_default="the task's deadline",
         ),
     ] = None,
+    peak: Annotated[
+        str | None,
+        says(
+            "Plan for so many times the mean rate, such as 1.2, or for a percentile of it, such as "
+            "p95.",
+            metavar="TIMES | PERCENTILE",
+            show_default="the workload as it is",
+        ),
+    ] = None,
+    best_effort: Annotated[
+        bool,
+        says(
+            "On devices that are too few: leave tasks with too few instances, or none.",
+            "--best-effort",
+        ),
+    ] = False,
     node: Annotated[str | None, says("Which node to plan, where there are several.")] = None,
     queries: Annotated[int, says("Requests per simulation.", min=1000)] = 200_000,
     seed: options.Seed = None,
@@ -311,6 +327,8 @@ def plan(
             node=node,
             rate=rate,
             latency=latency,
+            peak=peak,
+            best_effort=best_effort,
             queries=queries,
             seed=seed,
             tries=tries,
@@ -319,3 +337,5 @@ def plan(
     terminal.present(json, found.to_json, found.tables)
     if not json:
         print(found.yaml, end="")
+    if found.infeasible:
+        raise typer.Exit(FAILED)

@@ -194,11 +194,7 @@ def _site(
     terminal.present(
         json,
         result.to_json,
-        lambda: (
-            line
-            for place, (name, task) in enumerate(result.tasks.items())
-            for line in [*([""] if place else []), *simulation.task(name, task)]
-        ),
+        lambda: simulation.tables(result),
     )
     if folder is not None:
         from inferway.experiments.rehearsal import of_site

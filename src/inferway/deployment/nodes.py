@@ -201,7 +201,8 @@ class Node(Section):
             return None
         return (
             f"{where}.devices: that instances wait for cores or accelerators which they share is "
-            "known to `inferway check`, `bound` and `simulate` of a node alone; leave it out here"
+            "known to `inferway check`, `bound`, `plan` and `simulate` of a node alone; leave it "
+            "out here"
         )
 
     @model_validator(mode="before")

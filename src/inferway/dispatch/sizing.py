@@ -43,6 +43,9 @@ class Need:
         Least mean accuracy, greatest mean energy of a request in J, or None.
     rate, accuracy, energy
         (V,) service rate of one instance, 1/s; accuracy; J per request.
+    carried
+        (V,) greatest rate that one instance carries, in batches where it has some, 1/s; `rate` if
+        not given.
     price, size_bytes
         (V,) of one instance.
     least, most
@@ -69,6 +72,7 @@ class Need:
     most: Floats
     budget_bytes: float
     confidence: ConfidenceTables | None = None
+    carried: Floats | None = None
 
     @property
     def ample(self) -> Fleet:
@@ -161,7 +165,7 @@ def _solve(
     least, most = np.array(limits).T
     kept = np.zeros(2 * program.rows.shape[0])
     switches, flows = np.ones(len(failed) * size), np.ones(streams)
-    with _silence():
+    with silence():
         solution: Any = milp(
             np.concatenate([price, 0 * flows, of_room * program.asked, 0 * switches]),
             integrality=np.concatenate([ones, 0 * flows, 0 * flows, switches]),
@@ -186,8 +190,10 @@ def _traffic(need: Need) -> tuple[EscalationProgram, Any]:
     program = escalation_program(fleet, need.target, need.energy_budget)
     first, classes = len(program.units), np.arange(len(fleet.rate))
     scale = np.ones(program.rows.shape[0])
-    scale[first + classes] = need.rate_per_s / fleet.rate
     variant = np.array([need.variants.index(name) for name in fleet.variants])
+    carried = need.rate if need.carried is None else need.carried
+    # The program's rows are of single runs; batches take less of an instance for each request.
+    scale[first + classes] = need.rate_per_s / carried[variant]
     entries = (np.full(len(classes), -1.0), (first + classes, variant))
     return (
         program._replace(rows=program.rows.multiply(scale[:, None]).tocsr()),
@@ -196,7 +202,7 @@ def _traffic(need: Need) -> tuple[EscalationProgram, Any]:
 
 
 @contextmanager
-def _silence() -> Iterator[None]:
+def silence() -> Iterator[None]:
     """Send what HiGHS prints on standard output, a trace of its own, nowhere: ours may be JSON."""
     sys.stdout.flush()
     try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -15,6 +15,7 @@ from rich.text import Text
 from inferway import loadgen
 from inferway.deployment import Deployment
 from inferway.deployment.errors import nearest
+from inferway.dispatch.totals import TaskCounts, Totals, totals_of
 from inferway.experiments.curves import Drawing, Look, Panel, panels
 from inferway.experiments.text import (
     Frame,
@@ -32,7 +33,8 @@ from inferway.experiments.text import (
     shares,
     table,
 )
-from inferway.loadgen import NetworkRecord, NetworkSummary, Record, Summary
+from inferway.experiments.text import totals as laid_totals
+from inferway.loadgen import NetworkRecord, NetworkSummary, Record, Summary, profile_accuracy
 from inferway.profiling import DataError, score_of
 from inferway.profiling.score import DEFAULT
 
@@ -58,6 +60,9 @@ class Driven(Shown):
         Of a network, the whole.
     twin
         By task, what the twin says of the same arrivals, where it was asked.
+    totals
+        All tasks together, by profiles, with deadlines by latencies from the intended send time;
+        None of a single task.
     """
 
     title: str
@@ -65,6 +70,7 @@ class Driven(Shown):
     records: Mapping[str, Record]
     network: NetworkSummary | None = None
     twin: Mapping[str, Numbers] = field(default_factory=dict)
+    totals: Totals | None = None
 
     def error(self, task: str) -> Error:
         """How far the twin is off, of a task that it has simulated; nan where nothing is known."""
@@ -79,6 +85,13 @@ class Driven(Shown):
             for name, one in self.twin.items()
         }
         return {name: one.to_dict() | beside.get(name, {}) for name, one in self.tasks.items()}
+
+    def totals_json(self) -> dict[str, Any]:
+        """Entry ``totals`` of ``inferway drive --json``; empty of a single task."""
+        if self.totals is None:
+            return {}
+        told = self.totals.to_json()
+        return {"totals": {"profile_accuracy": told.pop("accuracy"), **told}}
 
     def to_frame(self) -> Frame:
         """One row per task."""
@@ -96,7 +109,8 @@ class Driven(Shown):
     def tables(self) -> list[Laid]:
         """Numbers of a server's tasks, or of a network as a whole, by task and by entry."""
         if self.network is not None:
-            return _network_tables(self.network)
+            whole = laid_totals(self.totals, accuracy="accuracy, by profiles")
+            return [*_network_tables(self.network), *([Text(), *whole] if whole else [])]
         # A column per task, as there are few tasks and many numbers.
         columns: dict[str, Callable[[Summary], str]] = {
             "requests": lambda one: str(one.offered),
@@ -115,8 +129,10 @@ class Driven(Shown):
         }
         rows = [[label, *map(write, self.tasks.values())] for label, write in columns.items()]
         laid = table(f"Answers of {self.title}", ["task", *self.tasks], rows)
+        whole = laid_totals(self.totals, accuracy="accuracy, by profiles")
+        whole = [Text(), *whole] if whole else []
         twins = [part for name in self.twin for part in (Text(), self._beside(name))]
-        return [laid, *_failures(self.tasks), *twins]
+        return [laid, *whole, *_failures(self.tasks), *twins]
 
     def _beside(self, task: str) -> Laid:
         driven, twin, error = _numbers(self.tasks[task]), self.twin[task], self.error(task)
@@ -242,22 +258,58 @@ def drive(
         whole = loadgen.network_summary(driven, deployment)
         tasks = {name: _judged(one, deployment, name) for name, one in whole.tasks.items()}
         whole = replace(whole, tasks=tasks)
-        return Driven(deployment.path.name, tasks, {driven.task: driven}, whole)
+        worth = profile_accuracy(driven, deployment)
+        counts = {
+            name: _counts(driven.only(rows), worth[rows], deployment.tasks[name].deadline_s)
+            for name in tasks
+            for rows in [driven.kind == driven.kinds.index(name)]
+        }
+        totals = totals_of(counts, span_s=_span_s([driven]))
+        return Driven(deployment.path.name, tasks, {driven.task: driven}, whole, totals=totals)
     if not isinstance(url, str | None):
         raise loadgen.DriveError("one server is driven at one address; the file has no `network`")
     records = loadgen.run(deployment, url or loadgen.URL, **settings)
-    summaries = {}
+    summaries, counts = {}, {}
     for name, record in records.items():
         variants = deployment.tasks[name].variants.values()
         known = {one.name: one.accuracy for one in variants if one.graded}
         plain = loadgen.summary(record, known, interval=True)
         summaries[name] = _judged(plain, deployment, name)
+        worth = _worth(record, known)
+        counts[name] = _counts(record, worth, deployment.tasks[name].deadline_s)
     twins = {
         name: _simulated(deployment, records[name], rate_per_s, seed, progress)
         for name, rate_per_s in told.items()
         if summaries[name].answered
     }
-    return Driven(url or loadgen.URL, summaries, records, twin=twins)
+    totals = totals_of(counts, span_s=_span_s(records.values()))
+    return Driven(url or loadgen.URL, summaries, records, twin=twins, totals=totals)
+
+
+def _worth(record: Record, accuracy: Mapping[str, float]) -> NDArray[np.float64]:
+    """(n,) accuracy of each answer by its variant's profile, or as the server expects it."""
+    by_variant = np.array([accuracy.get(name, np.nan) for name in record.variants] + [np.nan])
+    told = np.isfinite(record.expected)
+    return np.where(told, record.expected, by_variant[record.variant])
+
+
+def _counts(record: Record, worth: NDArray[np.float64], deadline_s: float | None) -> TaskCounts:
+    """Count a task's requests, with `worth` of each answer."""
+    answered = record.answered
+    in_time = answered & (np.nan_to_num(record.latency_s) <= (deadline_s or math.inf))
+    return TaskCounts(
+        requests=len(record),
+        answers=int(answered.sum()),
+        accuracy_sum=float(worth[answered].sum()),
+        in_time=int(in_time.sum()),
+        in_time_sum=float(worth[in_time].sum()),
+    )
+
+
+def _span_s(records: Iterable[Record]) -> float:
+    """Seconds from the first request to the last; nan of fewer than two."""
+    sent_s = np.concatenate([one.intended_s for one in records])
+    return float(np.ptp(sent_s)) if sent_s.size > 1 else math.nan
 
 
 def told_rates(deployment: Deployment) -> dict[str, float | None]:

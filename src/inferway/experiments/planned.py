@@ -5,15 +5,16 @@ before they see an answer, or for `escalate` by the bound with escalation. The t
 the policy that the file names. First the load is searched at which the cheapest instances just
 hold: that gives a price. Then whatever is cheaper is tried, what leaves most room first; what fails
 rules out all that has no more of any variant. When nothing is left, no cheaper instances hold, if
-more of them never make a site worse.
+more of them never make a site worse. Where the node lists devices, what runs on them is found for
+all tasks together, in `inferway.experiments.planned_pool`.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any, Final, Literal
+from dataclasses import replace
+from typing import Any, Final
 
 import numpy as np
 
@@ -21,186 +22,22 @@ from inferway.deployment import Deployment, Node, Task
 from inferway.deployment.policies import ESCALATE
 from inferway.deployment.units import TIME
 from inferway.deployment.workloads import Workload, poisson
+from inferway.dispatch.assignment import carried_per_s, run_times
 from inferway.dispatch.bounds import max_rate, relaxed
 from inferway.dispatch.escalation_bounds import solve_escalation
 from inferway.dispatch.sizing import Need, cheapest, roomiest
-from inferway.experiments.curves import Curve, Drawing, Panel, panels
+from inferway.experiments.plan_result import SLACK, Plan, TaskPlan, Trial
+from inferway.experiments.planned_pool import plan_pool, with_instances
 from inferway.experiments.runner import Point
-from inferway.experiments.text import Frame, Laid, Shown, frame, number, percent, seconds, table
 from inferway.experiments.workers import in_threads
 from inferway.site.confidence import confidence_tables
 from inferway.site.view import Ints
-from inferway.twin.result import as_json
 from inferway.twin.scenario import scenario_of
 from inferway.twin.simulation import run
 from inferway.workload import mean_rate
+from inferway.workload.peak import rate_at_peak, read_peak
 
 LOST: Final = 1e-3  # part of the requests that may find no room, where buffers are finite
-# How far below its target a run's mean accuracy may end: what a policy's balance swings by.
-SLACK: Final = 1e-3
-
-
-@dataclass(frozen=True)
-class Trial:
-    """Instances of one task, by variant, that were simulated; `utilization` is their mean."""
-
-    instances: dict[str, int]
-    response_time_s: float
-    accuracy: float
-    utilization: float
-    lost: float
-    holds: bool
-
-    def to_json(self) -> dict[str, Any]:
-        """By name."""
-        return {name: as_json(value) for name, value in vars(self).items()}
-
-
-@dataclass(frozen=True)
-class TaskPlan:
-    """The instances that one task needs.
-
-    Attributes
-    ----------
-    instances
-        By variant; those with none left out.
-    simulated
-        Of `instances`.
-    trials
-        All that were simulated, in order.
-    cheapest
-        Whether nothing cheaper is left to be tried.
-    bound
-        By which instances were proposed: ``"blind"``, of policies that choose before they see an
-        answer, or ``"escalation"``.
-    """
-
-    task: str
-    rate_per_s: float
-    latency_s: float
-    accuracy_target: float | None
-    energy_budget: float | None
-    instances: dict[str, int]
-    price: float
-    simulated: Trial
-    trials: tuple[Trial, ...]
-    cheapest: bool
-    bound: Literal["blind", "escalation"] = "blind"
-
-    @property
-    def holds(self) -> bool:
-        """True where the twin keeps what is promised with these instances."""
-        return self.simulated.holds
-
-    def to_json(self) -> dict[str, Any]:
-        """As `inferway plan FILE --json` prints it under ``tasks.NAME``."""
-        order = (
-            *("rate_per_s", "latency_s", "accuracy_target", "energy_budget", "instances"),
-            *("price", "holds", "cheapest", "bound"),
-        )
-        return {
-            **{name: getattr(self, name) for name in order},
-            "simulated": self.simulated.to_json(),
-            "trials": [trial.to_json() for trial in self.trials],
-        }
-
-
-@dataclass(frozen=True)
-class Plan(Shown):
-    """The instances that a node needs for all its tasks."""
-
-    node: str
-    tasks: dict[str, TaskPlan]
-
-    @property
-    def holds(self) -> bool:
-        """True where the twin keeps what all tasks promise."""
-        return all(task.holds for task in self.tasks.values())
-
-    @property
-    def yaml(self) -> str:
-        """The instances as a deployment file says them."""
-        entries = ", ".join(
-            f"{name}/{variant}: {count}"
-            for name, task in self.tasks.items()
-            for variant, count in task.instances.items()
-        )
-        return f"nodes:\n  {self.node}:\n    instances: {{{entries}}}\n"
-
-    def to_json(self) -> dict[str, Any]:
-        """As `inferway plan FILE --json` prints it."""
-        return {
-            "schema": 1,
-            "tasks": {name: task.to_json() for name, task in self.tasks.items()},
-            "network": None,
-            "node": self.node,
-            "holds": self.holds,
-            "price": sum(task.price for task in self.tasks.values()),
-        }
-
-    def to_frame(self) -> Frame:
-        """One row per simulation, in order; `chosen` says whose instances are the plan."""
-        every = [(task, tried) for task in self.tasks.values() for tried in task.trials]
-        variants = dict.fromkeys(variant for _, tried in every for variant in tried.instances)
-        return frame(
-            {
-                "task": task.task,
-                **{f"instances.{variant}": tried.instances.get(variant, 0) for variant in variants},
-                **{what: value for what, value in vars(tried).items() if what != "instances"},
-                "chosen": tried is task.simulated,
-            }
-            for task, tried in every
-        )
-
-    def plot(self) -> Drawing:
-        """Draw what was simulated: how many instances, and the response time with them."""
-        shown = []
-        for name, task in self.tasks.items():
-            others = sorted((one for one in task.trials if one != task.simulated), key=_fails)
-            drawn = [(("holds", "does not hold")[_fails(one)], _fails(one), one) for one in others]
-            # A point alone is marked, and none are joined.
-            curves = [
-                Curve(label, [sum(one.instances.values())], [one.response_time_s], color=color)
-                for label, color, one in [*drawn, ("the plan", 2, task.simulated)]
-            ]
-            axes = (f"task {name}", "instances", "response time, mean, s")
-            shown.append(Panel(*axes, curves, levels=[("asked for", task.latency_s)]))
-        return panels(shown, columns=2)
-
-    def tables(self) -> list[Laid]:
-        """The instances of each task, and what the twin has of them."""
-        shown: list[Laid] = []
-        for task in self.tasks.values():
-            target, simulated, tried = task.accuracy_target, task.simulated, len(task.trials)
-            rows = [
-                *([f"instances of {name}", str(count)] for name, count in task.instances.items()),
-                ["price", f"{task.price:g}"],
-                ["rate", f"{task.rate_per_s:.6g}/s"],
-                ["response time, mean", seconds(simulated.response_time_s)],
-                ["asked for", seconds(task.latency_s)],
-                ["accuracy", number(simulated.accuracy, "{:.4f}")],
-                *([] if target is None else [["accuracy target", f"{target:g}"]]),
-                ["utilization", percent(simulated.utilization, 1)],
-            ]
-            count = f"{tried} simulation{'' if tried == 1 else 's'}"
-            caption = (
-                f"Nothing cheaper holds, after {count}."
-                if task.cheapest
-                else f"The cheapest found in {count}; more --tries may find a cheaper one."
-            ) + (" Sized by the bound with escalation." if task.bound == "escalation" else "")
-            shown.append(table(f"Task {task.task}, planned", ["", "twin"], rows, caption=caption))
-        return shown
-
-    def _repr_html_(self) -> str:
-        rows = self.to_frame()
-        return str(rows[rows["chosen"]].drop(columns="chosen").to_html(index=False))
-
-    def __str__(self) -> str:
-        return f"{super().__str__()}\n{self.yaml}".rstrip()
-
-
-def _fails(trial: Trial) -> int:
-    return int(not trial.holds)
 
 
 def plan(
@@ -209,6 +46,8 @@ def plan(
     node: str | None = None,
     rate: float | None = None,
     latency: float | None = None,
+    peak: float | str | None = None,
+    best_effort: bool = False,
     queries: int = 200_000,
     seed: int | None = None,
     tries: int = 40,
@@ -220,6 +59,12 @@ def plan(
     the file's `price` of each variant; where no variant of a task has one, instances are counted.
     Where a node has a budget for several tasks, they take their part of it in the file's order.
 
+    Where it lists devices, they are there already, and all tasks share them: found are the copies
+    that answer most accurately, each with room on its device for its runs, with targets, budgets
+    and deadlines kept.
+
+    A task that nothing was found for is named in `Plan.infeasible`, and the others are planned.
+
     Parameters
     ----------
     deployment
@@ -230,7 +75,13 @@ def plan(
         Poisson arrivals, 1/s, for each task, in place of the file's workload.
     latency
         Greatest mean response time, s, in place of the tasks' deadlines. Simulations drop nobody at
-        a deadline: a mean over those who were in time says nothing about who was not.
+        a deadline: a mean over those who were in time says nothing about who was not. On devices,
+        a deadline itself is kept if no latency is given.
+    peak
+        What rate to plan for: so many times the mean of the arrivals, or a percentile of it such
+        as ``p95``, which then come as Poisson arrivals. The arrivals as they are by default.
+    best_effort
+        On devices: tasks may be left without an instance, or with too few.
     queries
         Requests per simulation.
     seed
@@ -243,20 +94,49 @@ def plan(
     Raises
     ------
     ValueError
-        Where nothing that was tried keeps what is promised, or the file lacks what a plan needs.
+        Where nothing that was tried keeps what is promised for any task, or the file lacks what a
+        plan needs.
     """
     place = _place(deployment, node)
-    needs = [_need(deployment, task, place, rate, latency) for task in _tasks(deployment, rate)]
-    pinned = [float(need.size_bytes @ need.least) for need in needs]
-    left = (np.inf if place.budget_bytes is None else float(place.budget_bytes)) - sum(pinned)
+    tasks = _tasks(deployment, rate)
     if rate is not None:
         workload = {name: Workload(arrivals=poisson(rate)) for name in deployment.tasks}
         deployment = replace(deployment, workload=workload)
+    seed = deployment.seed if seed is None else seed
+    if peak is not None:
+        peak = read_peak(peak)
+        for task in tasks:
+            _rate_of(deployment, task)  # or it has none
+        rates = {
+            task.name: rate_at_peak(deployment.workload[task.name].arrivals, peak, seed=seed)
+            for task in tasks
+        }
+        workload = {name: Workload(arrivals=poisson(one)) for name, one in rates.items()}
+        deployment = replace(deployment, workload=workload)
     stop = threading.Event()
-    settings = {"queries": queries, "seed": deployment.seed if seed is None else seed, "stop": stop}
-    tasks = {}
+    settings = {"queries": queries, "seed": seed, "stop": stop}
+    if place.devices:
+        rates = {task.name: _rate_of(deployment, task) for task in tasks}
+        return plan_pool(
+            deployment,
+            place,
+            rates,
+            latency_s=latency,
+            best_effort=best_effort,
+            tries=tries,
+            settings=settings,
+            progress=progress,
+        )
+    if best_effort:
+        raise ValueError(
+            f"nodes.{place.name}: has no `devices` that tasks share, so nothing is left out of a "
+            "plan; leave best effort out"
+        )
+    needs = [_need(deployment, task, place, latency) for task in tasks]
+    pinned = [float(need.size_bytes @ need.least) for need in needs]
+    left = (np.inf if place.budget_bytes is None else float(place.budget_bytes)) - sum(pinned)
+    found, infeasible = {}, {}
     for need, least in zip(needs, pinned, strict=True):
-        _check_possible(need)
         price = need.price if need.price.any() else np.ones(len(need.rate))
         need = replace(need, budget_bytes=left + least, price=price)
 
@@ -270,8 +150,13 @@ def plan(
             trial: Trial = computed.result
             return trial
 
-        best, trials, nothing_left = _search(need, tries, simulated)
-        tasks[need.task] = TaskPlan(
+        try:
+            _check_possible(need)
+            best, trials, nothing_left = _search(need, tries, simulated)
+        except ValueError as error:
+            infeasible[need.task] = str(error)
+            continue
+        found[need.task] = TaskPlan(
             need.task,
             need.rate_per_s,
             need.latency_s,
@@ -285,7 +170,9 @@ def plan(
             "blind" if need.confidence is None else "escalation",
         )
         left = need.budget_bytes - float(need.size_bytes @ best)
-    return Plan(place.name, tasks)
+    if not found:
+        raise ValueError(next(iter(infeasible.values())))
+    return Plan(place.name, found, infeasible)
 
 
 def _search(
@@ -355,15 +242,18 @@ def _tasks(deployment: Deployment, rate_per_s: float | None) -> list[Task]:
     return tasks
 
 
-def _need(
-    deployment: Deployment,
-    task: Task,
-    place: Node,
-    rate_per_s: float | None,
-    latency_s: float | None,
-) -> Need:
-    if (told := place.device_refusal(f"nodes.{place.name}")) is not None:
-        raise ValueError(told)
+def _rate_of(deployment: Deployment, task: Task) -> float:
+    """Mean rate of a task's arrivals, 1/s."""
+    try:
+        return mean_rate(deployment.workload[task.name].arrivals)
+    except ValueError:
+        raise ValueError(
+            f"workload.{task.name}: a load is relative to the instances that are to be found; "
+            "say which rate to plan for"
+        ) from None
+
+
+def _need(deployment: Deployment, task: Task, place: Node, latency_s: float | None) -> Need:
     variants = [one for one in task.variants.values() if one.runs_on(place.hardware)]
     field = f"tasks.{task.name}"
     if not variants:
@@ -374,14 +264,7 @@ def _need(
             f"{field}: has no deadline to plan for; "
             "give the greatest mean response time with --latency, such as --latency 300ms"
         )
-    if rate_per_s is None:
-        try:
-            rate_per_s = mean_rate(deployment.workload[task.name].arrivals)
-        except ValueError:
-            raise ValueError(
-                f"workload.{task.name}: a load is relative to the instances that are to be found; "
-                "say which rate to plan for"
-            ) from None
+    rate_per_s = _rate_of(deployment, task)
     for one in variants if place.budget_bytes is not None else ():
         if one.size_bytes is None:
             raise ValueError(
@@ -399,6 +282,12 @@ def _need(
         target=task.accuracy_target,
         energy_budget=task.energy_budget,
         rate=np.array([one.service_on(place.hardware).rate for one in variants]),
+        carried=np.array(
+            [
+                carried_per_s(one.service_on(place.hardware).mean_s, run_times(one), None)
+                for one in variants
+            ]
+        ),
         accuracy=accuracy,
         energy=np.array([one.energy or 0.0 for one in variants]),
         price=np.array([one.price or 0.0 for one in variants]),
@@ -428,18 +317,7 @@ def _check_possible(need: Need) -> None:
 def _tried(deployment: Deployment, place: Node, need: Need, counts: Ints, **settings: Any) -> Trial:
     chosen = _by_variant(need, counts)
     instances = {(need.task, variant): count for variant, count in chosen.items()}
-    outages = (
-        replace(
-            one, instances={key: min(n, instances.get(key, 0)) for key, n in one.instances.items()}
-        )
-        for one in place.outages
-    )
-    there = replace(
-        place,
-        instances=instances,
-        failures={key: one for key, one in place.failures.items() if key in instances},
-        outages=tuple(one for one in outages if any(one.instances.values())),
-    )
+    there = with_instances(place, instances)
     planned = replace(deployment, nodes={place.name: there})
     scenario = replace(scenario_of(planned, need.task, place.name), deadline_s=None)
     result = run(scenario, **settings)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,6 +20,7 @@ from inferway.experiments.text import (
     shown_as,
     table,
     text,
+    totals,
 )
 from inferway.twin.result import Comparison, TaskResult, TwinResult
 
@@ -66,13 +68,22 @@ class SimulationResult(TwinResult, Shown):
 
     def __str__(self) -> str:
         if self.network is not None:
-            from inferway.experiments.networks import tables
+            from inferway.experiments import networks
 
-            return text(*tables(self.network))
-        return "\n\n".join(text(*task(name, one)) for name, one in self.tasks.items())
+            return text(*networks.tables(self.network))
+        return text(*tables(self))
 
 
 simulate = shown_as(SimulationResult, twin.simulate)
+
+
+def tables(result: TwinResult) -> Iterator[Laid]:
+    """Tables of each task's simulation, and of all tasks together."""
+    from rich.text import Text
+
+    parts = [task(name, one) for name, one in result.tasks.items()]
+    for place, part in enumerate(one for one in [*parts, totals(result.totals)] if one):
+        yield from [*([Text()] if place else []), *part]
 
 
 def task(name: str, result: TaskResult) -> list[Laid]:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from inferway.dispatch.promise import Promise
+    from inferway.dispatch.totals import Totals
 
 # By name: these libraries are imported where something is laid out or drawn.
 Frame: TypeAlias = "pd.DataFrame"
@@ -96,6 +97,22 @@ def promise(one: Promise | None) -> str:
     if one is None or one.mean is None:
         return _ABSENT if one is None else one.state
     return f"{one.state}\n{one.mean:.4f} of {one.target:g}\nin {one.answers:,} answers"
+
+
+def totals(all_tasks: Totals | None, *, accuracy: str = "accuracy") -> list[Laid]:
+    """Lay out what all tasks together got, below those of each; nothing of a single task."""
+    if all_tasks is None:
+        return []
+    rows = [
+        [accuracy, number(all_tasks.accuracy, "{:.5f}")],
+        ["goodput", percent(all_tasks.goodput, 2)],
+        ["accuracy in time, per second", number(all_tasks.goodput_per_s, "{:.5g}/s")],
+        ["answers in time", number(all_tasks.in_time_per_s, "{:.5g}/s")],
+        ["rejected, dropped or late", percent(all_tasks.violation_ratio, 3)],
+        *([f"answers of {name}", percent(part, 2)] for name, part in all_tasks.shares.items()),
+    ]
+    rows = [row for row in rows if row[1] != _ABSENT]
+    return [table("All tasks", ["", "total"], rows)]
 
 
 def shares(parts: Mapping[str, float]) -> str:

@@ -365,13 +365,13 @@ def save(
     arrays: dict[str, NDArray[Any]] = {"about": np.array(about.to_json())}
     for place, (weight, bias) in enumerate(layers):
         arrays |= {f"weight_{place}": np.ascontiguousarray(weight), f"bias_{place}": bias}
-    _write(path, arrays)
+    _write(path, arrays, np.savez_compressed)
 
 
-def _write(path: Path, arrays: Arrays) -> None:
+def _write(path: Path, arrays: Arrays, form: Callable[..., None] = np.savez) -> None:
     """Write arrays to a file that is either as it was before or whole, whatever happens."""
     with replacing(path, lasting=True) as file:
-        np.savez(file, allow_pickle=False, **arrays)
+        form(file, allow_pickle=False, **arrays)
 
 
 def write_checkpoint(folder: Path, about: Mapping[str, Any], state: Arrays) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -13,6 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
+from inferway.dispatch.totals import TaskCounts, Totals, totals_of
 from inferway.live.answers import AnswerBook
 from inferway.live.headroom import Bodies
 from inferway.live.http.exchange import Exchange
@@ -174,7 +176,31 @@ def admin_routes(
 def status(sites: Sequence[TaskSite], ready: bool) -> dict[str, Any]:
     """Describe the server: tasks, their accuracy, what each variant has done and has to do."""
     tasks = {site.task: _task(site) for site in sites}
-    return {"schema": 1, "version": __version__, "ready": ready, "tasks": tasks}
+    whole = {} if (found := totals(sites)) is None else {"totals": found.to_json()}
+    return {"schema": 1, "version": __version__, "ready": ready, "tasks": tasks, **whole}
+
+
+def totals(sites: Sequence[TaskSite]) -> Totals | None:
+    """Add up what became of all tasks' requests since the start; None of a single task.
+
+    Requests that were malformed, and those whose client went, are left out.
+    """
+    return totals_of({site.task: _counts(site) for site in sites})
+
+
+def _counts(site: TaskSite) -> TaskCounts:
+    stats = site.stats
+    answered = stats.total(Outcome.ANSWERED)
+    known = stats.graded == stats.total_rows
+    return TaskCounts(
+        requests=sum(
+            stats.total(one) for one in Outcome if one not in (Outcome.INVALID, Outcome.CANCELED)
+        ),
+        answers=stats.total_rows,
+        accuracy_sum=stats.accuracy_sum if known else math.nan,
+        in_time=answered - sum(stats.late),
+        in_time_sum=stats.in_time_sum if known else math.nan,
+    )
 
 
 def _task(site: TaskSite) -> dict[str, Any]:

@@ -12,7 +12,8 @@ from urllib.parse import parse_qs, urlsplit
 import msgspec
 
 from inferway.dispatch.promise import Promise
-from inferway.live.admin import PAGES
+from inferway.dispatch.totals import Totals
+from inferway.live.admin import PAGES, totals
 from inferway.live.explain import KEPT
 from inferway.live.history import ROWS, Every, History
 from inferway.live.http.exchange import ACCEPT, Exchange, Handler
@@ -162,11 +163,28 @@ def page_of(sites: Sequence[TaskSite], dashboard: str = "") -> str:
             '<meta name="viewport" content="width=device-width">',
             f"<title>Inferway {__version__}</title></head><body><h1>Inferway</h1>",
             *(_section(site) for site in sites),
+            _totals(totals(sites)),
             "" if sites else "<p>No task is served now.</p>",
             more,
             f"<p>{links}</p></body></html>",
         ]
     )
+
+
+def _totals(found: Totals | None) -> str:
+    if found is None:
+        return ""
+    rows = [
+        (what, f"{value:.{digits}f}")
+        for what, value, digits in (
+            ("accuracy", found.accuracy, 4),
+            ("goodput", found.goodput, 4),
+            ("rejected, late or lost", found.violation_ratio, 4),
+            *((f"answers of {name}", part, 4) for name, part in found.shares.items()),
+        )
+        if math.isfinite(value)
+    ]
+    return "<h2>All tasks</h2>" + _table("Since the start", ("", "part"), rows) if rows else ""
 
 
 def _section(site: TaskSite) -> str:

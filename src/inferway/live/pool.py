@@ -721,15 +721,21 @@ class Pool:
     def _count(self, request: InferRequest, k: int) -> None:
         """Count an answer of class k that has been sent, and remember it."""
         column, stats = self.columns[k], self.stats
-        if request.late:
-            stats.late[column] += 1
         # Of a run for several requests, each one's part by its rows.
         rows = request.together[1]
         part_s = request.service_s * request.rows / rows if rows else request.service_s
         accuracy = self.accuracy[k]
         if self._credits and accuracy is not None:  # what it counts for in the balance
             accuracy = request.credit
-        stats.answered(column, request.rows, accuracy, request.latency_s, part_s, request.counted)
+        stats.answered(
+            column,
+            request.rows,
+            accuracy,
+            request.latency_s,
+            part_s,
+            request.counted,
+            request.late,
+        )
         self.log.keep(request, self.facts)
         if self.noted is not None:
             self.noted(request, column)

@@ -39,7 +39,8 @@ class Stats:
     The variants are the K server classes that the task has, or has had. `outcomes[outcome][k]` are
     requests that ended so at class k, at index K where no variant was chosen. Answers are rows;
     `accuracy_sum` is over the `graded`, those of variants whose accuracy is known, pinned ones
-    included; `promised_sum` is over the `promised`.
+    included; `promised_sum` is over the `promised`. `in_time_sum` is over requests that
+    were answered before their deadline by a variant whose accuracy is known.
     `buckets` are answered requests by latency, in those of `FINE_BOUNDS_S`; `runs` of a model are,
     by rows, how many there were and how long they took, s.
     """
@@ -49,7 +50,7 @@ class Stats:
         self.outcomes = [[0] for _ in Outcome]
         self.rows: list[int] = []
         self.ignored = 0  # parameters of requests that mean nothing here
-        self.graded, self.accuracy_sum = 0, 0.0
+        self.graded, self.accuracy_sum, self.in_time_sum = 0, 0.0, 0.0
         self.promise_anew()
         self.buckets: list[list[int]] = []
         self.runs: list[dict[int, list[float]]] = []
@@ -94,10 +95,15 @@ class Stats:
         latency_s: float,
         service_s: float,
         counted: bool = True,
+        late: bool = False,
     ) -> None:
         """Count an answer of class k, and where it is `counted`, for the promise, too."""
         self.outcomes[0][k] += 1
         self.rows[k] += rows
+        if late:
+            self.late[k] += 1
+        elif accuracy is not None:
+            self.in_time_sum += accuracy
         if accuracy is not None:
             self.graded += rows
             self.accuracy_sum += rows * accuracy

@@ -15,6 +15,7 @@ from inferway.loadgen.network_record import (
     NetworkSummary,
     measured_ntag,
     network_summary,
+    profile_accuracy,
 )
 from inferway.loadgen.record import Record, Summary, summary
 from inferway.loadgen.streams import URL, Stream, drive, drive_network, replay, run
@@ -36,6 +37,7 @@ __all__ = [
     "drive_network",
     "measured_ntag",
     "network_summary",
+    "profile_accuracy",
     "replay",
     "run",
     "summary",

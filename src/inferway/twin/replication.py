@@ -137,7 +137,7 @@ def replicate(
         balance=balance,
         cpu_s=engine.cpu_s,
         crowded=crowded,
-        complete=done >= queries,
+        complete=done >= queries or (clock.ended and done > 0 and not crowded),
         kind=engine.kind,
         samples=clock.samples,
         lengths=lengths / np.maximum(lengths.sum(axis=1, keepdims=True), 1e-300),
@@ -184,6 +184,7 @@ class _Clock:
         self._due = [(every_s, act) for every_s, act in due if every_s is not None]
         self._times = [0] * len(self._due)  # How often each was due
         self._in_window = 0
+        self.ended = False  # Whether the workload has no more requests
         engine.reroute()
 
     def advance(self, arrivals: int) -> int:
@@ -195,6 +196,7 @@ class _Clock:
             done += arrived
             self._in_window += arrived
             if self.engine.now_s < until_s:
+                self.ended = done < arrivals
                 break
             for place, (_, act) in enumerate(self._due):
                 if self.engine.now_s >= next_s[place]:

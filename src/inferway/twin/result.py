@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from inferway.dispatch.totals import TaskCounts, Totals, totals_of
 from inferway.network.delivery import DeliveryNetwork
 from inferway.site.view import Floats
 
@@ -297,7 +298,7 @@ class TaskResult(Served):
     replications: int
     warmup: int  # Arrivals before those that count, in all replications
     simulated_s: float
-    complete: bool  # Whether the run was as long as asked
+    complete: bool  # Whether the run was as long as asked, or as its trace
     series: Series | None = None
     trace: Comparison | None = None  # Live against twin, where a recording was simulated
     # Answers of the second variant that was asked; None where the policy asks only one.
@@ -312,6 +313,18 @@ class TaskResult(Served):
     def utilization(self) -> dict[str, float]:
         """Share of servers' time with a request there, by variant."""
         return {name: one.utilization for name, one in self.classes.items()}
+
+    @property
+    def per_second(self) -> TaskCounts:
+        """Requests and answers a second, for `Totals`."""
+        answers = self.rate_per_s * (1.0 - self.rejected - self.dropped)
+        return TaskCounts(
+            requests=self.rate_per_s,
+            answers=answers,
+            accuracy_sum=answers * self.accuracy.mean if answers > 0 else 0.0,
+            in_time=self.rate_per_s * (1.0 - self.violation_ratio),
+            in_time_sum=self.rate_per_s * self.goodput,
+        )
 
     def to_json(self) -> dict[str, Any]:
         """As `inferway simulate FILE --json` prints it under ``tasks.NAME``."""
@@ -529,10 +542,16 @@ class TwinResult:
     # `EventResult`.
     network: NetworkResult | None = None
 
+    @property
+    def totals(self) -> Totals | None:
+        """All tasks together, each by its rate; None of a single task, and of a network."""
+        return totals_of({name: one.per_second for name, one in self.tasks.items()}, span_s=1.0)
+
     def to_json(self) -> dict[str, Any]:
         """As `inferway simulate FILE --json` prints it."""
         if self.network is None:
-            return {"schema": 1, "tasks": as_json(self.tasks), "network": None}
+            totals = {} if (found := self.totals) is None else {"totals": found.to_json()}
+            return {"schema": 1, "tasks": as_json(self.tasks), "network": None, **totals}
         whole = self.network.to_json()
         tasks, policy, slot_s = (whole.pop(key) for key in ("tasks", "policy", "slot_s"))
         about = {"policy": policy, "slot_s": slot_s, "notes": list(self.network.notes)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -338,6 +339,11 @@ def _unknown_of_devices(deployment: Deployment, task: str, place: Node) -> Itera
         of: {device for (one, _), copies in place.placed.items() if one == of for device in copies}
         for of in deployment.tasks
     }
+    taken: Counter[str] = Counter()
+    for (of, variant), copies in place.placed.items():
+        threads = deployment.tasks[of].variants[variant].threads
+        for name, count in copies.items():
+            taken[name] += count * place.devices[name].taken(threads)
     for name, device in place.devices.items():
         if name not in used[task]:
             continue
@@ -347,9 +353,10 @@ def _unknown_of_devices(deployment: Deployment, task: str, place: Node) -> Itera
                 "take to change; leave it out"
             )
         others = [of for of in deployment.tasks if of != task and name in used[of]]
-        if others:
+        # Where all can run at once, nobody waits for another task's runs.
+        if others and taken[name] > device.slots:
             yield (
                 f"{where}.devices.{name}: instances of {task} share it with those of "
-                f"{', '.join(others)}, and the twin simulates each task alone; give each task "
-                "devices of its own"
+                f"{', '.join(others)}, all of which cannot run at once, and the twin simulates "
+                "each task alone; give each task devices of its own, or fewer copies"
             )

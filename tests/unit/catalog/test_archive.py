@@ -1,4 +1,4 @@
-"""The larger models of the shipped zoo lie in one archive, and are unpacked once."""
+"""Larger models and the test set of the shipped zoo lie in one archive, unpacked once."""
 
 import hashlib
 import subprocess
@@ -24,7 +24,7 @@ def cache_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path
 
 def test_unpacked_models_are_what_the_profiles_say(cache_home: Path) -> None:
     names = {path.name for path in archive.unpacked(SHIPPED).iterdir()}
-    assert names == {"medium.onnx", "large.onnx", "huge.onnx", "ensemble.onnx"}
+    assert names == {"medium.onnx", "large.onnx", "huge.onnx", "ensemble.onnx", zoo.TESTSET}
     for name, profile in zoo.profiles().items():
         content = zoo.model_path("digits", name).read_bytes()
         assert f"sha256:{hashlib.sha256(content).hexdigest()}" == profile.digest
@@ -46,7 +46,8 @@ def test_a_file_that_somebody_removes_is_unpacked_again(cache_home: Path) -> Non
         (folder / f"{name}.onnx").unlink()
     content = zoo.model_path("digits", "huge").read_bytes()
     assert f"sha256:{hashlib.sha256(content).hexdigest()}" == zoo.profiles()["huge"].digest
-    assert {path.name for path in folder.iterdir()} == {"medium.onnx", "huge.onnx", "ensemble.onnx"}
+    left = {"medium.onnx", "huge.onnx", "ensemble.onnx", zoo.TESTSET}
+    assert {path.name for path in folder.iterdir()} == left
     assert not archive.unpacked_file(SHIPPED, "none.onnx").exists()
 
 

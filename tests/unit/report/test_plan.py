@@ -125,3 +125,139 @@ def test_what_cannot_be_planned_is_said(tmp_path: Path) -> None:
         plan(loaded(tmp_path, by_load))
     with pytest.raises(ValueError, match="unknown node 'there'"):
         plan(deployment, node="there")
+
+
+POOL = """\
+tasks:
+  t:
+    deadline: 100 ms
+    variants:
+      low: {accuracy: 0.8, service: {cpu: {mean: 20 ms}, gpu: {mean: 4 ms}}}
+      high: {accuracy: 0.9, service: {cpu: {mean: 80 ms}, gpu: {mean: 10 ms}}}
+  u:
+    deadline: 100 ms
+    variants:
+      low: {accuracy: 0.7, service: {cpu: {mean: 20 ms}}}
+      high: {accuracy: 0.9, service: {gpu: {mean: 10 ms}}}
+nodes: {here: {devices: {cpu: {count: 4}, gpu: {count: 2}}}}
+dispatch: {policy: deadline}
+workload:
+  t: {arrivals: {process: poisson, rate: 100/s}}
+  u: {arrivals: {process: poisson, rate: 100/s}}
+"""
+
+
+def test_tasks_share_the_devices_of_a_node(tmp_path: Path) -> None:
+    deployment = loaded(tmp_path, POOL)
+    found = plan(deployment, queries=20_000)
+    assert found.holds
+    assert found.infeasible == {}
+    used = {"cpu": 0, "gpu": 0}
+    for task in found.tasks.values():
+        assert task.bound == "devices"
+        assert task.simulated.lost <= 0.01
+        for on in task.placed.values():
+            for device, count in on.items():
+                used[device] += count
+    assert used["cpu"] <= 4
+    assert used["gpu"] <= 2
+    again = loaded(
+        tmp_path,
+        POOL.replace("nodes: {here: {", "nodes: {here: {INSTANCES, ").replace(
+            "INSTANCES", found.yaml.split("    ")[1].strip()
+        ),
+    ).nodes["here"]
+    assert {key: dict(on) for key, on in again.placed.items()} == {
+        (name, variant): on
+        for name, task in found.tasks.items()
+        for variant, on in task.placed.items()
+    }
+    written = found.to_json()["tasks"]["t"]
+    assert written["devices"] == found.tasks["t"].placed
+    assert "on gpu" in str(found)
+
+
+def test_more_is_planned_for_a_peak(tmp_path: Path) -> None:
+    deployment = loaded(tmp_path, POOL)
+    found = plan(deployment, peak=1.2, queries=20_000)
+    assert found.tasks["t"].rate_per_s == pytest.approx(120)
+    p95 = plan(deployment, peak="p95", queries=20_000).tasks["t"].rate_per_s
+    assert p95 == pytest.approx(100 + 1.645 * (100 / 10) ** 0.5, abs=0.5)  # of windows of 10 s
+    one_ = plan(one(tmp_path), peak=2, queries=20_000).tasks["t"]
+    assert one_.rate_per_s == pytest.approx(6)
+    assert one_.price > plan(one(tmp_path), queries=20_000).tasks["t"].price
+    for wrong in ("p0", "many", -1, float("inf")):
+        with pytest.raises(ValueError, match="a peak is a number of times the mean"):
+            plan(deployment, peak=wrong)
+
+
+def test_a_task_that_does_not_fit_is_named_and_the_others_are_planned(tmp_path: Path) -> None:
+    many = loaded(
+        tmp_path,
+        POOL.replace(
+            "u: {arrivals: {process: poisson, rate: 100/s}}",
+            "u: {arrivals: {process: poisson, rate: 5000/s}}",
+        ),
+    )
+    found = plan(many, queries=20_000)
+    assert set(found.tasks) == {"t"}
+    assert not found.holds
+    assert "tasks.u: the devices have no room beside" in found.infeasible["u"]
+    assert found.to_json()["infeasible"] == found.infeasible
+    assert "Not planned" in str(found)
+    # What can be is served, with best effort.
+    tried = plan(many, best_effort=True, queries=20_000)
+    assert set(tried.tasks) == {"t", "u"}
+    assert not tried.holds
+    assert tried.tasks["u"].simulated.lost > 0.5
+    # And without devices.
+    text = ONE.replace("LIMIT", "max_instances: 5").replace("NODE", "hardware: cpu")
+    two = text.replace(
+        "nodes:",
+        "  far:\n    deadline: 1.5 s\n    max_instances: 1\n    variants:\n"
+        "      a: {accuracy: 0.9, service: {rate: 1/s}}\nnodes:",
+    ).replace("t: {arr", "far: {arrivals: {process: poisson, rate: 5/s}}, t: {arr")
+    found = plan(loaded(tmp_path, two), queries=20_000)
+    assert set(found.tasks) == {"t"}
+    assert "no instances within `max_instances` were found" in found.infeasible["far"]
+    with pytest.raises(ValueError, match="has no `devices` that tasks share"):
+        plan(loaded(tmp_path, two), best_effort=True)
+
+
+def test_what_cannot_be_planned_on_devices_is_said(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="give the greatest mean response time with --latency"):
+        plan(loaded(tmp_path, POOL.replace("    deadline: 100 ms\n", "", 1)))
+    assert plan(
+        loaded(tmp_path, POOL.replace("    deadline: 100 ms\n", "")), latency=0.1, queries=20_000
+    ).holds
+    memory = POOL.replace("gpu: {count: 2}", "gpu: {count: 2, memory: 1 GB}")
+    memory = memory.replace("{here: {", "{here: {instances: {t/low: {cpu: 1}, u/low: 1}, ")
+    with pytest.raises(
+        ValueError, match=r"variants\.low: needs `size`, as node here has a budget, or"
+    ):
+        plan(loaded(tmp_path, memory))
+    late = POOL.replace("deadline: 100 ms", "deadline: 4 ms", 1)
+    found = plan(loaded(tmp_path, late), queries=20_000)
+    assert (
+        "no variant has a service time on one of the devices that is within 4 ms"
+        in found.infeasible["t"]
+    )
+    overhead = POOL.replace("{here: {", "{here: {overhead: 1 ms, ").replace(
+        "cpu: {count: 4}", "cpu: {cores: 4}"
+    )
+    with pytest.raises(ValueError, match=r"nodes\.here\.overhead: the twin does not know it yet"):
+        plan(loaded(tmp_path, overhead))
+
+
+def test_batches_carry_more_than_single_runs(tmp_path: Path) -> None:
+    text = ONE.replace("LIMIT", "count: 1").replace("NODE", "hardware: cpu")
+    text = text.replace(
+        "service: {distribution: exponential, rate: 1/s}", "service: {rate: 4/s}, BATCH"
+    )
+    text = text.replace("rate: 3/s", "rate: 30/s")
+    single = plan(loaded(tmp_path, text.replace(", BATCH", "")), queries=20_000).tasks["t"]
+    batch = "batch: {sizes: [1, 8], service: [250 ms, 400 ms]}"
+    batched = plan(loaded(tmp_path, text.replace("BATCH", batch)), queries=20_000).tasks["t"]
+    assert single.price >= 8
+    assert batched.price <= 4
+    assert batched.holds

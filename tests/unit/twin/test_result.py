@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from inferway.deployment.workloads import PoissonArrivals
+from inferway.deployment.workloads import PoissonArrivals, recorded
 from inferway.site import ConfidenceTables
 from inferway.twin import Scenario, TwinResult, run
 from inferway.twin.kernel.escalation import AnswerSample
@@ -35,6 +35,43 @@ def test_json_holds_all_that_is_promised(scenario: Scenario) -> None:
     assert task["classes"]["good"]["utilization"] == pytest.approx(1 - lengths[0], abs=1e-5)
     assert (task["engine"], task["stable"], task["complete"]) == ("markov", True, True)
     assert not {"escalated", "by_labels"} & task.keys()  # nobody is asked again
+
+
+def test_tasks_are_added_up_by_their_rates(scenario: Scenario) -> None:
+    """As many queries of each are simulated, but one task has four times the rate of the other."""
+    slow = replace(
+        scenario,
+        arrivals=PoissonArrivals.read({"process": "poisson", "rate": "0.75/s"}),
+        target=0.88,
+        deadline_s=4.0,
+    )
+    results = {
+        name: run(one, queries=4000, seed=3, workers=1)
+        for name, one in (("busy", scenario), ("slow", slow))
+    }
+    found = TwinResult(results).to_json()["totals"]
+    busy, other = (results[name] for name in ("busy", "slow"))
+    assert other.violation_ratio > 0.05
+    rate = busy.rate_per_s + other.rate_per_s
+    answered = other.rate_per_s * (1.0 - other.dropped - other.rejected)
+    whole = busy.rate_per_s + answered
+    accuracy = (busy.rate_per_s * busy.accuracy.mean + answered * other.accuracy.mean) / whole
+    assert found["accuracy"] == pytest.approx(accuracy)
+    assert found["shares"]["busy"] == pytest.approx(busy.rate_per_s / whole)
+    assert found["shares"]["busy"] > 0.75
+    violations = other.rate_per_s * other.violation_ratio
+    assert found["violation_ratio"] == pytest.approx(violations / rate)
+    assert found["in_time_per_s"] == pytest.approx(rate - violations)
+    goodput = busy.rate_per_s * busy.goodput + other.rate_per_s * other.goodput
+    assert found["goodput_per_s"] == pytest.approx(goodput)
+    assert found["goodput"] == pytest.approx(goodput / rate)
+    assert "totals" not in TwinResult({"busy": results["busy"]}).to_json()
+
+
+def test_a_run_to_the_end_of_its_trace_is_complete(scenario: Scenario) -> None:
+    times = np.arange(1, 301) * 0.4
+    ended = run(replace(scenario, arrivals=recorded(times)), queries=5000, workers=1)
+    assert (ended.queries, ended.complete, ended.notes) == (300, True, ())
 
 
 def test_json_tells_of_second_answers_where_there_may_be_any(scenario: Scenario) -> None:
