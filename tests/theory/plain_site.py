@@ -983,6 +983,7 @@ class PlainSite:
         running = [server for device in self.devices for server in device.running]
         waiting = [server for device in self.devices for server in device.waiting]
         nobody = np.zeros(0, np.int64)
+        firsts = [device.waiting[:1] for device in self.devices]
         return SharedDevices(
             device=of.device,
             taken=of.taken,
@@ -991,7 +992,7 @@ class PlainSite:
             holds=np.array([server in running for server in self.servers]),
             waits=np.array([server in waiting for server in self.servers]),
             due_s=np.zeros(0),
-            first=nobody,
+            first=np.array([one[0].number if one else -1 for one in firsts]),  # of any order
             last=nobody,
             after=nobody,
             before=nobody,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,8 +12,9 @@ from hypothesis import strategies as st
 from systems import HERE, VERSATILE, assert_same, poisson, records, shared, systems
 from test_twin_paths import QUICK, seeds
 
+import inferway as iw
 from inferway.deployment import ServiceTime
-from inferway.site import Fleet
+from inferway.site import Fleet, fleet_of
 from inferway.site.devices import DeviceSlots
 from inferway.twin import Scenario, TaskResult, run
 from inferway.twin.engine import kinds_of
@@ -136,9 +138,28 @@ def test_who_is_predicted_in_time_is(slots: int) -> None:
     assert result.dropped <= (0 if slots == 1 else 0.02)
 
 
+@pytest.mark.parametrize("policy", ["priced", "escalate"])
+def test_one_core_for_all_variants_keeps_a_third_of_the_greatest_rate(policy: str) -> None:
+    file = Path(__file__).parents[2] / "examples/digits.yaml"
+    one_core = {"nodes.here.devices": {"cpu": {"cores": 1}}}
+    deployment = iw.load(file).with_(load=1 / 3, policy=policy, **one_core)
+    fleet, least = fleet_of(deployment, "digits"), iw.bound(deployment)["digits"]
+    rate, shares = least.rate_per_s, np.array([least.shares[one] for one in fleet.variants])
+    assert rate is not None
+    result = iw.simulate(deployment, queries=100_000, seed=6).tasks["digits"]
+    assert result.rejected < 1e-3
+    assert result.accuracy.mean == pytest.approx(0.9355, abs=5e-4)
+    # The bound's mix of variants, on one core, whoever waits there (Pollaczek and Khinchine).
+    mean_s, second = shares @ (1 / fleet.rate), shares @ (1 / fleet.rate**2)
+    blind_s = mean_s + rate * second / (2 * (1 - rate * mean_s))
+    assert result.response_time_s.mean < blind_s
+
+
+@pytest.mark.parametrize("policy", ["priced", VERSATILE])
 @QUICK
-@given(shared(systems(VERSATILE)), seeds)
-def test_room_for_all_changes_nothing(scenario: Scenario, seed: int) -> None:
+@given(st.data(), seeds)
+def test_room_for_all_changes_nothing(policy: str, data: st.DataObject, seed: int) -> None:
+    scenario = data.draw(shared(systems(policy)))
     note(str(scenario))
     devices = scenario.fleet.devices
     assert devices is not None

@@ -108,6 +108,13 @@ def test_a_server_is_idle_where_its_device_is(scenario: Scenario, seed: int) -> 
 
 
 @QUICK
+@given(shared(systems("priced")), seeds)
+def test_queues_are_weighed_at_devices_event_for_event(scenario: Scenario, seed: int) -> None:
+    note(str(scenario))
+    compare(scenario, REQUESTS, seed, "general")
+
+
+@QUICK
 @given(simple_systems("tad-op", "deterministic"), seeds)
 def test_ordered_is_general(scenario: Scenario, seed: int) -> None:
     note(str(scenario))

@@ -10,6 +10,14 @@ is least, over the idle servers (q = 0, without a crowd) and the shortest busy o
 requests at the class beyond one at each other server. Who waits makes those wait that come later,
 the more so in a small class: this is what `wait` above 1 and the crowd stand for.
 
+Where servers share a device, none of them is idle while it has no room for a run. Then the cost of
+one, with q requests at it and r at the device, of whose c slots its run takes t, is
+
+    predicted wait + (1 + (wait - 1/2) max(q, r t / c)) / mu_k - price * a_k:
+
+the time until the server and the device are free, and what the run makes those wait that come
+later, as at a single server.
+
 The price is learned from each dispatch, and what is taken back is unlearned. The bank is what the
 task has earned over its target, in answers that exceed it by the whole span of accuracies,
 
@@ -35,16 +43,27 @@ Sec. 8.1 asks how several constraints might be kept at once, and prices simply a
 
 from __future__ import annotations
 
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from pydantic import Field
 
 from inferway.deployment.units import Number, PositiveNumber
 from inferway.dispatch.bounds import Optimum, max_rate, relaxed, solve
-from inferway.site import COMPLETED, SETTLED, WITHDRAWN, Event, Fleet, Request, Site, idle_in
-from inferway.site.compiled import jit
-from inferway.site.view import Flags, Floats
+from inferway.site import (
+    COMPLETED,
+    SETTLED,
+    WITHDRAWN,
+    Event,
+    Fleet,
+    Request,
+    Site,
+    idle_in,
+    predicted_join,
+)
+from inferway.site.compiled import either, jit
+from inferway.site.sharing import has_room
+from inferway.site.view import Flags, Floats, SharedDevices
 
 # Service times that a place in a queue counts; above 1, since who waits makes others wait too.
 WAIT = 2.3
@@ -65,12 +84,9 @@ _BASE, _BANK, _ANSWERS, _TARGET = range(4)  # Places in a price's memory
 
 
 @jit
-def least_busy(site: Site, request: Request, k: int, wait: float) -> tuple[int, float]:
-    """The busy server of class k where a request takes least, and that cost, s.
-
-    Its service time, that of those ahead of it, and what they and it make others wait; -1 and inf
-    where no busy server may take the request.
-    """
+def _least_busy(
+    devices: Any, site: Site, request: Request, k: int, wait: float
+) -> tuple[int, float]:
     best, least_s = -1, np.inf
     servers = site.first[k + 1] - site.first[k]
     part = CROWD / np.sqrt(servers)
@@ -86,6 +102,45 @@ def least_busy(site: Site, request: Request, k: int, wait: float) -> tuple[int, 
         if queue == 1:
             break  # among the busy, no queue is shorter
     return best, least_s
+
+
+@jit
+def _least_sharing(
+    devices: SharedDevices, site: Site, request: Request, k: int, wait: float
+) -> tuple[int, float]:
+    if has_room(devices, k):  # whoever waits does so for a server
+        return _least_busy(devices, site, request, k, wait)
+    d = devices.device[k]
+    best, least_s, present = -1, np.inf, 0
+    for other in range(site.rate.size):
+        if devices.device[other] == d:
+            present += site.in_system[other]
+    each = present * devices.taken[k] / devices.slots[d]
+    for server in range(site.first[k], site.first[k + 1]):
+        if request.allowed[server]:
+            wait_s, _ = predicted_join(site, server, request.rows)
+            delayed = (wait - 1.0 + CROWD) * max(each, float(site.queue[server]))
+            cost_s = wait_s + (1.0 + delayed) / site.rate[k]
+            if cost_s < least_s:
+                best, least_s = server, cost_s
+    return best, least_s
+
+
+_LEAST_BUSY = either(SharedDevices, _least_sharing, _least_busy)
+# ``least_queue(devices, wait)``: service times that a request counts at least where no server is
+# idle.
+_least_queue = either(SharedDevices, lambda devices, wait: 1.0, lambda devices, wait: 1.0 + wait)
+
+
+@jit
+def least_busy(site: Site, request: Request, k: int, wait: float) -> tuple[int, float]:
+    """The busy server of class k where a request takes least, and that cost, s.
+
+    Its service time, that of those ahead of it, and what they and it make others wait; -1 and inf
+    where no busy server may take the request. While a device has no room for the class, all its
+    servers are busy, and the wait is the one that is predicted of the server and the device.
+    """
+    return _LEAST_BUSY(site.devices, site, request, k, wait)
 
 
 @jit
@@ -231,7 +286,7 @@ class Priced(NamedTuple):
                     best, least = server, cost
         for k in range(self.classes):
             worth = self.price[0] * site.accuracy[k] - self.price[1] * self.energy[k]
-            if (1.0 + self.wait) / site.rate[k] - worth >= least:
+            if _least_queue(site.devices, self.wait) / site.rate[k] - worth >= least:
                 continue  # no queue of this class can be the cheapest
             server, cost_s = least_busy(site, request, k, self.wait)
             if cost_s - worth < least:

@@ -254,6 +254,10 @@ def _general(kind: Any) -> Any:
     return types.int64 if kind in (types.int8, types.int16, types.int32) else kind
 
 
+# Of each function that `either` has made: the named tuple, and the function for it and for others.
+BRANCHES: dict[Callable[..., Any], tuple[type, Any, Any]] = {}
+
+
 def either(kind: type, function: Any, other: Any) -> Callable[..., Any]:
     """Make a function that is one of two, by whether its first argument is such a named tuple.
 
@@ -262,6 +266,8 @@ def either(kind: type, function: Any, other: Any) -> Callable[..., Any]:
 
     def chosen(first: Any, *rest: Any) -> Any:
         return (function if isinstance(first, kind) else other)(first, *rest)
+
+    BRANCHES[chosen] = kind, function, other
 
     @overload(chosen, strict=False, jit_options=INLINE)
     def _by_type(first: Any, *rest: Any) -> Any:

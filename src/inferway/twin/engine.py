@@ -21,10 +21,10 @@ from inferway.dispatch.contract import build_policy, policy_class
 from inferway.dispatch.dispatcher import faults_of, no_server
 from inferway.dispatch.steps import Binding
 from inferway.scheduling import UNKNOWN, Signal, steer
-from inferway.site.compiled import call_of, entry
+from inferway.site.compiled import BRANCHES, call_of, entry
 from inferway.site.draw import streams
 from inferway.site.handle import Pinned, pin
-from inferway.site.view import Site
+from inferway.site.view import SharedDevices, Site
 from inferway.twin.kernel import escalation, event_list, general, markov, state
 from inferway.twin.kernel.service_times import laws
 from inferway.twin.kernel.state import BROKEN, DEEP, DONE, FULL, REFUSED, ROOM, Records, empty_tally
@@ -59,13 +59,19 @@ class CrowdedError(RuntimeError):
     """More requests in the system than any stable site holds."""
 
 
-def names_read(policy: type) -> frozenset[str]:
-    """Every global and attribute that the policy's functions may use."""
+def names_read(policy: type, *, devices: bool = False) -> frozenset[str]:
+    """Every global and attribute that the policy's functions may use, at a site with devices or
+    without.
+    """
     names: set[str] = set()
     seen: set[FunctionType] = set()
     left = [getattr(policy, method, None) for method in ("choose", "learn", "pull", "settle")]
     while left:
         function = left.pop()
+        if isinstance(function, FunctionType) and function in BRANCHES:
+            kind, with_it, without = BRANCHES[function]
+            left.append(with_it if devices or kind is not SharedDevices else without)
+            continue
         plain = getattr(function, "py_func", function)
         if not isinstance(plain, FunctionType) or plain in seen:
             continue
@@ -81,9 +87,9 @@ def names_read(policy: type) -> frozenset[str]:
     return frozenset(names)
 
 
-def reads_times(policy: type) -> bool:
+def reads_times(policy: type, *, devices: bool = False) -> bool:
     """Tell whether the policy needs more of the view than lengths and who is idle."""
-    return not TIMES.isdisjoint(names_read(policy))
+    return not TIMES.isdisjoint(names_read(policy, devices=devices))
 
 
 def kinds_of(scenario: Scenario, *, records: bool = False) -> tuple[Kind, ...]:
@@ -168,9 +174,8 @@ class SiteEngine:
         # Sets the routing; None where the policy decides alone.
         self.controller = scenario.controller()
         scheduled = self.controller is not None and math.isfinite(self.controller.slot_s)
-        self.reads_times = (
-            reads_times(type(self.policy)) or scenario.deadline_s is not None or scheduled
-        )
+        reads = reads_times(type(self.policy), devices=scenario.fleet.devices is not None)
+        self.reads_times = reads or scenario.deadline_s is not None or scheduled
         self.phases = phases_of(scenario.arrivals, scenario.capacity_per_s)
         own = scenario.target or 0.0
         self.targets = np.array(
