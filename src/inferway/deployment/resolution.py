@@ -120,6 +120,8 @@ class Resolution:
                 "`measured` goes by feedback, and the task keeps no answers for it; give the task "
                 "`feedback: {}`",
             )
+        if task.shadow is not None:
+            self._check_shadow((*place, "shadow"), resolved, whole)
         if task.drift is not None and whole:
             self._check_drift((*place, "drift"), task.drift, resolved)
         if whole and self._energies_fit(place, resolved):
@@ -583,6 +585,21 @@ class Resolution:
             for name in routed
             if name not in task.variants
         )
+
+    def _check_shadow(self, place: Place, task: Task, whole: bool) -> None:
+        """Refuse to compare answers where that is not kept, or there is nothing to compare."""
+        if task.feedback is None:
+            self._note(
+                place,
+                "what answers agree in is kept with what feedback says, and the task keeps no "
+                "answers for it; give the task `feedback: {}`",
+            )
+        if whole and sum(one.graded for one in task.variants.values()) < 2:
+            self._note(
+                place,
+                "answers are compared with those of the most accurate of several variants, and "
+                "the task has no two with an accuracy",
+            )
 
     def _check_drift(self, place: Place, drift: Drift, task: Task) -> None:
         """Refuse the drift of what is no variant, or to an accuracy that there is not."""

@@ -448,6 +448,17 @@ class Feedback(Section):
 
 
 @dataclass(frozen=True)
+class Shadow(Section):
+    """A share of the answered requests is run on the best variant as well, to compare answers."""
+
+    share: Annotated[Ratio, says("Share of the requests that other variants have answered.")] = 0.01
+    against: Annotated[
+        Literal["most-accurate"],
+        says("Whose answers they are compared with: those of the variant of highest accuracy."),
+    ] = "most-accurate"
+
+
+@dataclass(frozen=True)
 class Drift(Section):
     """A variant is no longer as accurate as its profile says; what the twin rehearses."""
 
@@ -531,6 +542,13 @@ class Task(Section):
     feedback: Annotated[
         Feedback | None,
         says("Keep answers, to be told how right they were; nothing is kept unless said."),
+    ] = None
+    shadow: Annotated[
+        Shadow | None,
+        says(
+            "Run a share of the requests on the best variant as well while it is idle, to compare "
+            "answers; none is unless said."
+        ),
     ] = None
     drift: Annotated[
         Drift | None,

@@ -73,6 +73,12 @@ _COUNTERS: Final = {
     "feedback_labels": "task variant: Answers of its present model that feedback has come for.",
     "feedback_unknown": "task: Feedback for no answer that is kept.",
     "feedback_lost_answers": "task: Answers that could not be kept for feedback.",
+    "shadow_runs": "task variant: Its answers that were compared with the most accurate variant's.",
+    "shadow_agreed": "task variant: Of these, those that are the same in all rows.",
+    "shadow_skipped": (
+        "task reason: Answers that were to be compared and were not: no server was idle (busy), "
+        "the server was needed (gave-way), or there was nothing to compare (failed)."
+    ),
     "key_failures": (
         "reason: Requests and calls that were not let in, by what is wrong with their key."
     ),
@@ -106,6 +112,17 @@ _GAUGES: Final = {
     "feedback_accuracy_high_ratio": "task variant: Its upper limit.",
     "feedback_estimate_ratio": (
         "task variant: Accuracy that counts where the promise is on what is measured."
+    ),
+    "feedback_joint_ratio": (
+        "task variant: Accuracy by labels and comparisons together; nothing before the first label."
+    ),
+    "feedback_joint_low_ratio": (
+        "task variant: Lower limit of that, of a confidence sequence of 95 %."
+    ),
+    "feedback_joint_high_ratio": "task variant: Its upper limit.",
+    "shadow_agreement_ratio": (
+        "task variant: Share of rows answered as by the most accurate variant, 0..1; nothing "
+        "before the first."
     ),
     "promise_kept": (
         "task: 1 while the mean accuracy since the start or the last change of the target is at "
@@ -227,13 +244,22 @@ def _task(site: TaskSite) -> dict[str, Any]:
             "lost_decisions": recording.losses.decisions,
             "lost_events": recording.losses.events,
         },
-        **({} if site.answers is None else {"feedback": _feedback(site.answers)}),
+        **({} if site.answers is None else {"feedback": _feedback(site, site.answers)}),
         "variants": {name: _variant(site, k) for k, name in enumerate(pool.variants)},
     }
 
 
-def _feedback(book: AnswerBook) -> dict[str, Any]:
-    return {"unknown": book.unknown, "lost_answers": book.lost, "variants": book.measured}
+def _feedback(site: TaskSite, book: AnswerBook) -> dict[str, Any]:
+    return {
+        "unknown": book.unknown,
+        "lost_answers": book.lost,
+        **({"shadow": book.shadows} if _has_shadows(site) else {}),
+        "variants": book.measured,
+    }
+
+
+def _has_shadows(site: TaskSite) -> bool:
+    return site.present is not None and site.present.options.shadow is not None
 
 
 def _variant(site: TaskSite, k: int) -> dict[str, Any]:
@@ -288,6 +314,8 @@ class ServerCollector(Collector):
             samples["bodies_refused"] = [([], bodies.refused)]
         if books := [(site.task, one) for site in sites if (one := site.answers) is not None]:
             samples |= _feedback_samples(books)
+            shadowed = {site.task for site in sites if _has_shadows(site)}
+            samples |= _shadow_samples([one for one in books if one[0] in shadowed])
         if any(site.stats.escalations for site in sites):
             samples["escalations"] = _escalations(sites)
         for name, rows in samples.items():
@@ -310,6 +338,35 @@ def _columns(site: TaskSite) -> list[tuple[str, int]]:
     here = list(zip(site.pool.variants, site.pool.columns, strict=True))
     names = site.stats.variants
     return here + [(name, at) for at, name in enumerate(names) if (name, at) not in here]
+
+
+def _shadow_samples(books: Sequence[tuple[str, AnswerBook]]) -> _Samples:
+    if not books:
+        return {}
+    measured = [
+        ([task, variant], one) for task, book in books for variant, one in book.measured.items()
+    ]
+    return {
+        "shadow_runs": [(labels, one.compared) for labels, one in measured],
+        "shadow_agreed": [(labels, one.agreed) for labels, one in measured],
+        "shadow_skipped": [
+            ([task, reason], count)
+            for task, book in books
+            for reason, count in (
+                ("busy", book.shadows.busy),
+                ("gave-way", book.shadows.gave_way),
+                ("failed", book.shadows.failed),
+            )
+        ],
+        "shadow_agreement_ratio": [
+            (labels, one.agreement) for labels, one in measured if one.agreement is not None
+        ],
+        "feedback_joint_ratio": [
+            (labels, one.joint) for labels, one in measured if one.joint is not None
+        ],
+        "feedback_joint_low_ratio": [(labels, one.joint_low) for labels, one in measured],
+        "feedback_joint_high_ratio": [(labels, one.joint_high) for labels, one in measured],
+    }
 
 
 def _feedback_samples(books: Sequence[tuple[str, AnswerBook]]) -> _Samples:

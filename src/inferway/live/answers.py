@@ -8,6 +8,7 @@ first, so that feedback may come right after the answer. The database belongs to
 from __future__ import annotations
 
 import asyncio
+import random
 import sqlite3
 import threading
 import time
@@ -26,6 +27,7 @@ from inferway.files import home_folder
 from inferway.live.errors import ServeError
 from inferway.live.request import InferRequest, Outcome
 from inferway.profiling.confidence_sequence import ConfidenceSequence
+from inferway.profiling.prediction_powered import PoweredAccuracy
 from inferway.profiling.score import ScoreError, classes_of
 from inferway.protocol import RefusalError
 from inferway.runtime import Arrays
@@ -33,6 +35,9 @@ from inferway.runtime import Arrays
 _EVERY_S: Final = 1.0
 # Answers in line, above which further ones are lost, and from which on they are written at once.
 _MOST_IN_LINE, _MANY_IN_LINE = 8192, 1024
+# Share of the comparisons that are kept for a label of the same answer. The others are all compared
+# with; labels of theirs are left out of the interval that joins both.
+_KEPT: Final = 0.8
 # Bytes of an answer's outputs that are copied; of a larger one no class is kept.
 _LARGEST: Final = 16 * 1024
 _TABLES: Final = """
@@ -42,6 +47,11 @@ CREATE TABLE IF NOT EXISTS answers (
 CREATE TABLE IF NOT EXISTS measured (
     variant TEXT NOT NULL, model TEXT NOT NULL, state BLOB NOT NULL, PRIMARY KEY (variant, model));
 CREATE TABLE IF NOT EXISTS estimated (
+    variant TEXT NOT NULL, model TEXT NOT NULL, state BLOB NOT NULL, PRIMARY KEY (variant, model));
+CREATE TABLE IF NOT EXISTS compared (
+    number INTEGER PRIMARY KEY, reference TEXT NOT NULL, agrees REAL NOT NULL,
+    propensity REAL NOT NULL, kept INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS powered (
     variant TEXT NOT NULL, model TEXT NOT NULL, state BLOB NOT NULL, PRIMARY KEY (variant, model));
 """
 
@@ -139,6 +149,18 @@ class VariantAccuracy(msgspec.Struct, frozen=True):
     estimate
         Accuracy that counts where the promise is on what is measured: that of the profile until
         labels speak against it; None where nothing says the profile's.
+    compared
+        Answers that have been compared with those of the most accurate variant.
+    agreed
+        Of these, those that are the same in all rows.
+    agreement
+        Share of rows that are, each request weighed by the inverse of its propensity; None before
+        the first.
+    joint
+        Accuracy by labels and comparisons together, as mean labels have it alone; None before the
+        first label.
+    joint_low, joint_high
+        Limits of that, which may be looked at all the time.
     """
 
     profile: float | None
@@ -147,6 +169,33 @@ class VariantAccuracy(msgspec.Struct, frozen=True):
     low: float
     high: float
     estimate: float | None
+    compared: int
+    agreed: int
+    agreement: float | None
+    joint: float | None
+    joint_low: float
+    joint_high: float
+
+
+class ComparedAnswer(NamedTuple):
+    """An answer beside that of the most accurate variant to the same request.
+
+    Attributes
+    ----------
+    id
+        X-Request-Id of the answer.
+    agrees
+        Share of its rows that are answered the same, 0..1.
+    propensity
+        Probability with which it was to be compared, above 0.
+    reference
+        What it is compared with: variant and model.
+    """
+
+    id: str
+    agrees: float
+    propensity: float
+    reference: str
 
 
 class ServedModel(NamedTuple):
@@ -156,16 +205,36 @@ class ServedModel(NamedTuple):
     accuracy: float | None
 
 
+class ShadowCounts(msgspec.Struct):
+    """Requests that were to be run on the most accurate variant too, and were not compared.
+
+    Attributes
+    ----------
+    busy
+        Not run, as no server of that variant was idle, or somebody waited.
+    gave_way
+        Stopped, as its server was given a request.
+    failed
+        Without an answer, or with one that cannot be compared.
+    """
+
+    busy: int = 0
+    gave_way: int = 0
+    failed: int = 0
+
+
 class _Known(NamedTuple):
     """What feedback on a variant's model comes to."""
 
     sequence: ConfidenceSequence
     labeled: LabeledAccuracy | None  # Since a profile has said an accuracy
+    powered: PoweredAccuracy | None = None  # Since an answer has been compared
 
     def copy(self) -> _Known:
         return _Known(
             ConfidenceSequence.unpack(self.sequence.pack()),
             None if self.labeled is None else LabeledAccuracy.unpack(self.labeled.pack()),
+            None if self.powered is None else PoweredAccuracy.unpack(self.powered.pack()),
         )
 
 
@@ -177,6 +246,12 @@ class _Matched(NamedTuple):
     score: float
     expected: float | None  # of the answer, by the profile that labels are compared with
     number: int
+    # Where it was compared: with what, how far it agrees, the propensity, whether it is kept for
+    # this label.
+    reference: str | None
+    agrees: float
+    propensity: float
+    kept: int
 
 
 class AnswerBook:
@@ -204,6 +279,8 @@ class AnswerBook:
         Called, a moment after `measured` has changed, by the event loop.
     unknown, lost
         Feedback for no answer that is kept; answers that could not be kept.
+    shadows
+        Counts of requests that were to be compared, and were not.
 
     Raises
     ------
@@ -221,6 +298,8 @@ class AnswerBook:
         self.counted: Mapping[str, float | None] = {}
         self.measured: dict[str, VariantAccuracy] = {}
         self.unknown = self.lost = 0
+        self.shadows = ShadowCounts()
+        self._coin = random.Random()
         self._many = asyncio.Event()
         self._writing: asyncio.Task[None] | None = None
         self._closed = self._failing = self._stale = False
@@ -302,6 +381,11 @@ class AnswerBook:
         if len(line) == _MANY_IN_LINE:
             self._many.set()
 
+    def compare(self, comparison: ComparedAnswer) -> None:
+        """Put a comparison into the line; that of an answer which has a label already is lost."""
+        if not self._closed and len(self._line) < _MOST_IN_LINE:
+            self._line.append(comparison)
+
     def join(self, items: Sequence[FeedbackItem]) -> Joined:
         """Take feedback for the answers that it names, all of it or nothing.
 
@@ -322,7 +406,8 @@ class AnswerBook:
             seen, since_s = set[str](), time.time() - self._feedback.keep_s
             for item in items:
                 row = self._base.execute(
-                    "SELECT number, variant, model, classes, score, expected FROM answers "
+                    "SELECT number, variant, model, classes, score, expected, reference, agrees, "
+                    "propensity, kept FROM answers LEFT JOIN compared USING (number) "
                     "WHERE id = ? AND at_s > ?",
                     (item.id, since_s),
                 ).fetchone()
@@ -333,7 +418,7 @@ class AnswerBook:
                 else:
                     seen.add(item.id)
                     score = item.score_of(row[3])
-                    matched.append(_Matched(row[1], row[2], score, row[5], row[0]))
+                    matched.append(_Matched(row[1], row[2], score, row[5], row[0], *row[6:]))
             self._count(matched)
             self.unknown += len(unknown)
         return Joined(len(matched), unknown, doubled)
@@ -341,7 +426,8 @@ class AnswerBook:
     def _count(self, matched: Sequence[_Matched]) -> None:
         """Write down how right answers were, with what that comes to."""
         anew = dict[tuple[str, str], _Known]()
-        for variant, model, score, expected, _ in matched:
+        for one in matched:
+            variant, model, score, expected = one[:4]
             present = self._served.get(variant)
             if present is not None and present.model == model:
                 key = variant, model
@@ -350,6 +436,11 @@ class AnswerBook:
                 anew[key].sequence.add(score)
                 if expected is not None and (labeled := anew[key].labeled) is not None:
                     labeled.add(score, expected)
+                if (powered := anew[key].powered) is not None:
+                    if one.reference == powered.reference:
+                        powered.label(score, one.agrees, one.propensity, kept=bool(one.kept))
+                    else:
+                        powered.label(score)
         with self._base:
             self._base.execute("BEGIN")
             self._base.executemany(
@@ -368,8 +459,15 @@ class AnswerBook:
                     if one.labeled is not None
                 ],
             )
+            self._keep_powered(anew)
         self._known |= anew
         self._measure()
+
+    def _keep_powered(self, anew: Mapping[tuple[str, str], _Known]) -> None:
+        self._base.executemany(
+            "INSERT OR REPLACE INTO powered VALUES (?, ?, ?)",
+            [(*key, one.powered.pack()) for key, one in anew.items() if one.powered is not None],
+        )
 
     def forget(self, identity: str) -> bool:
         """Delete an answer and its feedback; whether there was one.
@@ -384,36 +482,53 @@ class AnswerBook:
         """
         with self._lock:
             self._write()
-            gone = self._base.execute("DELETE FROM answers WHERE id = ?", (identity,)).rowcount
+            with self._base:
+                self._base.execute("BEGIN")
+                self._base.execute(
+                    "DELETE FROM compared WHERE number = (SELECT number FROM answers WHERE id = ?)",
+                    (identity,),
+                )
+                gone = self._base.execute("DELETE FROM answers WHERE id = ?", (identity,)).rowcount
         return gone > 0
 
     def _find(self, variant: str, model: str) -> _Known:
         key = variant, model
         if key not in self._known:
             of_model = "WHERE variant = ? AND model = ?"
-            row, other = (
+            row, other, joint = (
                 self._base.execute(f"SELECT state FROM {table} {of_model}", key).fetchone()
-                for table in ("measured", "estimated")
+                for table in ("measured", "estimated", "powered")
             )
-            labeled = None
+            labeled = powered = None
+            if joint is not None:
+                with suppress(ValueError):
+                    powered = PoweredAccuracy.unpack(joint[0])
             if other is not None:
                 with suppress(ValueError):  # what another version has written is begun anew
                     labeled = LabeledAccuracy.unpack(other[0])
             self._known[key] = _Known(
-                ConfidenceSequence() if row is None else ConfidenceSequence.unpack(row[0]), labeled
+                ConfidenceSequence() if row is None else ConfidenceSequence.unpack(row[0]),
+                labeled,
+                powered,
             )
         return self._known[key]
 
     def _measure(self) -> None:
         self._stale, measured = False, {}
         for variant, (model, accuracy) in self._served.items():
-            sequence, labeled = self._find(variant, model)
+            sequence, labeled, powered = self._find(variant, model)
+            joint = sequence.mean if powered is None else powered.estimate
             measured[variant] = VariantAccuracy(
                 accuracy,
                 sequence.count,
                 sequence.mean,
                 *sequence.interval,
                 accuracy if accuracy is None or labeled is None else labeled.accuracy(accuracy),
+                0 if powered is None else powered.comparisons.count,
+                0 if powered is None else powered.agreed,
+                None if powered is None else powered.agreement,
+                joint,
+                *(sequence if powered is None else powered).interval,
             )
         self.measured = measured
 
@@ -422,6 +537,10 @@ class AnswerBook:
         rows, now_s = list[tuple[Any, ...]](), time.time()
         first = dict[tuple[str, str], LabeledAccuracy]()
         line = [self._line.popleft() for _ in range(len(self._line))]
+        compared = [one for one in line if isinstance(one, ComparedAnswer)]
+        if compared:
+            line = [one for one in line if not isinstance(one, ComparedAnswer)]
+        anew = dict[tuple[str, str], _Known]()
         try:
             for identity, variant, model, profile, expected, outputs in line:
                 if expected is not None:
@@ -442,6 +561,9 @@ class AnswerBook:
                     "INSERT OR REPLACE INTO estimated VALUES (?, ?, ?)",
                     [(*key, one.pack()) for key, one in first.items()],
                 )
+                if compared:
+                    anew = self._compared(compared)
+                    self._keep_powered(anew)
                 self._base.execute(
                     "DELETE FROM answers WHERE number <= (SELECT max(number) FROM answers) - ?",
                     (self._feedback.limit,),
@@ -452,11 +574,49 @@ class AnswerBook:
                     "WHERE at_s > ? ORDER BY number LIMIT 1), 9e18)",
                     (now_s - self._feedback.keep_s,),
                 )
+                self._base.execute(
+                    "DELETE FROM compared WHERE number < coalesce((SELECT min(number) FROM "
+                    "answers), 9e18)"
+                )
         except sqlite3.Error:
             self.lost += len(line)
             raise
+        self._known |= anew
         for key, one in first.items():
             self._known[key] = self._known[key]._replace(labeled=one)
+        self._stale |= bool(anew)
+
+    def _compared(self, compared: Sequence[ComparedAnswer]) -> dict[tuple[str, str], _Known]:
+        """Write comparisons down, each beside its answer, and take them in."""
+        anew = dict[tuple[str, str], _Known]()
+        for identity, agrees, propensity, reference in compared:
+            row = self._base.execute(
+                "SELECT number, variant, model, score FROM answers WHERE id = ?", (identity,)
+            ).fetchone()
+            if row is None or row[3] is not None:
+                continue
+            number, variant, model, _ = row
+            if (variant, model) not in anew:
+                known = self._find(variant, model).copy()
+                powered = known.powered
+                if powered is None or powered.reference != reference:
+                    powered = PoweredAccuracy(reference, known.sequence)
+                    # Those of before are not in it.
+                    self._base.execute(
+                        "DELETE FROM compared WHERE number IN (SELECT number FROM answers WHERE "
+                        "variant = ? AND model = ?)",
+                        (variant, model),
+                    )
+                anew[variant, model] = known._replace(powered=powered)
+            powered = anew[variant, model].powered
+            assert powered is not None
+            kept = self._coin.random() < _KEPT
+            powered.compare(agrees, propensity, kept=kept)
+            self._base.execute(
+                "INSERT OR REPLACE INTO compared VALUES (?, ?, ?, ?, ?)",
+                (number, reference, agrees, propensity, kept),
+            )
+        return anew
 
     async def _write_on(self) -> None:
         while True:

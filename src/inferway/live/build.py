@@ -128,6 +128,7 @@ def pool_of(
             if dispatcher.settles
             else (),
             feedback=task.feedback,
+            shadow=task.shadow,
             models={name: one.identity for name, one in task.variants.items()}
             if task.feedback is not None
             else {},

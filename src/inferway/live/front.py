@@ -14,6 +14,7 @@ import msgspec
 from inferway.dispatch.promise import Promise
 from inferway.dispatch.totals import Totals
 from inferway.live.admin import PAGES, totals
+from inferway.live.answers import AnswerBook
 from inferway.live.explain import KEPT
 from inferway.live.history import ROWS, Every, History
 from inferway.live.http.exchange import ACCEPT, Exchange, Handler
@@ -214,8 +215,37 @@ def _section(site: TaskSite) -> str:
             "" if site.ready else "<p>This task is not ready.</p>",
             "" if promise is None else _promise(promise),
             _table("Who answers", heads, variants),
+            "" if site.answers is None else _by_labels(site.answers),
             _table("Requests since the start", ("ended", "requests"), ended) if ended else "",
         ]
+    )
+
+
+def _by_labels(book: AnswerBook) -> str:
+    def number(value: float | None) -> str:
+        return "-" if value is None else f"{value:.4g}"
+
+    heads = (
+        *("variant", "by profile", "labels", "by labels", "limits", "compared", "agree"),
+        *("by both", "limits"),
+    )
+    return _table(
+        "Accuracy",
+        heads,
+        [
+            (
+                name,
+                number(one.profile),
+                f"{one.labels:,}",
+                number(one.mean),
+                f"{one.low:.3f} to {one.high:.3f}",
+                f"{one.compared:,}",
+                number(one.agreement),
+                number(one.joint),
+                f"{one.joint_low:.3f} to {one.joint_high:.3f}",
+            )
+            for name, one in book.measured.items()
+        ],
     )
 
 

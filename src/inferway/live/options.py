@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from inferway.deployment import Deployment
-from inferway.deployment.tasks import Feedback
+from inferway.deployment.tasks import Feedback, Shadow
 from inferway.dispatch.batching import Rule
 from inferway.live.headroom import Headroom, MemoryNeed
 from inferway.live.http.exchange import Limits
@@ -155,6 +155,8 @@ class PoolOptions:
         none. Empty where no second variant is ever asked.
     feedback
         How many answers are kept for feedback, and how long; None keeps none.
+    shadow
+        Which share of the answers is compared with those of the best variant; None of none.
     models
         Where answers are kept, which model each variant is.
     """
@@ -177,4 +179,5 @@ class PoolOptions:
     demands: Sequence[MemoryNeed | None] | None = None
     confidences: Sequence[Callable[[Arrays], Floats] | None] = ()
     feedback: Feedback | None = None
+    shadow: Shadow | None = None
     models: Mapping[str, str] = field(default_factory=dict)

@@ -34,6 +34,7 @@ from inferway.live.request import (
     Outcome,
     RequestBatch,
     Settlement,
+    ShadowRun,
 )
 from inferway.live.servers import HALF_WORD, Health, ServerQueues
 from inferway.live.stats import Stats
@@ -246,6 +247,7 @@ class Pool:
             self._release(request)
             self._end(request, Outcome.UNAVAILABLE, gone)
         self.health.stop()
+        self.servers.end_shadows()
         for task in self._tasks:
             task.cancel()
         if self.scheduler is not None:
@@ -494,6 +496,8 @@ class Pool:
             try:
                 if isinstance(job, RequestBatch):
                     self._settle_batch(job)
+                elif isinstance(job, ShadowRun):
+                    self._end_shadow(job)
                 else:
                     self._settle(job, 0)
             except Exception as error:  # the others are to have their answers all the same
@@ -502,6 +506,12 @@ class Pool:
                 self.options.headroom.settle(*kept_bytes)
         if self.held:
             self._pull()
+
+    def _end_shadow(self, shadow: ShadowRun) -> None:
+        self.servers.forget_shadow(shadow)
+        if self.instances[shadow.server].resting:
+            self.health.rest(shadow.server, shadow.reason)
+        shadow.deliver(shadow)
 
     def _settle_batch(self, batch: RequestBatch) -> None:
         try:

@@ -230,6 +230,14 @@ class InferRequest(_Job, eq=False):
         return self.given
 
 
+class ShadowRun(InferRequest, eq=False):
+    """A run whose answer is compared with another variant's, and never sent.
+
+    It stands in no queue and counts nowhere; `deliver` is called with it when it has ended, or has
+    given way, `abandoned` then.
+    """
+
+
 class RequestBatch(_Job, eq=False):
     """Requests of a server that its instance runs as if they were one, in the order they came.
 

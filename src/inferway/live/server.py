@@ -38,6 +38,7 @@ from inferway.live.pool import Pool
 from inferway.live.process import Pauses, descriptor_watch, settle, tidy
 from inferway.live.recent import RecentRequests, recent_page
 from inferway.live.security.keys import ANYBODY, Guard, Keys, Role, keys_from
+from inferway.live.shadow import shadowing
 from inferway.live.site import TaskSite
 from inferway.live.threads import run_detached
 from inferway.live.tracing import tracer_from_environment
@@ -306,7 +307,10 @@ class Server:
             assert pool.options.feedback is not None
             book.told = partial(self._correct, site, book) if pool.options.measured else None
             book.follow(pool.options.feedback, served)
-            site.note(noting(book, served, self._recent.of(site.task)))
+            noted = noting(book, served, self._recent.of(site.task))
+            if (shadow := pool.options.shadow) is not None:
+                noted = shadowing(pool, book, served, shadow.share, noted)
+            site.note(noted)
             book.begin()
         elif before is not None:
             site.note(self._recent.of(site.task))

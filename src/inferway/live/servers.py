@@ -18,7 +18,7 @@ from inferway.dispatch.recording import Recording
 from inferway.live.headroom import is_closed
 from inferway.live.instance import Instance
 from inferway.live.options import PoolOptions
-from inferway.live.request import DROPPED, EXPIRED, InferRequest, RequestBatch, fit
+from inferway.live.request import DROPPED, EXPIRED, InferRequest, RequestBatch, ShadowRun, fit
 from inferway.live.upstream.upstream import Upstream
 from inferway.protocol import Signature
 
@@ -68,6 +68,8 @@ class ServerQueues:
         # Of servers that wait for more, when they are asked again at the latest.
         self._timers: dict[int, asyncio.TimerHandle] = {}
         self.draw = random.Random(options.seed).getrandbits
+        self._shadows: dict[int, ShadowRun] = {}
+        self._shadows_end = False
         self._flushing = False
         self._idle: asyncio.Event | None = None
 
@@ -80,6 +82,8 @@ class ServerQueues:
         """Take a request that has been given its server; whether it is left waiting there."""
         server = request.server
         queue = self.queues[server]
+        if self._shadows:
+            self._give_way(server)
         queue.append(request)
         if not self.batches:
             self.instances[server].put(request)
@@ -89,6 +93,40 @@ class ServerQueues:
             return False
         batch = self._serving[server]
         return batch is None or request not in batch.members
+
+    # Shadows: runs that nobody waits for, which no queue and no policy knows of.
+
+    def is_spare(self, server: int) -> bool:
+        """Tell whether a server takes requests and has none, nor a shadow."""
+        idle = not self.queues[server] and server not in self._shadows and not self._shadows_end
+        return idle and bool(self._view.healthy[server])
+
+    def run_shadow(self, shadow: ShadowRun) -> None:
+        """Have its server, which is spare, run a shadow, until a request is put there."""
+        self._shadows[shadow.server] = shadow
+        self.instances[shadow.server].put(shadow)
+
+    def forget_shadow(self, shadow: ShadowRun) -> None:
+        """Take note that a shadow has ended."""
+        if self._shadows.get(shadow.server) is shadow:
+            del self._shadows[shadow.server]
+
+    def end_shadows(self) -> None:
+        """Stop all shadows, and run none any more."""
+        self._shadows_end = True
+        for server in [*self._shadows]:
+            self._give_way(server)
+
+    def _give_way(self, server: int) -> None:
+        shadow = self._shadows.pop(server, None)
+        if shadow is None:
+            return
+        instance = self.instances[server]
+        if instance.cancel(shadow):
+            shadow.abandoned = True
+            shadow.deliver(shadow)
+        else:
+            instance.abort(shadow)
 
     def take_back(self, request: InferRequest) -> None:
         """Undo a decision where no answer is sent: the place is freed and the balance moved back.

@@ -8,7 +8,8 @@ Source: I. Waudby-Smith and A. Ramdas, *Estimating means of bounded random varia
 (2024, DOI 10.1093/jrsssb/qkad009), the hedged capital process of Theorem 3 with the predictable
 plug-in bets of its Eq. (26), and half of the error for each side. One departure, which makes the
 interval no narrower: means are looked at on a grid, and each limit is the last grid point that has
-been ruled out, not the first that has not.
+been ruled out, not the first that has not. A value may lie outside of 0..1 by an amount that is
+known before it is: the bet on it is the smaller for that, so that capital stays above 0.
 """
 
 from __future__ import annotations
@@ -44,21 +45,34 @@ class ConfidenceSequence:
         self._squares = 0.25  # of distances to the running means, with one that was made up
         self._ruin = math.log(2.0 / (1.0 - level))  # capital, as a logarithm, that rules a mean out
         self._means = np.linspace(0.0, 1.0, points + 1)
-        with np.errstate(divide="ignore"):
-            self._most_up = _TRUNCATION / self._means
-            self._most_down = _TRUNCATION / (1.0 - self._means)
+        self._most_up, self._most_down = self._most(0.0)
         # By mean, capital of who bets that the true one is above it, and below it.
         self._up, self._down = np.zeros(points + 1), np.zeros(points + 1)
 
-    def add(self, value: float) -> None:
-        """Take in the next value, 0..1."""
+    def _most(self, beyond: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Limit the bets on a value of -beyond..1 + beyond, up and down, by mean."""
+        with np.errstate(divide="ignore"):
+            up = _TRUNCATION / (self._means + beyond)
+            return up, _TRUNCATION / (1.0 - self._means + beyond)
+
+    def add(self, value: float, beyond: float = 0.0) -> None:
+        """Take in the next value.
+
+        Parameters
+        ----------
+        value
+            In -beyond..1 + beyond.
+        beyond
+            How far it may lie outside of 0..1; chosen without looking at the value.
+        """
         value, ordinal = float(value), self.count + 1
+        most_up, most_down = self._most(beyond) if beyond else (self._most_up, self._most_down)
         # The bet is made before the value is looked at.
         variance = self._squares / ordinal
         bet = math.sqrt(2.0 * self._ruin / (variance * ordinal * math.log(ordinal + 1.0)))
         distance = value - self._means
-        self._up += np.log1p(np.minimum(bet, self._most_up) * distance)
-        self._down += np.log1p(-np.minimum(bet, self._most_down) * distance)
+        self._up += np.log1p(np.minimum(bet, most_up) * distance)
+        self._down += np.log1p(-np.minimum(bet, most_down) * distance)
         self.count, self._sum = ordinal, self._sum + value
         self._squares += (value - (0.5 + self._sum) / (ordinal + 1.0)) ** 2
 

@@ -51,7 +51,7 @@ def tree(body: str) -> str:
 TOP = "tasks, nodes, network, dispatch, scheduling, placement, cost, seed, workload"
 TASK = (
     "variants, catalog, accuracy_target, energy_budget, deadline, count, max_instances, dispatch, "
-    "difficulty, idempotent, feedback, drift"
+    "difficulty, idempotent, feedback, shadow, drift"
 )
 
 MISTAKES: list[tuple[str, str]] = [
@@ -630,6 +630,27 @@ MISTAKES: list[tuple[str, str]] = [
             "{tier: tip}\n"
         ),
         "12: workload.t.entries.tier: there is no tier tip; did you mean top?",
+    ),
+    (
+        task(f"shadow: {{share: 1 %}}\n    variants: {{a: {{{V}}}, b: {{{V}}}}}"),
+        "3: tasks.t.shadow: what answers agree in is kept with what feedback says, and the task "
+        "keeps no answers for it; give the task `feedback: {}`",
+    ),
+    (
+        task(
+            "shadow: {}\n    feedback: {}\n"
+            f"    variants: {{a: {{{V}}}, b: {{service: {{mean: 9 ms}}}}}}"
+        ),
+        "3: tasks.t.shadow: answers are compared with those of the most accurate of several "
+        "variants, and the task has no two with an accuracy",
+    ),
+    (
+        task(f"shadow: {{share: 2}}\n    feedback: {{}}\n    variants: {{a: {{{V}}}, b: {{{V}}}}}"),
+        "3: tasks.t.shadow.share: 2 is not in 0..1 (write 0.02, not 2)",
+    ),
+    (
+        task(f"shadow: {{against: a}}\n    feedback: {{}}\n    variants: {{a: {{{V}}}}}"),
+        "3: tasks.t.shadow.against: 'a' is not possible; known here: most-accurate",
     ),
     (
         task(f"drift: {{variant: b, at: 1 s, accuracy: -0.1}}\n    variants: {{ab: {{{V}}}}}"),
