@@ -130,7 +130,7 @@ $(call STAMP,learn): $(VENV)/.made
 	$(call install,.[learn])
 
 $(call STAMP,ray): $(VENV)/.made
-	$(call install,.[ray])
+	$(call install,.[ray-serve])
 
 $(call STAMP,dask): $(VENV)/.made
 	$(call install,.[dask])

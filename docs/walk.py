@@ -83,6 +83,7 @@ SKIPPED = (
     Skipped("run-a-network", "/v2/models/digits-2/infer", "asks the network that root broke"),
     Skipped("run-a-network", "systemctl", "as root, with systemd"),
     Skipped("run-a-network", "--name base-7", MACHINES),
+    Skipped("serve-on-ray", "", "needs the extra `ray-serve`; tests/live runs its example"),
     Skipped("train-a-scheduler", "final_sigma=0.3", "trains for ten minutes of CPU time"),
     Skipped("train-a-scheduler", "benchmarks/training.py", "measures for many minutes"),
     Skipped("train-a-scheduler", "", TORCH, unless="torch"),

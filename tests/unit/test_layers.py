@@ -18,7 +18,7 @@ LAYERS = (
     ("network",),
     ("scheduling", "placement"),
     ("twin", "live"),
-    ("learning", "loadgen", "lab", "exporting"),
+    ("learning", "loadgen", "lab", "exporting", "ray"),
     ("experiments",),
     ("studies", "dashboard", "conformance"),
     ("cli",),

@@ -30,7 +30,7 @@ from inferway.protocol.address import parse_model
 if TYPE_CHECKING:
     from inferway.catalog.zoo import Profile
     from inferway.protocol import Signature
-    from inferway.runtime import PythonRuntime, RemoteRuntime
+    from inferway.runtime import AwaitedRuntime, PythonRuntime
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 
@@ -93,7 +93,7 @@ class Remote(Section):
 
     def runtime(
         self, *, signature: Signature | None = None, timeout_s: float | None = None
-    ) -> RemoteRuntime:
+    ) -> AwaitedRuntime:
         """Make the runtime of the variant; nothing is asked of its server yet.
 
         Parameters

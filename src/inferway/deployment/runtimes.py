@@ -72,10 +72,10 @@ def blocking_runtime_of(variant: Variant, signature: Signature | None = None) ->
     ValueError
         As `runtime_of`.
     """
-    from inferway.runtime import BlockingRemote, RemoteRuntime
+    from inferway.runtime import AwaitedRuntime, BlockingRemote
 
     runtime = runtime_of(variant, signature)
-    return BlockingRemote(runtime) if isinstance(runtime, RemoteRuntime) else runtime
+    return BlockingRemote(runtime) if isinstance(runtime, AwaitedRuntime) else runtime
 
 
 def signature_said(task: Task) -> Signature | None:

@@ -359,10 +359,10 @@ def _of_classes(task: Task) -> Iterator[Found]:
 
 def _tried(variant: Variant, signature: Signature | None) -> Signature:
     """Run a class of the user's own on zeros, where what fits is known; its signature."""
-    from inferway.runtime import RemoteRuntime, zeros
+    from inferway.runtime import AwaitedRuntime, zeros
 
     with closing(runtime_of(variant, signature)) as runtime:
-        assert not isinstance(runtime, RemoteRuntime)
+        assert not isinstance(runtime, AwaitedRuntime)
         said = runtime.signature
         if signature is not None and said != signature:
             raise ValueError(

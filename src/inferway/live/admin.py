@@ -25,7 +25,7 @@ from inferway.live.security.keys import Guard, Role
 from inferway.live.site import TaskSite
 from inferway.live.stats import BATCH_BOUNDS, LATENCY_BOUNDS_S, coarse
 from inferway.live.upstream.remote import Forwarding
-from inferway.runtime import Fault, RemoteRuntime
+from inferway.runtime import AwaitedRuntime, Fault
 from inferway.site.view import WHOLE
 from inferway.version import __version__
 
@@ -410,7 +410,7 @@ def _samples(sites: Sequence[TaskSite]) -> _Samples:
         ([site.task, name], runtime, site.stats.moved[site.pool.columns[k]])
         for site in sites
         for k, name in enumerate(site.pool.variants)
-        if isinstance(runtime := site.pool.runtimes[site.pool.first[k]], RemoteRuntime)
+        if isinstance(runtime := site.pool.runtimes[site.pool.first[k]], AwaitedRuntime)
     ]
     own = [
         ([site.task, name], getattr(runtime, "restarts", 0), workers)
@@ -493,6 +493,7 @@ def _samples(sites: Sequence[TaskSite]) -> _Samples:
             ([*labels, fault.value], runtime.faults[fault])
             for labels, runtime, _ in remotes
             for fault in Fault
+            if runtime.apart or fault is not Fault.DIED
         ),
         "remote_moved_requests": ((labels, moved) for labels, _, moved in remotes),
         "remote_retries": ((labels, runtime.retried) for labels, runtime, _ in remotes),

@@ -31,7 +31,14 @@ from inferway.live.pool import Pool
 from inferway.live.upstream.remote import Forwarding
 from inferway.profiling.confidence import confidence_reader
 from inferway.protocol import Signature
-from inferway.runtime import Arrays, Fault, RemoteError, RemoteRuntime, Served, UnsaidSignatureError
+from inferway.runtime import (
+    Arrays,
+    AwaitedRuntime,
+    Fault,
+    RemoteError,
+    Served,
+    UnsaidSignatureError,
+)
 from inferway.runtime.growth import Growth
 from inferway.scheduling import Conditions, Controller, controller_of
 from inferway.site import Fleet
@@ -317,7 +324,7 @@ def models_of(
                 # `check_served` has refused those that nothing here runs.
                 runtime = runtime_of(described[name], signature, log=told)
                 undo.callback(runtime.close)
-                if isinstance(runtime, RemoteRuntime):
+                if isinstance(runtime, AwaitedRuntime):
                     loaded[name] = runtime
                     runtime.learn()
             except UnsaidSignatureError as error:
@@ -346,7 +353,7 @@ def models_of(
         if signature is None:
             raise LoadError(f"{silent}, and nothing else says what the task takes and gives")
         for runtime in loaded.values():
-            if isinstance(runtime, RemoteRuntime):
+            if isinstance(runtime, AwaitedRuntime):
                 runtime.known_signature = runtime.known_signature or signature
         undo.pop_all()
     return signature, loaded

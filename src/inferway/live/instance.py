@@ -34,6 +34,8 @@ class Instance(Protocol):
     proven: bool
     # Whether its signature leaves open what would fit: it comes back on trial unprobed.
     cold: bool
+    # Whether others of its class may have what it could not answer when it began to rest.
+    apart: bool
 
     @property
     def group(self) -> Upstream | None:

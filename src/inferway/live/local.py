@@ -18,7 +18,7 @@ import numpy as np
 from inferway.live.errors import WarmUpError
 from inferway.live.headroom import ANSWER_COPIES, Headroom, MemoryNeed, is_closed, too_many
 from inferway.live.instance import FAILURES, RETRY_S, Events
-from inferway.live.request import EXPIRED, Job, Outcome
+from inferway.live.request import BAD_GATEWAY, EXPIRED, Job, Outcome
 from inferway.live.threads import TURN_S, run_detached
 from inferway.protocol import RefusalError, Signature
 from inferway.runtime import Arrays, Fault, RemoteError, Runtime, Served, zeros
@@ -47,7 +47,8 @@ class Verdict(NamedTuple):
 
     It counts as so many failures. An instance rests after a `certain` one without being run on
     zeros first. Where it is `unserved`, the model has certainly not run, and another variant may be
-    asked. `retry_after_s` says when another try may be worth it.
+    asked; where what ran it `died`, it may have been run, and another is asked of an idempotent
+    task. `retry_after_s` says when another try may be worth it.
     """
 
     outcome: Outcome
@@ -55,6 +56,7 @@ class Verdict(NamedTuple):
     certain: bool = False
     unserved: bool = False
     retry_after_s: float = 0.0
+    died: bool = False
 
 
 _OF_FAULT: Final = {
@@ -65,6 +67,7 @@ _OF_FAULT: Final = {
     Fault.UNREACHABLE: Verdict(Outcome.UNAVAILABLE, weight=FAILURES, certain=True),
     # To run a server on zeros that does not answer would take as long again.
     Fault.LATE: Verdict(Outcome.EXPIRED, certain=True),
+    Fault.DIED: Verdict(Outcome.FAILED, weight=FAILURES, certain=True, died=True),
     Fault.BROKEN: Verdict(Outcome.FAILED),
     Fault.UNFIT: Verdict(Outcome.FAILED, weight=FAILURES, certain=True),
 }
@@ -94,7 +97,7 @@ class ModelInstance(ABC):
 
     name: str
     group = None
-    resting = cold = proven = False
+    resting = cold = proven = apart = False
     complaint = ""
     _drop_late: bool
     _now: Callable[[], float]
@@ -219,8 +222,10 @@ class ModelInstance(ABC):
             job.outcome, job.reason = error.args
             return
         judged = verdict(error)
-        job.outcome, job.unserved = judged.outcome, judged.unserved
+        job.outcome, job.unserved, job.died = judged.outcome, judged.unserved, judged.died
         job.retry_after_s = judged.retry_after_s
+        if judged.died:
+            job.status = BAD_GATEWAY
         job.reason = f"{self.name} failed: {_line(error)}"
         if isinstance(error, RefusalError):
             job.status, job.reason = error.status, _line(error)

@@ -81,6 +81,9 @@ class ServerOptions:
         Reads the keys anew, and
     read_deployment
         the deployment, on SIGHUP; without them they stay as they are.
+    complete
+        Completes each deployment, the first one and those that are applied, before it is looked
+        at: with what runs variants that no file can name. ValueError where it cannot.
     """
 
     host: str = "127.0.0.1"
@@ -103,6 +106,7 @@ class ServerOptions:
     now: Callable[[], float] = time.monotonic
     read_keys: Callable[[], Keys | None] | None = None
     read_deployment: Callable[[], Deployment] | None = None
+    complete: Callable[[Deployment], Deployment] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

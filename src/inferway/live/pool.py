@@ -42,7 +42,7 @@ from inferway.live.threads import InlineRunner, Wakeup, run_detached
 from inferway.live.tracing import attempts_of
 from inferway.live.upstream.remote import Forwarding, NodeInstance, ServerInstance
 from inferway.protocol import RefusalError, Signature
-from inferway.runtime import ArtifactError, RemoteRuntime, Served
+from inferway.runtime import ArtifactError, AwaitedRuntime, Served
 from inferway.site import HOLD, REJECT
 from inferway.site.view import WHOLE, Floats
 
@@ -50,6 +50,8 @@ from inferway.site.view import WHOLE, Floats
 RATE_WINDOW_S: Final = 10.0
 # How often the measured service times are kept.
 REMEMBER_S: Final = 60.0
+# Instances that may end under one request: it may be what ends them.
+MOST_DEATHS: Final = 3
 GAVE_WAY: Final = "a request of higher priority took the place of this one; try again later"
 _UNSURE: Final = np.zeros(0)
 # How low a request stands that states no priority: below all that do.
@@ -196,7 +198,7 @@ class Pool:
             }
             if isinstance(one, Forwarding):
                 made.append(NodeInstance(name, one, terms))
-            elif isinstance(one, RemoteRuntime):
+            elif isinstance(one, AwaitedRuntime):
                 made.append(ServerInstance(name, one, terms, **bounds))
             else:
                 made.append(LocalInstance(name, one, drop_late=late, now=now, **bounds))
@@ -583,7 +585,7 @@ class Pool:
         if request.abandoned:
             self._end(request, Outcome.CANCELED, "the client went during the service")
             return False
-        again = request.unserved or (request.lost and self.options.idempotent)
+        again = request.unserved or ((request.lost or request.died) and self.options.idempotent)
         if not again or not self._retry(request):
             assert request.outcome is not None
             self._end(request, request.outcome, request.reason)
@@ -781,19 +783,29 @@ class Pool:
         runs here may still have it, and is nobody else's load. What a neighbor had that is left out
         as a whole costs nothing of the budget: that neighbor gets nothing more, so the others get
         no more than if it had been left out a little earlier.
+
+        What an instance could not answer that fails by itself and rests now, another of its class
+        may have, too, and as often as that happens: each time there is one less. A request under
+        which `MOST_DEATHS` have ended goes to no other.
         """
         server, health = request.server, self.health
-        k, group, behind = (
-            self.class_of[server],
-            self.instances[server].group,
-            health.behind(server),
-        )
+        instance, k, behind = self.instances[server], self.class_of[server], health.behind(server)
+        group, apart = instance.group, instance.apart and instance.resting
         out = group is not None and not group.breaker.closed
+        others = self.servers.mask(request)
+        if not apart:
+            others &= ~(1 << k)
         # Of a neighbor that is left out, the other classes get nothing either.
-        others = self.servers.mask(request) & ~(1 << k)
         if out:
             others &= ~behind
-        if request.moved or self.left_s(request) < 0.0 or not health.any_of(others):
+        if request.died:
+            request.deaths += 1
+            if request.deaths >= MOST_DEATHS:
+                request.reason += f"; {request.deaths} instances have ended under this request"
+                return False
+        if request.moved and not apart:
+            return False
+        if self.left_s(request) < 0.0 or not health.any_of(others):
             return False
         if group is not None and not out and not self.budget.spend():
             others &= self.own
@@ -806,6 +818,7 @@ class Pool:
         self.stats.moved[self.columns[k]] += 1
         request.moved, request.classes = True, others
         request.outcome, request.server, request.unserved = None, -1, False
+        request.died = False
         request.passed, request.status, request.started_s = None, 0, 0.0
         self._move(request)
         return True

@@ -15,6 +15,8 @@ import numpy as np
 from inferway.runtime import Arrays, Call
 from inferway.site import ALL_CLASSES
 
+# Status of an answer that whoever was asked has lost.
+BAD_GATEWAY: Final = 502
 EXPIRED: Final = "the deadline passed while the request was queued"
 DROPPED: Final = (
     "the policy dropped the request from its queue; it was not expected to finish in time"
@@ -138,6 +140,7 @@ class _Job(msgspec.Struct, eq=False, kw_only=True):
     reason: str = ""
     retry_after_s: float = 0.0
     unserved: bool = False  # its run failed before the model had it
+    died: bool = False  # what ran it ended before it had answered
     status: int = 0  # the HTTP status of a failure, where its outcome does not say it
     # Peak of its largest run, and its answer, where that takes room of its own until it is sent.
     kept_bytes: tuple[int, int] | None = None
@@ -193,6 +196,7 @@ class InferRequest(_Job, eq=False):
     late: bool = False  # it was answered after its deadline
     undecoded: bool = False  # there are inputs to be decoded yet
     moved: bool = False  # it has been given to another variant, which happens once
+    deaths: int = 0  # how many instances have ended while they ran it
     # Another node was given it and nobody knows what became of it: it may have been run.
     lost: bool = False
     timer: asyncio.TimerHandle | None = None  # drops it from a queue at its deadline
@@ -292,7 +296,8 @@ class RequestBatch(_Job, eq=False):
             request.started_s, request.service_s = self.started_s, self.service_s
             request.outcome, request.reason = self.outcome, self.reason
             request.status, request.retry_after_s = self.status, self.retry_after_s
-            request.unserved, request.together = self.unserved, (len(self.members), rows)
+            request.unserved, request.died = self.unserved, self.died
+            request.together = len(self.members), rows
             end = at + request.rows
             if outputs is not None and self.outcome is Outcome.ANSWERED:
                 parts = {name: array[at:end] for name, array in outputs.items()}

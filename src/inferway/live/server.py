@@ -92,6 +92,8 @@ class Server:
         pages: Mapping[str, Handler] | None = None,
     ) -> None:
         self.options = options = options or ServerOptions()
+        if options.complete is not None and isinstance(deployment, Deployment):
+            deployment = options.complete(deployment)
         self.host, self.admin_host = options.host, options.admin_host
         self.http_port, self.admin_port, self.grpc_port = (
             options.http_port,
@@ -364,6 +366,7 @@ class Server:
         async with self._changing:
             if not self.ready or self._ending.is_set():
                 raise ServeError("the server is starting or ending; nothing can be applied now")
+            deployment = self._completed(deployment)
             check_served(deployment)
             for site in self.served():
                 await site.pool.remember()
@@ -456,6 +459,10 @@ class Server:
             patient=following,
         )
 
+    def _completed(self, deployment: Deployment) -> Deployment:
+        complete = self.options.complete
+        return deployment if complete is None else complete(deployment)
+
     async def _apply(self, deployment: Deployment, dry_run: bool) -> dict[str, list[str]]:
         if any(site.node is not None for site in self.sites.values()):
             raise ServeError(
@@ -463,7 +470,7 @@ class Server:
                 "file, and start its nodes again one by one"
             )
         if dry_run:
-            return await run_detached(would_serve, deployment)
+            return await run_detached(would_serve, self._completed(deployment))
         await self.apply(deployment)
         return self._variants()
 

@@ -2,14 +2,20 @@
 
 from inferway.runtime.artifact import ArtifactError, inspect
 from inferway.runtime.python import PythonRuntime, kill_workers
-from inferway.runtime.remote import BlockingRemote, RemoteRuntime, Served
+from inferway.runtime.remote import AwaitedRuntime, BlockingRemote, RemoteRuntime, Served
 from inferway.runtime.runtime import Arrays, Call, NullRuntime, OnnxRuntime, Runtime, zeros
 from inferway.runtime.server import Fault, RemoteError
-from inferway.runtime.worker_process import PythonCode, UnsaidSignatureError, WorkerError
+from inferway.runtime.worker_process import (
+    PythonCode,
+    UnsaidSignatureError,
+    WorkerError,
+    signature_of_class,
+)
 
 __all__ = [
     "Arrays",
     "ArtifactError",
+    "AwaitedRuntime",
     "BlockingRemote",
     "Call",
     "Fault",
@@ -25,5 +31,6 @@ __all__ = [
     "WorkerError",
     "inspect",
     "kill_workers",
+    "signature_of_class",
     "zeros",
 ]

@@ -1,10 +1,11 @@
-"""A model behind another Open Inference Protocol server: Triton, MLServer, OVMS, Inferway."""
+"""Models that run elsewhere, and those behind a server of the Open Inference Protocol."""
 
 from __future__ import annotations
 
 import asyncio
 import ssl
 import time
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
@@ -33,8 +34,96 @@ _LARGE_BYTES: Final = 128 * 1024
 T = TypeVar("T")
 
 
-class RemoteRuntime:
-    """A model that a remote server runs; its runs are awaited, on any one event loop.
+class AwaitedRuntime(ABC):
+    """A model that runs elsewhere; its runs are awaited, on any one event loop.
+
+    Parameters
+    ----------
+    signature
+        What the model must have, in this order; None takes what is said elsewhere.
+
+    Attributes
+    ----------
+    known_signature
+        What goes in and comes out, as far as that has been said; else None.
+    faults
+        How many calls failed, by kind.
+    down
+        Why the model is of no use now, as far as the last call tells; empty while it is.
+    apart
+        Whether each of its copies fails by itself, so that another may have what one has lost.
+    """
+
+    apart = False
+
+    def __init__(self, signature: Signature | None = None) -> None:
+        self.known_signature = signature
+        self.faults: Counter[Fault] = Counter()
+        self.down = ""
+
+    @property
+    def signature(self) -> Signature:
+        """Inputs and outputs; where they have not been said, they are asked for, in this thread.
+
+        Raises
+        ------
+        RemoteError
+            When they are not known yet and nobody says them.
+        """
+        if self.known_signature is None:
+            self.learn()
+        assert self.known_signature is not None
+        return self.known_signature
+
+    @property
+    def opened(self) -> int:
+        """Connections made so far."""
+        return 0
+
+    @property
+    def retried(self) -> int:
+        """Calls made again because the first connection ended before they were out."""
+        return 0
+
+    def learn(self) -> None:
+        """Ask, in this thread, for the model's signature and for what it can take.
+
+        Raises
+        ------
+        RemoteError
+            When nobody answers, the model is not served, or its signature cannot be served or is
+            not the one expected.
+        """
+        with closing(BlockingRemote(self)) as blocking:
+            blocking.wait(self.describe())
+
+    @abstractmethod
+    async def describe(self) -> None:
+        """Ask for the same as `learn` does, on the loop.
+
+        Raises
+        ------
+        RemoteError
+            As `learn`.
+        """
+
+    @abstractmethod
+    async def infer(self, inputs: Arrays) -> Arrays:
+        """Answer one batch; canceled, nobody waits for it any more.
+
+        Raises
+        ------
+        RemoteError
+            When there is no answer.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of the way there; calls that are under way still end."""
+
+
+class RemoteRuntime(AwaitedRuntime):
+    """A model that a remote server runs.
 
     It asks the server for the model's signature and for what it can take before the first request,
     and again after it could not be reached: what answers then may be another server. Where its
@@ -53,14 +142,8 @@ class RemoteRuntime:
 
     Attributes
     ----------
-    known_signature
-        What goes in and comes out, as far as that has been said; else None.
     binary
         Whether tensors go as raw bytes; None while the server has not been asked.
-    faults
-        How many calls failed, by kind.
-    down
-        Why the server is of no use now, as far as the last call tells; empty while it is.
     """
 
     def __init__(
@@ -75,6 +158,7 @@ class RemoteRuntime:
             raise ValueError(f"timeout_s is {timeout_s}; it must be a finite time above 0, in s")
         if key is not None and (not key.isascii() or any(one <= " " for one in key)):
             raise ValueError("the key holds what no HTTP header can; give one of ASCII, unspaced")
+        super().__init__(signature)
         self.address, self.timeout_s = address, timeout_s
         common = f"Host: {address.authority}\r\nAccept-Encoding: identity\r\n"
         if key is not None:
@@ -83,24 +167,7 @@ class RemoteRuntime:
         self._tls = ssl.create_default_context() if address.tls else None
         self._made: list[ServerConnections] = []
         self._loop: asyncio.AbstractEventLoop | None = None
-        self.known_signature = signature
         self.binary: bool | None = None
-        self.faults: Counter[Fault] = Counter()
-        self.down = ""
-
-    @property
-    def signature(self) -> Signature:
-        """Inputs and outputs; a server that has not said it is asked, in this thread.
-
-        Raises
-        ------
-        RemoteError
-            When it is not known yet and the server does not say it.
-        """
-        if self.known_signature is None:
-            self.learn()
-        assert self.known_signature is not None
-        return self.known_signature
 
     @property
     def opened(self) -> int:
@@ -111,18 +178,6 @@ class RemoteRuntime:
     def retried(self) -> int:
         """Calls made again because the first connection ended before they were out."""
         return sum(one.retried for one in self._made)
-
-    def learn(self) -> None:
-        """Ask the server, in this thread, for the model's signature and for what it can take.
-
-        Raises
-        ------
-        RemoteError
-            When it does not answer, does not serve the model, or its signature cannot be served or
-            is not the one expected.
-        """
-        with closing(BlockingRemote(self)) as blocking:
-            blocking.wait(self.describe())
 
     async def describe(self) -> None:
         """Ask the server for the same as `learn` does, on the loop.
@@ -249,8 +304,8 @@ class RemoteRuntime:
             ) from None
 
 
-# What runs a variant: here, or at a server.
-Served = Runtime | RemoteRuntime
+# What runs a variant: here, or elsewhere.
+Served = Runtime | AwaitedRuntime
 
 
 class BlockingRemote:
@@ -263,13 +318,13 @@ class BlockingRemote:
         calling thread runs another loop.
     """
 
-    def __init__(self, remote: RemoteRuntime) -> None:
+    def __init__(self, remote: AwaitedRuntime) -> None:
         self.remote = remote
         self._runner = asyncio.Runner()
 
     @property
     def signature(self) -> Signature:
-        """Inputs and outputs; see `RemoteRuntime.signature`."""
+        """Inputs and outputs; see `AwaitedRuntime.signature`."""
         if self.remote.known_signature is None:
             self.wait(self.remote.describe())
         return self.remote.signature

@@ -41,6 +41,8 @@ class Fault(enum.Enum):
         There was no connection, or it ended before the request was out.
     LATE
         There was no whole answer in time.
+    DIED
+        What ran the request ended before it had answered: it may have been run.
     BROKEN
         The server failed at the request, or what it answered is no answer to it.
     UNFIT
@@ -52,6 +54,7 @@ class Fault(enum.Enum):
     UNAVAILABLE = "unavailable"
     UNREACHABLE = "unreachable"
     LATE = "late"
+    DIED = "died"
     BROKEN = "broken"
     UNFIT = "unfit"
 

@@ -281,10 +281,11 @@ def receive_message(stream: socket.socket) -> dict[str, Any] | None:
     return message
 
 
-class _RefusedError(Exception):
+class RefusedError(Exception):
     """A class that cannot be used, or an answer that is none, with one sentence that says why."""
 
     def message(self) -> dict[str, str]:
+        """Write it as the worker tells it."""
         return {"error": str(self), "trace": _trace(self.__cause__)}
 
 
@@ -301,25 +302,25 @@ def main(arguments: Sequence[str]) -> None:
         return
     try:
         model = made(hello["file"], hello["class"])
-        declared = {side: _declared(model, side) for side in ("inputs", "outputs")}
+        said = {side: declared(model, side) for side in ("inputs", "outputs")}
         predict = getattr(model, "predict", None)
         if not callable(predict):
-            raise _RefusedError("it has no method `predict(self, inputs)`")
-    except _RefusedError as error:
+            raise RefusedError("it has no method `predict(self, inputs)`")
+    except RefusedError as error:
         send_message(stream, error.message())
         return
-    send_message(stream, declared)
+    send_message(stream, said)
     agreed = receive_message(stream)
     if agreed is None:
         return
     try:
         _guarded("warm_up", getattr(model, "warm_up", None))
-    except _RefusedError as error:
+    except RefusedError as error:
         send_message(stream, error.message())
         return
     send_message(stream, {})
     _answer_all(stream, bell, predict, agreed, SharedMemory(given), SharedMemory(answered))
-    with suppress(_RefusedError):
+    with suppress(RefusedError):
         _guarded("close", getattr(model, "close", None))
 
 
@@ -349,8 +350,8 @@ def _answer_all(
                 end = answered.write_failure({"error": said, "trace": _trace(error)}, end)
             else:
                 try:
-                    end = outputs.write(_checked(answer, outputs, shapes, rows), answered, end)
-                except (_RefusedError, TypeError) as error:
+                    end = outputs.write(checked(answer, outputs, shapes, rows), answered, end)
+                except (RefusedError, TypeError) as error:
                     end = answered.write_failure({"error": str(error)}, end)
                 except Exception as error:
                     unsent = f"what predict returned cannot be sent: {_said(error)}"
@@ -365,29 +366,29 @@ def _answer_all(
                 os.write(bell, rung)
 
 
-def _checked(
+def checked(
     answer: Any, outputs: TensorLayout, shapes: Mapping[str, tuple[int, ...]], rows: int
 ) -> list[NDArray[Any]]:
     """Hold what `predict` has returned against the signature; the outputs in its order."""
     if not isinstance(answer, dict):
-        raise _RefusedError(
+        raise RefusedError(
             f"predict returned {_kind(answer)}; expected a dict of arrays by output's name"
         )
     found = []
     for name, dtype, _ in outputs.tensors:
         if name not in answer:
             given = ", ".join(map(repr, answer)) or "nothing"
-            raise _RefusedError(f"predict returned no output {name!r}; it returned {given}"[:300])
+            raise RefusedError(f"predict returned no output {name!r}; it returned {given}"[:300])
         array = answer[name]
         if not isinstance(array, np.ndarray):
-            raise _RefusedError(
+            raise RefusedError(
                 f"predict returned output {name!r} as {_kind(array)}; expected a NumPy array"
             )
         # Texts of fixed length are BYTES in another form.
         fits = array.dtype.kind in "OSU" if dtype.hasobject else array.dtype == dtype
         if not fits:
             expected = "an array of bytes or str" if dtype.hasobject else dtype.name
-            raise _RefusedError(
+            raise RefusedError(
                 f"predict returned output {name!r} as {array.dtype.name}; expected {expected}, "
                 "and nothing is cast silently"
             )
@@ -396,7 +397,7 @@ def _checked(
             len(array.shape) != len(shape)
             or any(want not in (-1, have) for want, have in zip(shape, array.shape, strict=True))
         ):
-            raise _RefusedError(
+            raise RefusedError(
                 f"predict returned output {name!r} of shape {list(array.shape)} to {rows} "
                 f"row{'s' * (rows != 1)}; expected {list(shape)}"
             )
@@ -422,29 +423,29 @@ def made(file: str, name: str) -> Any:
         source = Path(file).read_bytes()
         exec(compile(source, file, "exec", dont_inherit=True), vars(module))
     except BaseException as error:
-        raise _RefusedError(f"its file does not load: {_said(error)}") from error
+        raise RefusedError(f"its file does not load: {_said(error)}") from error
     found = getattr(module, name, None)
     if not isinstance(found, type):
-        raise _RefusedError(f"its file has no class {name!r}")
+        raise RefusedError(f"its file has no class {name!r}")
     try:
         return found()
     except BaseException as error:
-        raise _RefusedError(f"{name}() raised {_said(error)}") from error
+        raise RefusedError(f"{name}() raised {_said(error)}") from error
 
 
-def _declared(model: Any, side: str) -> list[Any] | None:
+def declared(model: Any, side: str) -> list[Any] | None:
     """Read what a class says that it takes, or gives; None where it says nothing."""
     said = getattr(model, side, None)
     if said is None:
         return None
     such = 'such as {"x": ("FP32", [-1, 64])}'
     if not isinstance(said, dict) or not said:
-        raise _RefusedError(
+        raise RefusedError(
             f"its `{side}` is {_kind(said)}; expected {{name: (dtype, shape)}}, {such}"
         )
     tensors = []
     for name, one in said.items():
-        wrong = _RefusedError(f"its `{side}` says of {name!r}: {one!r:.80}; expected {such}")
+        wrong = RefusedError(f"its `{side}` says of {name!r}: {one!r:.80}; expected {such}")
         if not isinstance(name, str) or not isinstance(one, tuple | list) or len(one) != 2:
             raise wrong
         dtype, shape = one
@@ -470,7 +471,7 @@ def _guarded(name: str, function: Callable[[], object] | None) -> None:
     except BaseException as error:
         if name == "close":  # nobody else will say it
             traceback.print_exception(error)
-        raise _RefusedError(f"{name} raised {_said(error)}") from error
+        raise RefusedError(f"{name} raised {_said(error)}") from error
 
 
 def _said(error: BaseException) -> str:

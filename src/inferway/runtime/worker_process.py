@@ -449,7 +449,23 @@ def _ended(code: int) -> str:
     return f"was ended by {name}{hint}"
 
 
-def _agreed(code: PythonCode, declared: Mapping[str, Any], expected: Signature | None) -> Signature:
+def signature_of_class(model: type, expected: Signature | None = None) -> Signature:
+    """Read from a class of this process what it takes and gives, as from a worker's.
+
+    Raises
+    ------
+    ArtifactError
+        When what it says is no signature, or it says none and none is expected.
+    """
+    name = f"class {model.__name__}"
+    try:
+        declared = {side: process.declared(model, side) for side in ("inputs", "outputs")}
+    except process.RefusedError as error:
+        raise ArtifactError(f"{name}: {error}") from None
+    return _agreed(name, declared, expected)
+
+
+def _agreed(code: object, declared: Mapping[str, Any], expected: Signature | None) -> Signature:
     """Make the signature of what a class says, in the order that is expected where it is that."""
     sides = {side: declared[side] for side in ("inputs", "outputs")}
     lacking = [side for side, said in sides.items() if said is None]

@@ -21,12 +21,11 @@ from inferway.live.http.exchange import (
 from inferway.live.http.inference import Infer
 from inferway.live.http.routes import Routes
 from inferway.live.intake import Intake
-from inferway.live.request import NodeCondition
+from inferway.live.request import BAD_GATEWAY, NodeCondition
 from inferway.live.security.keys import ANYBODY
 from inferway.live.site import TaskSite
 from inferway.live.upstream.breaker import time_limit_s
 from inferway.live.upstream.headers import (
-    BAD_GATEWAY,
     ConnectError,
     Response,
     ResponseHeaders,

@@ -29,7 +29,7 @@ from inferway.live.http.exchange import (
     PATH,
     VARIANT,
 )
-from inferway.live.request import NodeCondition
+from inferway.live.request import BAD_GATEWAY, NodeCondition
 from inferway.protocol import RefusalError
 from inferway.protocol.address import joined
 from inferway.protocol.messages import ErrorMessage
@@ -40,7 +40,6 @@ from inferway.version import NODE_PROTOCOL
 TIMES: Final = b"inferway-time-ms"
 DEGRADED: Final = b"inferway-degraded"
 UNSERVED: Final = b"inferway-unserved"
-BAD_GATEWAY: Final = 502
 _PROTOCOL: Final = b"%d" % NODE_PROTOCOL
 _STATUSES: Final = frozenset(status.value for status in HTTPStatus)
 

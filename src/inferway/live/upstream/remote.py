@@ -15,11 +15,18 @@ from functools import partial
 from inferway.live.headroom import Headroom, MemoryNeed
 from inferway.live.instance import RETRY_S, Events, PoolTerms
 from inferway.live.local import CutShortError, ModelInstance
-from inferway.live.request import EXPIRED, InferRequest, Job, Outcome, RequestBatch, outcome_of
+from inferway.live.request import (
+    BAD_GATEWAY,
+    EXPIRED,
+    InferRequest,
+    Job,
+    Outcome,
+    RequestBatch,
+    outcome_of,
+)
 from inferway.live.threads import run_detached
 from inferway.live.upstream.breaker import time_limit_s
 from inferway.live.upstream.headers import (
-    BAD_GATEWAY,
     ConnectError,
     Response,
     body_lines,
@@ -33,7 +40,7 @@ from inferway.live.upstream.spans import Spans
 from inferway.live.upstream.upstream import Upstream, UpstreamCall
 from inferway.protocol import RefusalError
 from inferway.protocol.inference import AnswerError, content_lines, decode, encode
-from inferway.runtime import Arrays, RemoteError, RemoteRuntime
+from inferway.runtime import Arrays, AwaitedRuntime, RemoteError
 
 
 class RemoteInstance(ABC):
@@ -43,7 +50,7 @@ class RemoteInstance(ABC):
     to is of no use now.
     """
 
-    cold = proven = resting = False
+    cold = proven = resting = apart = False
     complaint = ""
 
     def __init__(self, name: str, terms: PoolTerms) -> None:
@@ -268,7 +275,7 @@ class ServerInstance(ModelInstance, RemoteInstance):
     def __init__(
         self,
         name: str,
-        remote: RemoteRuntime,
+        remote: AwaitedRuntime,
         terms: PoolTerms,
         *,
         sizes: Sequence[int],
@@ -278,6 +285,7 @@ class ServerInstance(ModelInstance, RemoteInstance):
     ) -> None:
         ModelInstance.__init__(self, remote, sizes, most_rows, headroom, demand)
         RemoteInstance.__init__(self, name, terms)
+        self.apart = remote.apart
         self._task: asyncio.Task[None] | None = None
         self._probing: asyncio.Task[None] | None = None
         self._asking = False
