@@ -116,9 +116,9 @@ Lemma A.1 | The gain of a slot is normalized, submodular and monotone. | covered
 - theory/test_placement_gain.py::test_gain_is_monotone_and_submodular
 Lemma A.2 | So is the time-averaged gain. | covered
 - theory/test_placement_gain.py::test_gain_is_monotone_and_submodular
-Theorem B.1 | Maximizing the static gain is NP-hard. | not there
+Theorem B.1 | Maximizing the static gain is NP-hard: similarity caching, as an instance. | covered
+- theory/test_placement_hardness.py::test_the_best_allocation_is_the_best_similarity_cache
 - theory/test_placement_exact.py::test_it_finds_the_best_of_all_allocations
-= a reduction can be read and not run; the program is solved exactly on small networks
 Lemma C.1 | The step of a capped sum. | covered
 - theory/test_placement_gain.py::test_capacities_costs_and_gains_are_the_papers
 Lemma C.2 | The cost as a sum of capped sums. | covered

@@ -85,7 +85,25 @@ def _alpha_claims(settings: Settings, results: Results) -> list[Claim]:
         - largest step over the mean step:
           {steps[top] * len(steps) / (latency[-1] - latency[0])} (at least 2.0)
         - the largest is from alpha {alphas[top]:g} to {alphas[top + 1]:g}: {steps[top]:.1f} ms
+      * {_exchange_over(settings, results, "infida")}
     """)
+
+
+def _exchange_over(settings: Settings, results: Results, *rivals: str, since: float = 2) -> str:
+    """Compare what exchange gains with the most that others do, from an alpha on."""
+    own, *others = (
+        results.where(policy=policy).values("ntag_ms", alpha=settings.alphas)
+        for policy in ("exchange", *rivals)
+    )
+    each = {
+        alpha: mine / max(theirs) - 1
+        for alpha, mine, *theirs in zip(settings.alphas, own, *others, strict=True)
+    }
+    high = {alpha: one for alpha, one in each.items() if alpha >= since}
+    names = " and ".join(POLICIES[rival].label for rival in rivals)
+    return f"""[ours] Exchange gains more than {names} from alpha {since:g} on.
+        - least gain over the most of them, less 1: {smallest(list(high.values()))} (at least 0 %)
+        - {percents(each, "+.2f", "{1} at alpha {0:g}")}"""
 
 
 def _edge_alpha_claims(settings: Settings, results: Results) -> list[Claim]:
@@ -119,6 +137,7 @@ def _edge_alpha_claims(settings: Settings, results: Results) -> list[Claim]:
         - largest ratio: {literal} (2.0 to 3.0)
         - at alpha {at:g}, {mine:.2f} against {theirs:.2f} ms; {reaching:.2f} over
           {POLICIES["olag"].label}, which counts what reaches a node, at alpha {at_reaching:g}
+      * {_exchange_over(settings, results, "infida", "olag")}
     """)
 
 
@@ -155,6 +174,14 @@ _LEAST = (
         "infida", ("greedy",), 0,
     ),
     ("ours", "Coupled rounding gains as much as the paper's.", "infida-coupled", ("infida",), -4),
+    (
+        "ours", "Exchange gains as much as the best of the others that learn, or more.",
+        "exchange", ("infida", "infida-coupled", "olag", "olag-literal", "greedy"), -0.5,
+    ),
+    (
+        "ours", "Under sliding popularity exchange gains more than hindsight does at once.",
+        "exchange", ("infida-offline", "static-greedy"), -0.5,
+    ),
 )  # fmt: skip
 
 
@@ -218,14 +245,15 @@ def _plane_claims(settings: Settings, results: Results) -> list[Claim]:
         - least gain over INFIDA's, less 1: {smallest(margins)} (at least 0 %)
         - rounding its average keeps the budgets; INFIDA's elastic ones are exceeded by up to a
           model per node""",
+        f"[ours] {_not_beaten(cases, 'exchange', ('infida', *_RIVALS))}",
     )
 
 
-def _not_beaten(cases: Cases, policy: str) -> str:
+def _not_beaten(cases: Cases, policy: str, rivals: Sequence[str] = _RIVALS) -> str:
     beaten = [
         f"by {POLICIES[rival].label} at alpha {alpha:g}, {rate:g}/s"
         for rate, alpha, here in cases
-        for rival in _RIVALS
+        for rival in rivals
         if all(
             here.value(column, policy=rival) < here.value(column, policy=policy)
             for column in ("latency_ms", "inaccuracy")
@@ -269,6 +297,18 @@ class _Gains:
     def over(self, policy: str, rate: float, sliding: bool = False) -> float:
         """INFIDA's over a policy's, less 1."""
         return self.ms("infida", rate, sliding) / self.ms(policy, rate, sliding) - 1
+
+    def exchanged(self) -> str:
+        """Compare exchange with INFIDA, a claim."""
+        least = smallest([1 / (1 + self.over("exchange", *one)) - 1 for one in self._places])
+        spread = self.lost("exchange")
+        return f"""[ours] At these alphas, where memory is left, exchange gains as much as INFIDA.
+            - its least gain over INFIDA's, less 1: {least} (at least -0.5 %)
+            - {self.read(("exchange",), self.high)}; sliding costs exchange {100 * spread:.1f} %"""
+
+    @property
+    def _places(self) -> list[tuple[float, bool]]:
+        return list(product(self.rates, (False, True)))
 
     def margins(self, *policies: str) -> dict[tuple[str, float, bool], float]:
         places = product(policies, self.rates, (False, True))
@@ -346,6 +386,7 @@ def _rate_claims(settings: Settings, results: Results) -> list[Claim]:
           and its draws, anew in each slot, spread the budgets
       * INFIDA keeps its gain whatever the rate and the popularity.
         - spread of its gain over its mean: {of.spread} (at most 5 %)
+      * {of.exchanged()}
     """)
 
 
@@ -372,6 +413,7 @@ def _edge_rate_claims(settings: Settings, results: Results) -> list[Claim]:
           {100 * of.lost("infida"):.1f} %
       * INFIDA keeps the same gain at all rates under both popularities.
         - spread of its gain over its mean: {of.spread} (at most 5 %)
+      * {of.exchanged()}
     """)
 
 
@@ -383,7 +425,7 @@ ALPHA = placement_study(
         # Alphas are read off the figure.
         Settings(
             alphas=(0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5, 5.0, 6.0),
-            policies=("infida", "infida-coupled"),
+            policies=("infida", "infida-coupled", "exchange"),
         ),
         smoke={"slots": 20, "trials": 1, "alphas": (0.0, 2.0, 4.0, 6.0)},
         quick={"slots": 240, "trials": 3},
@@ -401,7 +443,7 @@ EDGE_ALPHA = placement_study(
         Settings(
             system="conference, smaller",
             alphas=(0.0, 0.5, 1.0, 2.0, 3.0, 3.5, 4.0, 4.5, 5.0, 6.0),
-            policies=("infida", "infida-coupled", "greedy", "olag"),
+            policies=("infida", "infida-coupled", "exchange", "greedy", "olag"),
             rate_per_s=5000.0,
             copies=5,
         ),
@@ -426,7 +468,7 @@ GAIN = placement_study(
             sliding=(True,),
             alphas=(0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0),
             policies=(
-                *("infida", "infida-coupled", "infida-offline", "static-greedy"),
+                *("infida", "infida-coupled", "exchange", "infida-offline", "static-greedy"),
                 *("olag", "olag-literal", "greedy"),
             ),
         ),
@@ -451,7 +493,10 @@ PLANE = placement_study(
             system="II",
             alphas=(0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0),
             rates_per_s=(7500.0, 10_000.0),
-            policies=("infida", "infida-coupled", "infida-offline", "static-greedy", "olag"),
+            policies=(
+                *("infida", "infida-coupled", "exchange"),
+                *("infida-offline", "static-greedy", "olag"),
+            ),
         ),
         smoke={"slots": 12, "trials": 1, "alphas": (1.0, 4.0), "rates_per_s": (7500.0,)},
         quick={"slots": 120, "trials": 3},
@@ -470,7 +515,7 @@ RATE = placement_study(
         Settings(
             sliding=(False, True),
             rates_per_s=(7083.0, 7500.0, 8333.0, 9167.0, 10_000.0),
-            policies=("infida", "infida-coupled", "infida-offline", *_ENDED, *_READ),
+            policies=("infida", "infida-coupled", "exchange", "infida-offline", *_ENDED, *_READ),
         ),
         smoke={"slots": 12, "trials": 1, "rates_per_s": (7083.0, 10_000.0)},
         quick={"slots": 240, "trials": 3, "rates_per_s": (7083.0, 8333.0, 10_000.0)},
@@ -493,7 +538,7 @@ EDGE_RATE = placement_study(
             system="conference",
             sliding=(False, True),
             rates_per_s=(5000.0, 7500.0, 10_000.0, 12_500.0, 15_000.0),
-            policies=("infida", "infida-coupled", "greedy", "olag"),
+            policies=("infida", "infida-coupled", "exchange", "greedy", "olag"),
             alpha=0.5,
             copies=5,
         ),

@@ -23,10 +23,12 @@ from inferway.studies.placement.trial import (
 
 _DYNAMIC = "B from 1 to 32"
 _COUPLED = "coupled, B = 1 (ours)"
+_EXCHANGE = "exchange (ours)"
 # Policy and look.
 _ROUNDINGS = {
     "fresh": ("infida", Look("DepRound, as in the paper", 0, "--")),
     "coupled": ("infida-coupled", Look("coupled rounding (ours)", 1, "-")),
+    "exchange": ("exchange", Look("exchange (ours)", 5, "")),
 }
 
 
@@ -43,6 +45,7 @@ class PeriodSettings(Settings):
             **{f"B = {b}": ("infida", {"refresh": b}) for b in self.periods},
             _DYNAMIC: ("infida", {"refresh": "dynamic"}),
             _COUPLED: ("infida-coupled", {}),
+            _EXCHANGE: ("exchange", {}),
             "OLAG": ("olag", {}),
             "greedy (forwarded)": ("greedy", {}),
         }
@@ -55,6 +58,7 @@ class MovedSettings(Settings):
     alphas: tuple[float, ...] = (1.0, 4.0, 5.0)
     fresh: tuple[int, ...] = (1, 2, 4, 8, 16, 32)
     coupled: tuple[int, ...] = (1, 4, 16)
+    exchange: tuple[int, ...] = (1,)  # It has no other
 
 
 def _arguments(settings: Settings, run: tuple[str, dict[str, Any]], **more: Any) -> dict[str, Any]:
@@ -75,7 +79,8 @@ def _points(settings: PeriodSettings) -> list[Point]:
 def _moved_points(settings: MovedSettings) -> list[Point]:
 
     def arguments(alpha: float, rounding: str, period: int) -> dict[str, Any]:
-        return _arguments(settings, (_ROUNDINGS[rounding][0], {"refresh": period}), alpha=alpha)
+        options = {} if rounding == "exchange" else {"refresh": period}
+        return _arguments(settings, (_ROUNDINGS[rounding][0], options), alpha=alpha)
 
     return [
         point
@@ -167,23 +172,30 @@ def _claims(settings: PeriodSettings, results: Results) -> list[Claim]:
         - its bytes over those with B = 32: {mu[_COUPLED] / mu[slowest]} (at most 1.0)
         - gain {ntag[_COUPLED]:.2f} ms against {ntag[slowest]:.2f} ms, and {ntag["B = 1"]:.2f} ms
           with B = 1
+      * Exchange, too, fetches less than any of the refresh periods.
+        - its bytes over those with B = 32: {mu[_EXCHANGE] / mu[slowest]} (at most 1.0)
+        - gain {ntag[_EXCHANGE]:.2f} ms
     """)
 
 
 def _moved_claims(settings: MovedSettings, results: Results) -> list[Claim]:
     made = []
     for alpha in settings.alphas:
-        fresh, coupled = (results.where(alpha=alpha, rounding=one) for one in _ROUNDINGS)
-        (fresh_mib, own_mib), (fresh_ms, own_ms) = (
-            [one.value(column, period=1) for one in (fresh, coupled)]
+        fresh, coupled, exchanged = (results.where(alpha=alpha, rounding=one) for one in _ROUNDINGS)
+        (fresh_mib, own_mib, whole_mib), (fresh_ms, own_ms, whole_ms) = (
+            [one.value(column, period=1) for one in (fresh, coupled, exchanged)]
             for column in ("mu_mib", "ntag_ms")
         )
-        beaten = [
-            f"B = {period}"
-            for period in settings.fresh
-            if fresh.value("mu_mib", period=period) < own_mib
-            and fresh.value("ntag_ms", period=period) > own_ms
-        ]
+
+        def better(mib: float, ms: float, there: Results = fresh) -> list[str]:
+            return [
+                f"B = {period}"
+                for period in settings.fresh
+                if there.value("mu_mib", period=period) < mib
+                and there.value("ntag_ms", period=period) > ms
+            ]
+
+        beaten, passed = better(own_mib, own_ms), better(whole_mib, whole_ms)
         fewer, least = ("20.0", "-0.5") if alpha <= 1 else ("5.0", "-4")
         made += claims(f"""
           * [ours, alpha {alpha:g}]
@@ -198,6 +210,10 @@ def _moved_claims(settings: MovedSettings, results: Results) -> list[Claim]:
           * No refresh period of DepRound has both fewer bytes and more gain.
             - refresh periods that have: {own_ms if math.isnan(own_ms) else len(beaten)} (at most 0)
             - {", ".join(beaten) or "none"}
+          * Nor has any of them both fewer bytes and more gain than exchange.
+            - refresh periods that have: {whole_ms if math.isnan(whole_ms) else len(passed)}
+              (at most 0)
+            - {whole_ms:.2f} ms and {whole_mib:,.0f} MiB per slot
         """)
     return made
 

@@ -18,7 +18,7 @@ from inferway.placement import Observation, build_policy, minimal, relaxation, s
 from inferway.placement.contract import Allocation, Float
 from inferway.placement.regret import regret_bound
 from inferway.placement.serving import spent
-from inferway.studies.placement.trial import scenario
+from inferway.studies.placement.trial import OWN, scenario
 
 # Environment variable that names a folder with the Azure LLM inference traces, for `recorded`.
 VARIABLE: Final = "INFERWAY_TRACES"
@@ -43,11 +43,12 @@ def regretted(
     horizons: list[int],
     seed: int,
 ) -> dict[str, Any]:
-    """Run a policy of INFIDA or counters under one kind of demand, until the last horizon.
+    """Run a policy that learns under one kind of demand, until the last horizon.
 
-    ``own_ms`` and ``best_ms`` are gains per request until each horizon: the run's, as served, and
-    what no static allocation can exceed with the requests of these slots. ``bound_ms`` is
-    Theorem V.1's A / sqrt(T), per request.
+    ``own_ms``, ``best_ms`` and ``dynamic_ms`` are gains per request until each horizon: the run's,
+    as served; what no static allocation can exceed with the requests of these slots; and what no
+    sequence of allocations can, each chosen for the requests of its slot. ``bound_ms`` is Theorem
+    V.1's A / sqrt(T), per request.
     """
     slots = horizons[-1]
     sliding = kind != "fixed"
@@ -59,7 +60,11 @@ def regretted(
         options["learning_rate"] = regret_bound(network).rate(slots)
     if policy == "infida-coupled":
         options = {}
-    made = build_policy(policy.split("-")[0], network, seed=seed, **options)
+    made = (
+        OWN[policy](network, seed=seed)
+        if policy in OWN
+        else build_policy(policy.split("-")[0], network, seed=seed, **options)
+    )
     least, load = minimal(network).astype(np.uint8), np.zeros(len(network.options.pair))
     gains, asked, chosen = np.zeros(slots), np.zeros(slots), []
     for slot in range(slots):
@@ -71,17 +76,30 @@ def regretted(
             alone - spent(network, serve(network, requests, made.allocation, out=load)).sum()
         )
         made.step(Observation(requests, load))
-    own, best = [], []
+    own, best, dynamic = [], [], []
+    each = _slot_by_slot(network, chosen)
     for horizon in horizons:
-        per_request = asked[:horizon].mean()
+        per_request = float(asked[:horizon].mean())
         own.append(float(gains[:horizon].mean() / per_request))
-        best.append(relaxation(network, np.array(chosen[:horizon])) / float(per_request))
+        best.append(relaxation(network, np.array(chosen[:horizon])) / per_request)
+        dynamic.append(float(each[:horizon].mean()) / per_request)
     a = regret_bound(network).constant / float(asked.mean())
     return {
         "own_ms": own,
         "best_ms": best,
+        "dynamic_ms": dynamic,
         "bound_ms": [a / math.sqrt(horizon) for horizon in horizons],
     }
+
+
+def _slot_by_slot(network: DeliveryNetwork, chosen: list[Float]) -> Float:
+    """(T,) what no allocation of a slot can gain more of its requests; few slots differ."""
+    bound: dict[bytes, float] = {}
+    for requests in chosen:
+        name = requests.tobytes()
+        if name not in bound:
+            bound[name] = relaxation(network, requests[None])
+    return np.array([bound[requests.tobytes()] for requests in chosen])
 
 
 def _planned(network: DeliveryNetwork) -> DeliveryNetwork:

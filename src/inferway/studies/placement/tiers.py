@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
 
 from inferway.catalog.published import Entry
 from inferway.experiments.curves import Drawing
+from inferway.experiments.results import most
 from inferway.studies import Claim, Point, Results, claims, grid, scales
 from inferway.studies.placement.trial import (
     MODELS,
@@ -20,27 +22,35 @@ from inferway.studies.placement.trial import (
     placement_study,
 )
 
+_POLICIES = ("infida", "exchange")
 _LOWER = ("tier 1", "tier 2", "tier 3")
 _EDGE = ("tier 2", "tier 3", "base")
 
 
 def _points(settings: Settings) -> list[Point]:
-    shared = settings.given("system", "rate_per_s", "slots", "copies")
-    cost, trials = POLICIES["infida"].cost(settings.slots), range(settings.trials)
-    return grid(allocated, shared, cost, alpha=settings.alphas, trial=trials)
+    return grid(
+        allocated,
+        settings.given("system", "rate_per_s", "slots", "copies"),
+        lambda policy, **_: POLICIES[policy].cost(settings.slots),
+        policy=settings.policies,
+        alpha=settings.alphas,
+        trial=range(settings.trials),
+    )
 
 
 def _figure(settings: Settings, results: Results) -> Drawing:
     from inferway.experiments.networks import Grid, heat_maps
 
     rows, grids = _tiers(results), []
-    for alpha in settings.alphas:
-        values = np.array([_mean(results, alpha, tier) for tier in rows] or np.zeros((1, 1)))
+    for policy, alpha in product(settings.policies, settings.alphas):
+        here = results.where(policy=policy)
+        values = np.array([_mean(here, alpha, tier) for tier in rows] or np.zeros((1, 1)))
         names = [str(k) for k in range(values.shape[1])]
-        grids.append(Grid(f"alpha = {alpha:g}", rows or ["-"], names, values))
+        title = f"{POLICIES[policy].label}, alpha = {alpha:g}"
+        grids.append(Grid(title, rows or ["-"], names, values))
     return heat_maps(
         grids,
-        label="fractional allocation",
+        label="allocation",
         title="The most popular task's models, least accurate first",
         across=f"model ({settings.copies} replicas of each variant)",
     )
@@ -78,6 +88,7 @@ def _by_alpha(settings: Settings, results: Results, tiers: tuple[str, ...]) -> l
 
 
 def _claims(settings: Settings, results: Results) -> list[Claim]:
+    every, results = results, results.where(policy="infida")
     alphas, copies = settings.alphas, settings.copies
     # Ids 0-18: below the least of 320p's replicas but one.
     first, second, third = held = _by_alpha(settings, results, _LOWER)
@@ -114,10 +125,28 @@ def _claims(settings: Settings, results: Results) -> list[Claim]:
       * At alpha = 5 a significant number of requests is served in the cloud.
         - share of the requests: {cloud[2]} (at least 10 %)
         - {100 * cloud[0]:.1f} % at alpha 3, {100 * cloud[1]:.1f} % at 4; at 5 {by_tier}
+      * {_fewer_in_the_cloud(settings, every)}
     """)
 
 
+def _fewer_in_the_cloud(settings: Settings, results: Results) -> str:
+    alphas = settings.alphas
+    own, infida = (
+        results.where(policy=policy).values("served by cloud", alpha=alphas)
+        for policy in ("exchange", "infida")
+    )
+    more = dict(zip(alphas, (a - b for a, b in zip(own, infida, strict=True)), strict=True))
+    shares = ", ".join(
+        f"alpha {alpha:g}: {100 * a:.1f} and {100 * b:.1f} %"
+        for alpha, a, b in zip(alphas, own, infida, strict=True)
+    )
+    return f"""[ours] Under exchange no more requests go to the cloud than under INFIDA.
+        - largest share of exchange's less INFIDA's: {most(more, math.nan)[0]} (at most 0 %)
+        - {shares}"""
+
+
 def _edge_claims(settings: Settings, results: Results) -> list[Claim]:
+    every, results = results, results.where(policy="infida")
     alphas = settings.alphas
     held = _by_alpha(settings, results, _EDGE)
     kept = [one.copies for one in _by_alpha(settings, results, _LOWER)]
@@ -143,6 +172,7 @@ def _edge_claims(settings: Settings, results: Results) -> list[Claim]:
         - share of the requests: {cloud[2]} (at least 10 %)
         - {100 * cloud[0]:.1f} % at alpha 1, {100 * cloud[1]:.1f} % at 3;
           {_cheaper_than_cloud(settings.system, alphas[-1], "3.99pruned")}
+      * {_fewer_in_the_cloud(settings, every)}
     """)
 
 
@@ -167,7 +197,7 @@ STUDY = placement_study(
     source="[SiSalem23], Fig. 5",
     shows="Where INFIDA puts which models, as accuracy becomes more important.",
     scales=scales(
-        Settings(alphas=(3.0, 4.0, 5.0)),
+        Settings(alphas=(3.0, 4.0, 5.0), policies=_POLICIES),
         smoke={"slots": 20, "trials": 1},
         quick={"slots": 240, "trials": 3},
     ),
@@ -185,7 +215,13 @@ EDGE = placement_study(
     source="[SiSalem21], Fig. 2",
     shows="Where INFIDA puts which models in a network of 86 nodes.",
     scales=scales(
-        Settings(system="conference", alphas=(1.0, 3.0, 4.0), rate_per_s=5000.0, copies=5),
+        Settings(
+            system="conference",
+            alphas=(1.0, 3.0, 4.0),
+            policies=_POLICIES,
+            rate_per_s=5000.0,
+            copies=5,
+        ),
         smoke={"slots": 12, "trials": 1},
         quick={"slots": 120, "trials": 3},
     ),

@@ -38,12 +38,14 @@ from inferway.network.layout import assign
 from inferway.placement import Observation, PlacementPolicy, build_policy, gain, potential
 from inferway.placement.contract import Allocation, Float, expected_batches
 from inferway.studies import Point, Results, Study, grid
+from inferway.studies.placement.marginal import Marginal
 from inferway.twin.result import NetworkResult
 from inferway.twin.slots import run_slots
 
 # What the rows depend on.
 CODE = ("site", "network", "placement", "workload", "catalog/published.py", "twin/slots.py",
-        "twin/result.py", "studies/placement/trial.py")  # fmt: skip
+        "twin/result.py", "studies/placement/trial.py",
+        "studies/placement/marginal.py")  # fmt: skip
 placement_study = partial(Study, code=CODE)
 # A departure of most studies.
 TUNED = "The learning rate, which the paper does not give, tunes itself."
@@ -172,23 +174,29 @@ def demanded(
     return DeliveryScenario(network, Demand((stream,), types, _SLOT_S, seed), topology)
 
 
+# Policies of studies alone, by name.
+OWN: Final = {"infida-marginal": Marginal}
+
+
 class PaperPolicy(NamedTuple):
-    """A policy in a study: one reading of the papers."""
+    """A policy in a study: one reading of the papers, or one of ours."""
 
     look: Look
-    policy: str  # its name in `inferway.placement.POLICIES`
+    policy: str  # its name in `inferway.placement.POLICIES`, or in `OWN`
     options: Mapping[str, Any] = {}  # what differs from its defaults
     seconds: float = 0.2  # about how long it takes to decide in hindsight
+    each: float = 0.0015  # and a slot
 
     @property
     def label(self) -> str:
         """In legends and claims."""
         return self.look.label
 
-    def cost(self, slots: int, each: float = 0.0015, *, sliding: bool = True) -> float:
+    def cost(self, slots: int, each: float | None = None, *, sliding: bool = True) -> float:
         """About how many seconds so many slots take on one core."""
         static = self.policy in HINDSIGHT and not sliding
-        return self.seconds + each * (min(slots, STATIC_SLOTS) if static else slots)
+        slot = self.each if each is None else each
+        return self.seconds + slot * (min(slots, STATIC_SLOTS) if static else slots)
 
     def build(
         self,
@@ -198,6 +206,8 @@ class PaperPolicy(NamedTuple):
         options: Mapping[str, Any] | None = None,
     ) -> PlacementPolicy:
         """Make it for a network; in hindsight, for the requests of these slots."""
+        if self.policy in OWN:
+            return OWN[self.policy](built.network, seed=seed, **{**self.options, **(options or {})})
         return build_policy(
             self.policy,
             built.network,
@@ -213,7 +223,10 @@ class PaperPolicy(NamedTuple):
 POLICIES: Mapping[str, PaperPolicy] = {
     "infida": PaperPolicy(Look("INFIDA", 0, "-"), "infida", {"rounding": "fresh"}),
     "infida-coupled": PaperPolicy(Look("INFIDA, coupled (ours)", 6, "--"), "infida"),
-    "exchange": PaperPolicy(Look("exchange (ours)", 5, "-"), "exchange", seconds=2.0),
+    "infida-marginal": PaperPolicy(
+        Look("INFIDA, real marginals (ours)", 4, ":"), "infida-marginal", seconds=2.0
+    ),
+    "exchange": PaperPolicy(Look("exchange (ours)", 5, "-"), "exchange", seconds=2.0, each=0.02),
     "infida-offline": PaperPolicy(Look("INFIDA-offline", 2, "-."), "infida-offline", seconds=2.0),
     "static-greedy": PaperPolicy(Look("static greedy", 1, "-."), "static-greedy", seconds=3.0),
     "static-greedy-served": PaperPolicy(
@@ -365,25 +378,33 @@ def summary(result: NetworkResult, *, series: bool = False) -> dict[str, Any]:
 
 
 def allocated(
-    system: str, alpha: float, rate_per_s: float, slots: int, seed: int, copies: int
+    system: str,
+    alpha: float,
+    rate_per_s: float,
+    slots: int,
+    seed: int,
+    copies: int,
+    policy: str = "infida",
 ) -> dict[str, Any]:
-    """INFIDA's fractional allocation of the most popular task's models, per tier (Fig. 5).
+    """Show a policy's allocation of the most popular task's models, per tier (Fig. 5).
 
     Beside the numbers of `summary`: for each tier but the cloud ``y of TIER``, a list by model,
     least accurate first, the replicas of each beside each other, the mean over the nodes on the
-    task's paths; and ``repository``, the variant that the cloud runs.
+    task's paths; and ``repository``, the variant that the cloud runs. The allocation is the
+    fractional one where the policy has one.
     """
     built = scenario(
         system, alpha=alpha, rate_per_s=rate_per_s, sliding=False, seed=seed, copies=copies
     )
-    policy = POLICIES["infida"].build(built, slots, seed)
-    return {**summary(run(built, policy, "infida", slots)), **_popular(built, policy, copies)}
+    made = POLICIES[policy].build(built, slots, seed)
+    return {**summary(run(built, made, policy, slots)), **_popular(built, made, copies)}
 
 
 def _popular(built: DeliveryScenario, policy: PlacementPolicy, copies: int) -> dict[str, Any]:
     network, pairs, models = built.network, built.network.pairs, built.network.models
-    assert policy.fractional is not None  # INFIDA has one
-    spread: NDArray[np.float64] = policy.state.spread  # type: ignore[attr-defined]
+    held, spread = policy.allocation.astype(float), np.zeros(len(network.nodes))
+    if policy.fractional is not None:
+        held, spread = policy.fractional, policy.state.spread  # type: ignore[attr-defined]
     types, first = np.flatnonzero(network.requests.task == 0), network.paths.first
     nodes = np.unique(
         np.concatenate(
@@ -396,7 +417,7 @@ def _popular(built: DeliveryScenario, policy: PlacementPolicy, copies: int) -> d
     own = np.flatnonzero(models.task[pairs.model] == 0)
     y = np.repeat(spread[:, None], copies * len(MODELS), axis=1)
     holders = np.repeat(np.arange(len(network.tier)), np.diff(pairs.first))
-    y[holders[own], places[pairs.model[own]]] = policy.fractional[own]
+    y[holders[own], places[pairs.model[own]]] = held[own]
     tiers = {
         tier: nodes[(network.tier[nodes] == k) & ~network.repository[nodes]]
         for k, tier in enumerate(network.tiers)
