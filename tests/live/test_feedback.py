@@ -315,7 +315,7 @@ def test_a_promise_on_what_is_measured_follows_it_and_is_replayed(
     moved = sum((counts[name] - 0.93) * count for name, count in served.items())
     assert told()["accuracy_balance"] - before == pytest.approx(moved, abs=1e-6)
     if by == "measured":
-        assert served["large"] == 0
+        assert served["large"] <= 3  # one in a hundred, for its labels
         assert served["medium"] > 200
         # So it is after a restart.
         running.wait(running.server.stop())

@@ -14,6 +14,8 @@ from inferway.site.view import Floats, Site
 
 ENOUGH: Final = 500  # Labels of a variant from which on their estimate counts, and no limit
 MEMORY: Final = 1000.0  # Labels in which the estimate forgets, by the factor e
+EXPLORED: Final = 100  # Requests of which one may go to a variant that labels have ruled out
+_RULED_OUT: Final = 0.01  # Accuracy below its profile from which on labels have ruled a variant out
 _POINTS: Final = 2000  # Steps between an answer that was wrong for certain and one that was right
 
 
@@ -91,6 +93,48 @@ class LabeledAccuracy:
         if own.labels < ENOUGH:
             own._apart = ConfidenceSequence.unpack(apart, points=_POINTS)
         return own
+
+
+class Exploration:
+    """Has a variant asked now and then that labels speak against, so that labels go on coming.
+
+    A variant that is asked no more gets no labels, and an unlucky start, or a fall that is over,
+    would count for ever. So one request in `EXPLORED` goes to such a variant, in turn where there
+    are several, while a server of it is idle and the accuracy balance is not below 0. It counts as
+    labels say, so that the balance owes at most one such answer, which the policy makes up for, and
+    the promise is kept as it is without.
+    """
+
+    def __init__(self) -> None:
+        self._ruled_out: list[int] = []
+        self._since = self._turn = 0
+
+    def follow(self, profile: Floats, counted: Floats) -> None:
+        """Take up the accuracies of classes, 0..1: by their profiles, and those that count now."""
+        self._ruled_out = np.flatnonzero(counted <= profile - _RULED_OUT).tolist()
+
+    def is_due(self) -> bool:
+        """Count a request, and tell whether it is one in `EXPLORED` or later."""
+        if not self._ruled_out:
+            return False
+        self._since += 1
+        return self._since >= EXPLORED
+
+    def choose(self, site: Site, floor: float = 0.0) -> int:
+        """Choose the class of a request that is due, with its floor; -1 for none now."""
+        if site.balance[0] < 0.0 or site.held[0] > 0:
+            return -1
+        count = len(self._ruled_out)
+        for ahead in range(count):
+            k = self._ruled_out[(self._turn + ahead) % count]
+            if site.idle[k] > 0 and site.accuracy[k] >= floor:
+                self._turn += ahead + 1
+                return k
+        return -1
+
+    def asked(self) -> None:
+        """Take note that the class that was chosen has the request."""
+        self._since = 0
 
 
 def by_profile(expected: float, profile: float, counted: float) -> float:

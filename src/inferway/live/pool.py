@@ -18,6 +18,7 @@ import numpy as np
 
 from inferway.dispatch.batching import Rule, most_per_s, row_s_of
 from inferway.dispatch.dispatcher import Dispatcher
+from inferway.dispatch.measured import Exploration
 from inferway.dispatch.promise import overloads
 from inferway.dispatch.recording import Recording
 from inferway.live.background import SchedulerLoop, keep_recording
@@ -44,7 +45,7 @@ from inferway.live.upstream.remote import Forwarding, NodeInstance, ServerInstan
 from inferway.protocol import RefusalError, Signature
 from inferway.runtime import ArtifactError, AwaitedRuntime, Served
 from inferway.site import HOLD, REJECT
-from inferway.site.view import WHOLE, Floats
+from inferway.site.view import ALL_CLASSES, WHOLE, Floats
 
 # Over which the arrival rate is measured where the policy asks for no other window.
 RATE_WINDOW_S: Final = 10.0
@@ -177,6 +178,7 @@ class Pool:
         self._running, self._waiting_rows = view.running, view.waiting_rows
         self._routed, self._settles = dispatcher.routed, dispatcher.settles
         self._credits = dispatcher.settles or options.measured
+        self._exploration = Exploration() if options.measured else None
         self.recording: Recording | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._done: deque[Job] = deque()
@@ -300,6 +302,8 @@ class Pool:
         if np.array_equal(now, before):
             return
         dispatcher.correct(now)
+        if self._exploration is not None:
+            self._exploration.follow(dispatcher.fleet.accuracy, now)
         values = now.tolist()
         self.servers.accuracy = values
         self.accuracy = [
@@ -355,6 +359,8 @@ class Pool:
         if in_order and self.held:  # first come, first served
             waits = self.servers.falls_open(request, 0)
         else:
+            if self._exploration is not None and self._explored(request):
+                return
             server = self._decide(request, request.classes, request.deadline_s)
             if server >= 0:
                 return
@@ -366,6 +372,18 @@ class Pool:
         elif request.priority and self._gave_way_at_servers(request):
             return
         self._reject(request)
+
+    def _explored(self, request: InferRequest) -> bool:
+        """Give a request to a variant that labels have ruled out, if that is due; whether it is."""
+        exploration = self._exploration
+        assert exploration is not None
+        if not exploration.is_due() or request.classes != ALL_CLASSES or not request.counted:
+            return False
+        k = exploration.choose(self.dispatcher.site, request.floor)
+        if k < 0 or self._decide(request, 1 << k, request.deadline_s) < 0:
+            return False
+        exploration.asked()
+        return True
 
     def _decide(self, request: InferRequest, classes: int, deadline_s: float) -> int:
         """Have a request that stands in no queue decided on: a server, REJECT or HOLD.

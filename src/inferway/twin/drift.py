@@ -15,7 +15,13 @@ from typing import Any, Final
 import numpy as np
 
 from inferway.deployment.tasks import Drift
-from inferway.dispatch.measured import LabeledAccuracy, by_profile, correct
+from inferway.dispatch.measured import (
+    EXPLORED,
+    Exploration,
+    LabeledAccuracy,
+    by_profile,
+    correct,
+)
 from inferway.site.confidence import corrected
 from inferway.site.fleet import Fleet
 from inferway.site.view import Floats
@@ -82,6 +88,9 @@ class Labeling:
         profiles = dict(zip(names, fleet.accuracy.tolist(), strict=True))
         labeled = {name: LabeledAccuracy(profile) for name, profile in profiles.items()}
         self._labeled = [labeled[name] for name in names]
+        self._exploration = Exploration()
+        # How often `explore` is due, s; never where nothing follows labels.
+        self.explore_s = EXPLORED / rate_per_s if measured else None
         self._scores = deque[float](maxlen=LAST)
         self.labels = Labels(np.zeros(2), np.zeros(2), [])
         self._tally, self._seen_s = None, 0.0
@@ -146,6 +155,17 @@ class Labeling:
                 for one, profile, known in zip(self._labeled, profiles, graded, strict=True)
             ]
             correct(self._engine.site, self._engine.policy, self._fleet, np.array(now))
+            self._exploration.follow(self._fleet.accuracy, self._engine.site.accuracy)
+
+    def explore(self) -> int:
+        """Have the next request go to a variant that labels have ruled out; how many arrived."""
+        engine = self._engine
+        k = self._exploration.choose(engine.site)
+        late_s, rate = engine.scenario.deadline_s, self._fleet.rate
+        # Who would be late is not asked.
+        if k < 0 or (late_s is not None and 1.0 / rate[k] > late_s):
+            return 0
+        return int(engine.explore(k))
 
 
 def drifted(drift: Drift, measured: bool, found: list[Labels]) -> DriftResult:

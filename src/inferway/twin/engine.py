@@ -24,7 +24,7 @@ from inferway.scheduling import UNKNOWN, Signal, steer
 from inferway.site.compiled import BRANCHES, call_of, entry
 from inferway.site.draw import streams
 from inferway.site.handle import Pinned, pin
-from inferway.site.view import SharedDevices, Site
+from inferway.site.view import ALL_CLASSES, SharedDevices, Site
 from inferway.twin.kernel import escalation, event_list, general, markov, state
 from inferway.twin.kernel.service_times import laws
 from inferway.twin.kernel.state import BROKEN, DEEP, DONE, FULL, REFUSED, ROOM, Records, empty_tally
@@ -114,6 +114,7 @@ def kinds_of(scenario: Scenario, *, records: bool = False) -> tuple[Kind, ...]:
         and scenario.deadline_s is None
         and scenario.queue == "per-server"
         and scenario.scheduling is None
+        and (scenario.drift is None or not scenario.measured)  # nobody explores there
         and not scenario.measured_s  # it serves at the rates that the site shows
         and isinstance(scenario.arrivals, PoissonArrivals | PhasedArrivals)
         and "HOLD" not in names_read(policy)
@@ -307,7 +308,7 @@ class GeneralEngine(SiteEngine):
             rules=rules,
             targets=self.targets,
             states=self.states,
-            counts=np.zeros(4, np.int64),
+            counts=np.array([0, 0, 0, 0, ALL_CLASSES], np.int64),
             since_s=np.array([np.inf, 0.0]),
             again=self._again(),
         )
@@ -399,6 +400,14 @@ class GeneralEngine(SiteEngine):
         if self.controller is not None and self.controller.sees_phase:
             self._course.follow(chunk)
         return True
+
+    def explore(self, k: int) -> int:
+        """Run until one more request has arrived, which goes to class k; how many have arrived."""
+        self.world.counts[state.CLASSES] = 1 << k
+        try:
+            return self.advance(1)
+        finally:
+            self.world.counts[state.CLASSES] = ALL_CLASSES
 
     def drain(self) -> None:
         """Run until the site is empty."""

@@ -178,9 +178,11 @@ class _Clock:
         self.samples: list[tuple[float, int, float, float]] = []
         window_s = scenario.window_s if hasattr(engine.policy, "retune") else None
         slot_s = None if engine.controller is None else engine.controller.slot_s
-        due: list[tuple[float | None, Callable[[], None]]]
+        due: list[tuple[float | None, Callable[[], int | None]]]
         due = [(sample_s, self._sample), (window_s, self._retune), (slot_s, engine.reroute)]
-        due += [] if labeling is None else [(labeling.every_s, labeling.look)]
+        self._explore = None if labeling is None else labeling.explore
+        if labeling is not None:
+            due += [(labeling.every_s, labeling.look), (labeling.explore_s, labeling.explore)]
         self._due = [(every_s, act) for every_s, act in due if every_s is not None]
         self._times = [0] * len(self._due)  # How often each was due
         self._in_window = 0
@@ -201,7 +203,11 @@ class _Clock:
             for place, (_, act) in enumerate(self._due):
                 if self.engine.now_s >= next_s[place]:
                     self._times[place] += 1
-                    act()
+                    if act == self._explore and done == arrivals:
+                        continue
+                    explored = act() or 0
+                    done += explored
+                    self._in_window += explored
         return done
 
     def until(self, arrivals: int, block: int, stop: Event) -> Iterator[int]:

@@ -522,3 +522,53 @@ def test_nothing_is_said_of_a_promise_before_two_thousand_answers() -> None:
     assert registry.get_sample_value("inferway_promise_kept", {"task": "task"}) is None
     margin = registry.get_sample_value("inferway_promise_margin_ratio", {"task": "task"})
     assert margin == pytest.approx(-0.3)
+
+
+def test_what_labels_have_ruled_out_is_asked_once_in_a_hundred_requests(run: Any) -> None:
+    async def main() -> None:
+        gate = Gate()
+        site = site_of(NullRuntime(SIGNATURE), gate, measured=True)
+        await site.start()
+        asked = ""
+
+        async def ask(count: int, **said: Any) -> int:
+            nonlocal asked
+            for _ in range(count):
+                one, ended = request()
+                for name, value in said.items():
+                    setattr(one, name, value)
+                site.submit(one)
+                asked = (await asyncio.wait_for(ended, LIMIT_S)).variant
+            return site.stats.rows[1]
+
+        site.pool.correct({"tiny": 0.85})
+        assert await ask(250) == 0  # nothing speaks against it
+        site.pool.correct({"big": 0.6})
+        before = site.balance.item()
+        assert await ask(99) == 0
+        assert await ask(1) == 1
+        assert asked == "big"
+        # It counts as labels say.
+        assert site.balance.item() - before == pytest.approx(99 * 0.05 - 0.2)
+        assert await ask(99) == 1
+        # Who wants more than it counts for, or is pinned, is none of those; the next one is.
+        assert await ask(1, floor=0.7) == 1
+        assert await ask(1, classes=0b01) == 1
+        assert await ask(1) == 2
+        # Nor is it asked while it has something to do, or the balance owes something.
+        gate.opened.clear()
+        busy, ended = request()
+        busy.classes = 0b10
+        site.submit(busy)
+        assert await ask(150) == 2
+        gate.opened.set()
+        await asyncio.wait_for(ended, LIMIT_S)
+        site.balance[0] = -1e9
+        assert await ask(1) == 3
+        site.balance[0] = 0.0
+        assert await ask(1) == 4
+        site.pool.correct({"big": 0.9})
+        assert await ask(150) == 4
+        await site.stop()
+
+    run(main())

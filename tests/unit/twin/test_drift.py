@@ -14,7 +14,10 @@ import pytest
 import inferway
 from inferway.deployment import Drift
 from inferway.experiments.driven import _simulated
+from inferway.twin.drift import Labeling
+from inferway.twin.engine import engine_of
 from inferway.twin.result import TaskResult
+from inferway.twin.scenario import scenario_of
 
 TARGET, SHARE = 0.9, 0.05
 FILE: dict[str, Any] = {
@@ -134,3 +137,65 @@ def test_a_variant_that_is_not_here_cannot_fall() -> None:
     deployment = inferway.load(FILE | {"nodes": nodes})
     with pytest.raises(ValueError, match="a drift of c, which is none of the variants here: a, b"):
         inferway.simulate(deployment, queries=2_000)
+
+
+def followed(engine: Any, labeling: Labeling, until_s: float) -> list[float]:
+    """Run an engine with labels, and tell the accuracy that counts for the last class, by time."""
+    counted = []
+    ends = {"look": labeling.every_s, "explore": labeling.explore_s}
+    due = dict(ends)
+    while engine.now_s < until_s:
+        name = min(due, key=lambda one: due[one] or math.inf)
+        engine.advance(1_000_000, due[name])
+        due[name] += ends[name]  # type: ignore[operator]
+        getattr(labeling, name)()
+        counted.append(float(engine.site.accuracy[labeling._fleet.variants.index("c")]))
+    return counted
+
+
+@pytest.mark.parametrize(
+    ("policy", "start", "right", "until_s"),
+    [
+        ("priced", 60, 0.5, 1_800.0),
+        pytest.param("tad", 60, 0.5, 1_800.0, marks=pytest.mark.slow),
+        pytest.param("tad", 600, 0.6, 4_000.0, marks=pytest.mark.slow),
+        pytest.param("priced", 600, 0.6, 5_000.0, marks=pytest.mark.slow),
+    ],
+)
+def test_a_variant_that_labels_have_ruled_out_is_used_again(
+    policy: str, start: int, right: float, until_s: float
+) -> None:
+    """It had an unlucky start, or was bad for a while, and is as its profile says from then on."""
+    deployment = inferway.load(FILE).with_(
+        policy=policy, **{"tasks.t.drift.labels": 0.5, "tasks.t.drift.at": "1000000 s"}
+    )
+    scenario = scenario_of(deployment, "t")
+    engine = engine_of(scenario, seed=5)
+    engine.count_anew()
+    fleet = scenario.fleet
+    labeling = Labeling(engine, fleet, scenario.drift, measured=True, rate_per_s=100.0, seed=(5, 0))
+    k = fleet.variants.index("c")
+    for number in range(start):
+        labeling._labeled[k].add(float(number % 10 < 10 * right), 0.95)
+    counted = followed(engine, labeling, until_s)
+    assert min(counted) < 0.7
+    assert counted[-1] > 0.93
+    answered = engine.tally.answered.sum(axis=0)
+    assert answered[k] > 0.05 * answered.sum()
+    # What was promised is kept all the while, and by labels.
+    scores = np.array(labeling.labels.scores)
+    assert len(scores) == 2_000
+    assert scores.mean() >= TARGET - 1.96 * scores.std() / math.sqrt(len(scores))
+    assert labeling.right / answered.sum() >= TARGET - 0.002
+
+
+def test_a_variant_that_stays_as_bad_is_asked_for_one_answer_in_a_hundred() -> None:
+    deployment = inferway.load(FILE).with_(
+        policy="priced", **{"tasks.t.drift.at": "0 s", "tasks.t.drift.accuracy": "-60 %"}
+    )
+    drift = inferway.simulate(deployment, queries=300_000, seed=3).tasks["t"]
+    assert drift.shares["c"] == pytest.approx(0.01, abs=0.003)
+    assert drift.drift is not None
+    assert drift.drift.last_mean >= TARGET - drift.drift.half_width
+    assert drift.by_labels is not None
+    assert drift.by_labels.mean >= TARGET - 0.003

@@ -47,6 +47,7 @@ from inferway.twin.kernel.service_times import draw
 from inferway.twin.kernel.state import (
     ANSWERED,
     BROKEN,
+    CLASSES,
     DEEP,
     DONE,
     DROPPED,
@@ -166,7 +167,7 @@ def _send(
     else:
         world.states[0] = step(world.states[0])
         draw_ = word(world.states[0])
-        server = decide(world.bound, now_s, draw_, deadline_s, 0.0, 0, ALL_CLASSES, 1)
+        server = decide(world.bound, now_s, draw_, deadline_s, 0.0, 0, world.counts[CLASSES], 1)
         if server == NO_SERVER:
             world.counts[TROUBLE] = BROKEN
             server = REJECT

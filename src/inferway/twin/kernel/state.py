@@ -21,7 +21,7 @@ from inferway.site.view import Floats, Indices, Ints, Site
 # full; the records are full; a queue is nearly as long as the view has places; the policy decided
 # for a server that there is not; a request was rejected, of which a scheduler wants to hear.
 DONE, ROOM, FULL, DEEP, BROKEN, REFUSED = range(6)
-PRESENT, TROUBLE, UNCOUNTED, REROUTED = 0, 1, 2, 3  # Places in `World.counts`
+PRESENT, TROUBLE, UNCOUNTED, REROUTED, CLASSES = range(5)  # Places in `World.counts`
 
 UNLIMITED = 2**62  # Places at a server without a buffer limit
 ANSWERED, LATE, DROPPED, REJECTED = range(4)  # What became of a request; late ones were answered
@@ -194,9 +194,10 @@ class World(NamedTuple):
     rules: Rules
     targets: Floats  # (P,) accuracy target by phase
     states: np.ndarray  # (3,) streams: of decisions, of service times, of failures
-    # (4,) requests in the system; why the call must end after this event; those in the system
+    # (5,) requests in the system; why the call must end after this event; those in the system
     # that do not count, since they arrived during the warm-up; whether routing has changed, so that
-    # free servers where requests wait for a larger batch are asked again.
+    # free servers where requests wait for a larger batch are asked again. And
+    # bit mask of the classes that an arrival may go to.
     counts: Ints
     # (2,) from when on requests count, s, inf during the warm-up; start of the present call, s.
     since_s: Floats
