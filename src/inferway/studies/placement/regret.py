@@ -208,7 +208,7 @@ STUDY = placement_study(
             **{"kinds": ("fixed", "sliding", "adversarial"), "horizons": (5, 10, 20)},
             **{"policies": tuple(_POLICIES), "trials": 1},
         },
-        quick={"horizons": (15, 30, 60, 120, 240, 480, 960)},
+        quick={"horizons": (15, 30, 60, 120, 240, 480, 960), "trials": 3},
     ),
     points=_points,
     figure=_figure,
