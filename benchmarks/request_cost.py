@@ -12,6 +12,12 @@ Run::
     python benchmarks/request_cost.py --beside ../older    # another checkout's server, in turns
     python benchmarks/request_cost.py FILE --against OTHER # another file's, likewise
 
+    python benchmarks/request_cost.py FILE --against OTHER --labels 0.05
+
+With `--labels`, a share of the answers of a task with `feedback` is labeled once a second by the
+server's process itself, right as often as profiles say: all that a label costs but its way over
+HTTP.
+
 With another checkout or file, the ratio of CPU time to its server's has an interval, over
 `--turns` turns.
 """
@@ -42,8 +48,11 @@ ROUNDS = 5
 PATH = f"/v2/models/{TASK}/infer".encode()
 
 
-def serve(model: str) -> None:
-    """Run the server until it is told to stop; print its port when it is ready."""
+def serve(model: str, labels: float) -> None:
+    """Run the server until it is told to stop; print its port when it is ready.
+
+    A share of its answers is labeled.
+    """
     import uvloop
 
     from inferway.live import Server, ServerOptions
@@ -54,9 +63,37 @@ def serve(model: str) -> None:
     async def main() -> None:
         await server.start()
         print(json.dumps({"http_port": server.http_port}), flush=True)
+        while labels:
+            await asyncio.sleep(1.0)
+            book = server.sites[TASK].answers
+            if book is None:
+                raise SystemExit(f"task {TASK} keeps no answers; give it `feedback: {{}}`")
+            await asyncio.to_thread(label, book, labels)
         await asyncio.Event().wait()
 
     uvloop.run(main())
+
+
+def label(book: Any, share: float) -> None:
+    """Label a share of the answers of the last moment."""
+    import random
+
+    from inferway.live.answers import FeedbackItem
+
+    with book._lock:
+        book._write()
+        found = book._base.execute(
+            "SELECT id, variant FROM answers WHERE number > (SELECT coalesce(max(number), 0) "
+            "FROM answers WHERE score IS NOT NULL)"
+        ).fetchall()
+    every = max(1, round(1.0 / share))
+    # The last one, so that those before it are not looked at again.
+    book.join(
+        [
+            FeedbackItem(id=one, correct=random.random() < (book.profile(variant) or 0.0))
+            for one, variant in found[::-1][::every]
+        ]
+    )
 
 
 def load(file: str) -> Any:
@@ -141,9 +178,10 @@ def input_of(port: int) -> dict[str, Any]:
 
 
 @contextmanager
-def server(checkout: Path, model: str) -> Iterator[tuple[int, int]]:
+def server(checkout: Path, model: str, labels: float) -> Iterator[tuple[int, int]]:
     """Run a checkout's server; yields process id and port."""
     command = [sys.executable, str(checkout / "benchmarks" / HERE.name), "--serve", model]
+    command += ["--labels", str(labels)] if labels else []
     paths = {"PYTHONPATH": str(checkout / "src")}
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=os.environ | paths) as process:
         try:
@@ -154,7 +192,11 @@ def server(checkout: Path, model: str) -> Iterator[tuple[int, int]]:
 
 
 def measure(
-    count: int, connections: int, served: dict[str, tuple[Path, str]], rounds: int
+    count: int,
+    connections: int,
+    served: dict[str, tuple[Path, str]],
+    rounds: int,
+    labels: float = 0.0,
 ) -> list[dict[str, Any]]:
     """Run the servers and the clients; one row per wire format and server.
 
@@ -163,7 +205,7 @@ def measure(
     rows = []
     with ExitStack() as stack:
         servers = {
-            name: stack.enter_context(server(checkout, model))
+            name: stack.enter_context(server(checkout, model, labels))
             for name, (checkout, model) in served.items()
         }
         tensor = input_of(next(iter(servers.values()))[1])
@@ -206,11 +248,12 @@ def main() -> None:
     parser.add_argument("--connections", type=int, nargs="+", default=[1, 8])
     add_options(parser)
     parser.add_argument("--against", help="another file, measured in turns")
+    parser.add_argument("--labels", type=float, default=0.0, help="share of answers with a label")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:
-        serve(options.model)
+        serve(options.model, options.labels)
         return
     model = Path(options.model).name
     served, rounds = {"here": (HERE.parents[1], options.model)}, ROUNDS
@@ -223,7 +266,7 @@ def main() -> None:
     rows = [
         {"connections": connections} | row
         for connections in options.connections
-        for row in measure(options.requests, connections, served, rounds)
+        for row in measure(options.requests, connections, served, rounds, options.labels)
     ]
     if options.json:
         print(json.dumps({"schema": 1, "machine": machine(), "model": model, "rows": rows}))

@@ -263,6 +263,12 @@ class Deployment(Section):
             for task in self.tasks.values()
             if task.feedback is not None
         ]
+        found += [
+            f"tasks.{task.name}.shadow: nodes of a network compare no answers yet; leave it out, "
+            "too"
+            for task in self.tasks.values()
+            if task.shadow is not None
+        ]
         found += _device_refusals(members)
         members = {where: node for where, node in members.items() if node.queue != "central"}
         for task in self.tasks.values():

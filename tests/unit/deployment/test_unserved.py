@@ -137,6 +137,11 @@ def test_a_network_with_placement_and_counted_tasks_runs_at_nodes(
             f"tasks: {{t: {{{V}, feedback: {{keep: 1 h}}}}}}\n{NETWORK}",
             "tasks.t.feedback: nodes of a network keep no answers yet",
         ),
+        (
+            "tasks: {t: {variants: {a: {model: zoo://digits/tiny}, b: {model: zoo://digits/small}},"
+            f" feedback: {{}}, shadow: {{}}}}}}\n{NETWORK}",
+            "tasks.t.shadow: nodes of a network compare no answers yet",
+        ),
     ],
 )
 def test_what_nodes_do_not_run(write: Write, text: str, reason: str) -> None:
