@@ -15,7 +15,7 @@ from inferway.placement.layout import data_of
 from inferway.placement.scene import SceneWriter, levels_at, tasks_at
 from inferway.placement.search import cost_of
 from inferway.placement.turns import Turns
-from inferway.placement.waiting import PRICES, queued
+from inferway.placement.waiting import MANY, PRICES, queued
 
 
 def cost(network, requests, allocation) -> float:
@@ -189,6 +189,16 @@ def test_the_cost_of_a_scene_with_levels_is_that_of_their_tangents(copies: int) 
     expected = rate * (10.0 + 10.0) + 1000.0 * waiting
     assert cost_of(writer.scene()) == pytest.approx(expected)
     assert 0.0 <= waiting <= queued(rate / (100.0 * copies), copies)
+
+
+def test_more_copies_than_there_are_rows_of_levels_wait_as_the_most_do() -> None:
+    network = busy_edge(60.0, 100)
+    data = data_of(network)[1]
+    levels, (task,) = levels_at(data, 1000.0), tasks_at(data)
+    assert len(levels.share) == MANY
+    writer = SceneWriter(levels)
+    writer.add(task, np.ones(100, np.uint8), {0: (60.0, (), [(0, 0, 1e6, np.inf, 0.0)])})
+    assert cost_of(writer.scene()) == pytest.approx(60.0 * (10.0 + 10.0))
 
 
 def test_with_waiting_budgets_hold_and_lost_letters_abstain(scarce) -> None:

@@ -45,6 +45,7 @@ from inferway.placement.letters import (
     decode,
     encode,
 )
+from inferway.placement.waiting import unhurried
 
 # How much of a slot nodes wait for letters about the last one; by then they are through.
 LETTERS_SHARE: Final = 0.1
@@ -223,7 +224,12 @@ class Agent(Correspondent):
         refresh: Refreshing = 1,
         rounding: Literal["coupled", "fresh"] = "coupled",
         residual: Literal["elastic", "strict"] = "elastic",
+        waiting: bool = False,
     ) -> None:
+        if waiting:
+            tasks = data.layout.task[data.layout.model].tolist()
+            kinds = list(zip(tasks, data.variants, strict=True))
+            data = data._replace(layout=unhurried(data.layout, kinds))
         state = first_state(data.layout)
         super().__init__(data, state.x)
         self.state = state

@@ -35,6 +35,7 @@ from inferway.placement.contract import Allocation, Float, Observation, batch_of
 from inferway.placement.layout import Layout, layout_of
 from inferway.placement.objective import contribution
 from inferway.placement.rounding import couple_node, fill_node, round_node, scratch_for, word
+from inferway.placement.waiting import unhurried
 from inferway.site.compiled import entry, jit
 
 FLOOR: Final = 1e-6  # Least fractional allocation
@@ -139,7 +140,9 @@ class Infida:
     ``coupled`` rounding keeps the random numbers from slot to slot and always keeps the budgets;
     ``fresh`` is the paper's DepRound, where `residual` says what becomes of the one model that does
     not fit wholly: ``elastic`` budgets may be exceeded by less than it, ``strict`` ones are filled
-    with what gains most and still fits. ValueError for an unknown or impossible option.
+    with what gains most and still fits. With `waiting`, capacities L are what copies serve before
+    one more request costs those that queue a service time (`inferway.placement.waiting`); what is
+    proven holds for these. ValueError for an unknown or impossible option.
     """
 
     def __init__(
@@ -151,9 +154,15 @@ class Infida:
         refresh: Refreshing = 1,
         rounding: Literal["coupled", "fresh"] = "coupled",
         residual: Literal["elastic", "strict"] = "elastic",
+        waiting: bool = False,
     ) -> None:
         self._options = options_of(seed, learning_rate, refresh, rounding, residual)
         self.network, self._layout = network, layout_of(network)
+        if waiting:
+            pairs, models = network.pairs, network.models
+            columns = pairs.node, models.task[pairs.model], models.variant[pairs.model]
+            kinds = zip(*(column.tolist() for column in columns), strict=True)
+            self._layout = unhurried(self._layout, list(kinds))
         self.state = first_state(self._layout)
         self.gradient = np.zeros(len(network.pairs.node))  # (P,) subgradient of the last slot
         round_state(self._layout, 0, self._options, self.state, self.gradient, 0)
@@ -190,6 +199,13 @@ class Infida:
                 "may exceed the budget, or what gains most and fits takes its place."
             ),
         ] = "elastic",
+        waiting: Annotated[
+            bool,
+            Field(
+                description="Whether capacities are those up to which requests hardly wait for "
+                "busy copies."
+            ),
+        ] = False,
     ) -> Infida:
         """Make the policy; it needs no `batches`, the future's least of all.
 
@@ -202,6 +218,7 @@ class Infida:
             refresh=refresh,
             rounding=rounding,
             residual=residual,
+            waiting=waiting,
         )
 
     @property

@@ -14,7 +14,7 @@ from inferway.placement.infida import room_at
 from inferway.placement.layout import Crossing, NodeData
 from inferway.placement.letters import Above
 from inferway.placement.search import Scene
-from inferway.placement.waiting import PRICES, levels
+from inferway.placement.waiting import MANY, PRICES, levels
 
 # Node, its pair, cost, room, and what the node would gain if the copy were gone. A copy has an
 # entry for each level of its room, in their order.
@@ -41,7 +41,8 @@ class TaskHere(NamedTuple):
 class Levels(NamedTuple):
     """Levels of a node's own copies; see `inferway.placement.waiting`."""
 
-    share: Float  # (n, L) parts of a copy's room where 1, 2, ... copies of its variant run
+    # (n, L) parts of a copy's room where 1, 2, ..., n or more copies of its variant run
+    share: Float
     price: Float  # (p, L) what waiting adds to the cost of each pair at each level
 
 
@@ -183,7 +184,7 @@ def levels_at(data: NodeData, slot_ms: float) -> Levels:
     layout = data.layout
     named = Counter(zip(data.variants, layout.task[layout.model].tolist(), strict=True))
     most = max(named.values(), default=1)
-    most = max(most, math.ceil(layout.pinned.max(initial=1.0)))
+    most = min(max(most, math.ceil(layout.pinned.max(initial=1.0))), MANY)
     with np.errstate(divide="ignore"):
         service_ms = np.where(layout.capacity > 0, slot_ms / layout.capacity, 0.0)
     return Levels(levels(most), service_ms[:, None] * np.array(PRICES))

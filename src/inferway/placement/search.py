@@ -52,8 +52,9 @@ class Scene(NamedTuple):
     level: Index
     room: Float
     pinned: Float  # (U,) 0: what runs is said by `x` alone
-    # (n, L) parts of the room of a copy at each level where 1, 2, ... of its kind run, and (I,) the
-    # first instance in the task of an own copy's kind; -1 elsewhere. One level is all of the room.
+    # (n, L) parts of the room of a copy at each level where 1, 2, ..., n or more of its kind run,
+    # and (I,) the first instance in the task of an own copy's kind; -1 elsewhere. One level is all
+    # of the room.
     share: Float
     kind: Index
     # (I,) the node's variant that the instance is a copy of, counted from 0 in the task; -1 for
@@ -244,7 +245,8 @@ def _by_level(scene: Scene, i: int, x: Allocation) -> tuple[Allocation, Float]:
         there[u] = x[k]
         room[u] = scene.room[begin + u]
         if scene.level[begin + u] >= 0 and x[k] > 0:
-            room[u] *= scene.share[running[scene.kind[first + k]] - 1, scene.level[begin + u]]
+            row = min(running[scene.kind[first + k]], len(scene.share)) - 1
+            room[u] *= scene.share[row, scene.level[begin + u]]
     return there, room
 
 

@@ -50,6 +50,7 @@ STUDIES = {
     "real-topologies": "placement.real_topologies",
     "milp-gap": "placement.long_runs",
     "exchange": "placement.exchange",
+    "waiting": "placement.waiting",
     "regret": "placement.regret",
     "table-2": "scheduling.table_2",
     "learning-curves": "scheduling.learning_curves",

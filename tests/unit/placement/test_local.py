@@ -80,17 +80,23 @@ def test_fixed_policies_are_cut(name: str) -> None:
     assert (name == "repository-only") == np.array_equal(whole, minimal(network))
 
 
-def test_infida_is_an_agent_with_the_options_given() -> None:
+@pytest.mark.parametrize("waiting", [False, True])
+def test_infida_is_an_agent_with_the_options_given(waiting: bool) -> None:
     network = some_network(4)
-    exchange = Exchange(network, seed=5, rounding="fresh", refresh=2)
+    options = {"rounding": "fresh", "refresh": 2, "waiting": waiting}
+    exchange = Exchange(network, seed=5, **options)
+    whole = build_policy("infida", network, seed=5, **options)
+    plain = build_policy("infida", network, seed=5, rounding="fresh", refresh=2)
     nodes = [
-        local_policy("infida", network, node, seed=5, rounding="fresh", refresh=2)
+        local_policy("infida", network, node, seed=5, **options)
         for node in range(len(network.nodes))
     ]
     for slot in range(5):
         requests = naive.batch(network, slot)
         load = serve(network, requests, exchange.allocation)
         exchange.step(Observation(requests, load))
+        whole.step(Observation(requests, load))
+        plain.step(Observation(requests, load))
         letters = [letter for local in nodes for letter in local.open()] if not slot else []
         deliver(nodes, letters)
         for node, local in enumerate(nodes):
@@ -101,7 +107,9 @@ def test_infida_is_an_agent_with_the_options_given() -> None:
         deliver(nodes, letters)
         deliver(nodes, [letter for local in nodes for letter in local.step()])
         assert np.array_equal(np.concatenate([local.x for local in nodes]), exchange.allocation)
+        assert np.array_equal(whole.fractional, exchange.fractional)
     assert all(isinstance(local, Agent) for local in nodes)
+    assert np.array_equal(whole.fractional, plain.fractional) != waiting
 
 
 def entering(agent: Agent, requests) -> dict[int, float]:

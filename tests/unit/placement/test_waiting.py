@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import naive_placement as naive
 import numpy as np
 import pytest
 
-from inferway.placement.waiting import PRICES, levels, price, queued
+from inferway.placement.layout import layout_of
+from inferway.placement.waiting import PRICES, levels, price, queued, unhurried
 
 
 @pytest.mark.parametrize("copies", [1, 2, 3, 20])
@@ -44,3 +46,19 @@ def test_one_copy_waits_as_pollaczek_and_khinchine_say() -> None:
 def test_copies_that_share_a_queue_have_more_room_before_it_costs() -> None:
     ends = np.cumsum(levels(12), axis=1)[:, :-1]
     assert (np.diff(ends, axis=0) > 0).all()
+
+
+def test_capacities_without_hurry_are_those_below_a_price_of_one_service_time() -> None:
+    network = naive.random_network(2, nodes=4, tasks=2, types=4, copies=2, pins=True)
+    layout = layout_of(network)
+    models = network.models
+    kind = [
+        (node, models.task[model], models.variant[model])
+        for node, model in zip(network.pairs.node, network.pairs.model, strict=True)
+    ]
+    lower = unhurried(layout, kind)
+    assert np.array_equal(lower.capacity[~layout.free], layout.capacity[~layout.free])
+    assert layout.free.sum() > 4
+    for p in np.flatnonzero(layout.free):
+        busy = lower.capacity[p] / layout.capacity[p]
+        assert price(busy, kind.count(kind[p])) == pytest.approx(1.0)

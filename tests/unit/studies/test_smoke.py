@@ -117,6 +117,7 @@ VERDICTS = {
         "INFIDA on the real marginals": False,  # It has not arrived yet
         "It adapts slower": True,
     },
+    "waiting": {},
     "milp-gap": {
         "INFIDA's mean gain until T is at least 1 - 1/e": True,
         "The MILP is solved": True,
