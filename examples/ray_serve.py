@@ -23,7 +23,7 @@ FILE = {
 }
 
 
-@serve.deployment(max_ongoing_requests=1)
+@serve.deployment(max_ongoing_requests=1, ray_actor_options={"num_cpus": 0.25})
 class Digits:
     """A model's file in ONNX Runtime."""
 
@@ -45,4 +45,5 @@ app = ingress(
         "small": Digits.options(name="Small", num_replicas=2).bind(paths["small"]),
         "large": Digits.options(name="Large", num_replicas=1).bind(paths["large"]),
     },
+    actor={"num_cpus": 0.25},
 )

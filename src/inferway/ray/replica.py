@@ -15,6 +15,7 @@ import msgspec
 
 from inferway.deployment import Deployment
 from inferway.live import Server, ServerOptions
+from inferway.live.http.exchange import REQUEST_ID
 from inferway.live.request import BAD_GATEWAY
 from inferway.protocol.address import ServerAddress
 from inferway.ray.variant import RayRuntime, RayVariant, over_ray
@@ -30,6 +31,9 @@ _LONGEST_S: Final = 24 * 3600.0
 _HOP: Final = frozenset(
     (b"connection", b"content-length", b"host", b"keep-alive", b"transfer-encoding", b"upgrade")
 )
+# Of an answer also the date and the id, which Ray Serve's proxy puts there itself: the id is the
+# client's, or one that it has made and the server here was told.
+_OF_PROXY: Final = _HOP | {b"date", REQUEST_ID}
 _LOOPBACK: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
@@ -90,7 +94,7 @@ class IngressReplica:
         answer = Response(reply.body, reply.status)
         answer.raw_headers = [
             (b"content-length", b"%d" % len(reply.body)),
-            *(one for one in reply.headers.items() if one[0] not in _HOP),
+            *(one for one in reply.headers.items() if one[0] not in _OF_PROXY),
         ]
         return answer
 
