@@ -238,7 +238,7 @@ def test_the_images_lists_are_of_the_versions_that_are_tested(deploy: Path, root
     }
     project = tomllib.loads((root / "pyproject.toml").read_text())
     wanted = list(project["project"]["dependencies"])
-    for extra in ("dashboard", "grpc", "network"):  # those of the image
+    for extra in ("dashboard", "drift", "grpc", "network"):  # those of the image
         wanted += project["project"]["optional-dependencies"][extra]
     listed = locked(deploy / "requirements.txt")
     for name, (version, marker) in listed.items():
@@ -274,9 +274,9 @@ def test_alerts_go_by_metrics_that_there_are(
     (group,) = YAML(typ="safe").load((deploy / "alerts.yml").read_text())["groups"]
     families = families_of(start(site_of()))
     exported = names_of(families)
-    # Those of nodes are told by nodes alone.
+    # Those of nodes are told by nodes alone, and those of drift where a task looks for it.
     guide = (root / "docs" / "guides" / "read-the-metrics.md").read_text()
-    exported |= set(re.findall(r"`(inferway_neighbor_\w+)`", guide))
+    exported |= set(re.findall(r"`(inferway_(?:neighbor|drift)_\w+)`", guide))
     names = [rule["alert"] for rule in group["rules"]]
     assert len(set(names)) == len(names) > 5
     for rule in group["rules"]:
@@ -292,6 +292,10 @@ def test_alerts_go_by_metrics_that_there_are(
 RAISED = {
     "InferwayPromiseMissed": ({'inferway_promise_kept{task="t"}': "1 1 0x20"}, "4m"),
     "InferwayBalanceFalling": ({'inferway_accuracy_balance{task="t"}': "2-1x20"}, "13m"),
+    "InferwayAccuracyDrifted": (
+        {'inferway_drift_alarm_timestamp_seconds{task="t",variant="v"}': "_ 60x9"},
+        "3m",
+    ),
     "InferwayMemoryBudget": (
         {"inferway_run_memory_bytes": "95x9", "inferway_run_memory_limit_bytes": "100x9"},
         "3m",

@@ -332,3 +332,161 @@ def test_a_promise_on_what_is_measured_follows_it_and_is_replayed(
         running.wait(running.server.stop())
     found = inferway.replay(tmp_path / "run" / "digits", requests=None)
     assert (found.requests, found.differences) == (900, ())
+
+
+def test_labels_that_fall_raise_an_alarm_and_begin_the_mean_anew(
+    start: Any,
+    tmp_path: Path,
+    until: Callable[[Callable[[], bool]], None],
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    pytest.importorskip("river.drift", reason="alarms need river: pip install 'inferway[drift]'")
+    where = "/v2/models/digits/accuracy"
+    more = f"{ON}\n    drift: {{}}"
+    first = serve(start, tmp_path, more, log_level="warning")
+
+    def told(running: Any) -> dict[str, float]:
+        text = send(running, "GET", "/metrics", key=ASKS, admin=True).body.decode()
+        return {
+            one.name: one.value
+            for family in text_string_to_metric_families(text)
+            for one in family.samples
+            if "drift" in one.name and not one.name.endswith("created")
+        }
+
+    names = list(answers(first, "asked", 500))
+    good = [{"id": name, "correct": True} for name in names[:384]]
+    assert send(first, "POST", PAGE, good).json["matched"] == 384
+    assert (accuracy(first)["alarms"], accuracy(first)["alarm"]) == (0, None)
+    assert told(first) == {"inferway_drift_alarms_total": 0}
+    bad = [{"id": name, "correct": False} for name in names[384:]]
+    assert send(first, "POST", PAGE, bad).json["matched"] == 116
+    now = accuracy(first)
+    assert now["alarms"] == 1
+    alarm = now["alarm"]
+    assert alarm["before"] == pytest.approx(1.0, abs=0.01)
+    assert alarm["after"] == pytest.approx(0.0, abs=0.01)
+    assert 384 < alarm["labels"] < 500
+    # The mean is of what came after it, the number of labels of all; the estimate has forgotten.
+    assert (now["labels"], now["mean"]) == (500, 0.0)
+    assert now["high"] < 0.2
+    assert now["estimate"] < 0.5
+    expected = {"inferway_drift_alarms_total": 1}
+    expected["inferway_drift_alarm_timestamp_seconds"] = alarm["at"]
+    assert told(first) == expected
+    (line,) = [one for one in capfd.readouterr().err.splitlines() if '"drift"' in one]
+    logged = json.loads(line)
+    assert (logged["level"], logged["task"], logged["variant"]) == ("warning", "digits", "tiny")
+    assert (logged["before"], logged["labels"]) == (round(alarm["before"], 4), alarm["labels"])
+    tasks = send(first, "GET", "/status", key=ASKS, admin=True).json["tasks"]
+    assert tasks["digits"]["feedback"]["variants"]["tiny"] == now
+    html = "Accept: text/html\r\n"
+    page = send(first, "GET", "/", key=ASKS, more=html, admin=True).body.decode()
+    assert f"{alarm['before']:.3f} to {alarm['after']:.3f} (" in page
+    first.wait(first.server.stop())
+    second = serve(start, tmp_path, more)
+    until(lambda: send(second, "GET", where, key=ASKS).json["variants"] != {})
+    again = accuracy(second)
+    assert (again["alarms"], again["alarm"], again["labels"]) == (1, alarm, 500)
+    assert told(second) == expected
+
+
+CANARY = """
+tasks:
+  digits:
+    accuracy_target: 0.9
+    feedback: {{}}
+    {more}
+    variants:
+      tiny: {{model: zoo://digits/tiny, accuracy: 0.8}}
+      medium: {{model: zoo://digits/medium, accuracy: 0.94}}
+      large: {{model: zoo://digits/large, accuracy: 0.96}}
+nodes:
+  here: {{instances: {{digits/tiny: 1, digits/medium: 1, digits/large: 1}}, buffer: 64}}
+dispatch: {{policy: priced}}
+"""
+
+
+@pytest.mark.parametrize("good", [True, False])
+def test_a_canary_gets_its_share_until_labels_decide_on_it(
+    start: Any,
+    tmp_path: Path,
+    until: Callable[[Callable[[], bool]], None],
+    capfd: pytest.CaptureFixture[str],
+    good: bool,
+) -> None:
+    file = tmp_path / "digits.yaml"
+    terms = "{variant: large, share: 20 %, labels: 50, at_least: 0.9}"
+    file.write_text(CANARY.format(more=f"canary: {terms}"))
+    options = {"keys": Keys(KEYS), "answers": tmp_path / "answers"}
+    running = start(
+        deployment=inferway.load(file), record=tmp_path / "run", log_level="info", **options
+    )
+
+    def told(server: Any) -> Any:
+        tasks = send(server, "GET", "/status", key=ASKS, admin=True).json["tasks"]
+        return tasks["digits"]
+
+    def states(server: Any) -> dict[str, float]:
+        text = send(server, "GET", "/metrics", key=ASKS, admin=True).body.decode()
+        return {
+            one.labels["state"]: one.value
+            for family in text_string_to_metric_families(text)
+            for one in family.samples
+            if one.name == "inferway_canary_state"
+        }
+
+    asked = answers(running, "asked", 500)
+    own = [name for name, variant in asked.items() if variant == "large"]
+    assert 60 < len(own) < 140  # of 500 a fifth, whatever the policy
+    now = told(running)["canary"]
+    assert (now["state"], now["requests"]) == ("trying", len(own))
+    assert states(running) == {"trying": 1, "promoted": 0, "taken-back": 0}
+    # What the others owe or have ahead is the balance of all.
+    counts = {"tiny": 0.8, "medium": 0.94, "large": 0.96}
+    moved = sum(counts[variant] - 0.9 for variant in asked.values())
+    assert told(running)["accuracy_balance"] == pytest.approx(moved, abs=1e-6)
+    feedback = [{"id": name, "correct": good or k % 5 > 0} for k, name in enumerate(own[:49])]
+    send(running, "POST", PAGE, feedback)
+    assert told(running)["canary"]["state"] == "trying"
+    send(running, "POST", PAGE, {"id": own[49], "correct": True})
+    state = "promoted" if good else "taken-back"
+    until(lambda: told(running)["canary"]["state"] == state)
+    reason = told(running)["canary"]["reason"]
+    assert reason.startswith("50 labels say 1.0000, which is at least" if good else "50 labels say")
+    logged = [json.loads(one) for one in capfd.readouterr().err.splitlines() if "canary" in one]
+    assert [one["reason"] for one in logged if one["event"].startswith("canary")] == [reason]
+    assert states(running)[state] == 1
+    after = list(answers(running, "after", 100).values())
+    head = "POST /v2/models/digits/versions/large/infer HTTP/1.1\r\nHost: x\r\n"
+    pinned = answer_to(running, head)
+    if good:
+        assert pinned.status == 200
+    else:
+        assert "large" not in after
+        assert pinned.status == 503
+        assert "variant 'large' has been taken back: 50 labels say" in pinned.json["error"]
+    running.wait(running.server.stop())
+    found = inferway.replay(tmp_path / "run" / "digits", requests=None)
+    assert found.differences == ()
+    again = start(deployment=inferway.load(file), **options)
+    assert (told(again)["canary"]["state"], told(again)["canary"]["reason"]) == (state, reason)
+    # Other terms are another trial, which the labels that there are decide.
+    file.write_text(CANARY.format(more=f"canary: {terms}".replace("0.9}", "0.5}")))
+    again.wait(again.server.apply(inferway.load(file)))
+    until(lambda: told(again)["canary"]["state"] == "promoted")
+    # Without one the variant is like others.
+    file.write_text(CANARY.format(more=""))
+    again.wait(again.server.apply(inferway.load(file)))
+    assert "canary" not in told(again)
+    assert answer_to(again, head).status == 200
+    assert states(again) == {}
+
+
+def answer_to(running: Any, head: str) -> Any:
+    """Ask for one picture, with this beginning of the request's head."""
+    image = load_testset().images[:1]
+    tensor = {"name": "image", "datatype": "FP32", "shape": list(image.shape)}
+    body = json.dumps({"inputs": [tensor | {"data": image.ravel().tolist()}]}).encode()
+    more = f"Authorization: Bearer {ASKS}\r\nContent-Length: {len(body)}\r\n\r\n"
+    return running.ask(f"{head}{more}".encode() + body)

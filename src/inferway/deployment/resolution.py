@@ -122,7 +122,15 @@ class Resolution:
             )
         if task.shadow is not None:
             self._check_shadow((*place, "shadow"), resolved, whole)
-        if task.drift is not None and whole:
+        if task.canary is not None:
+            self._check_canary((*place, "canary"), resolved, whole)
+        if task.drift is not None and not task.drift.falls and task.feedback is None:
+            self._note(
+                (*place, "drift"),
+                "it goes by feedback, and the task keeps no answers for it; give the task "
+                "`feedback: {}`",
+            )
+        if task.drift is not None and task.drift.falls and whole:
             self._check_drift((*place, "drift"), task.drift, resolved)
         if whole and self._energies_fit(place, resolved):
             self._check_target((*place, "accuracy_target"), task.accuracy_target, resolved)
@@ -599,6 +607,25 @@ class Resolution:
                 place,
                 "answers are compared with those of the most accurate of several variants, and "
                 "the task has no two with an accuracy",
+            )
+
+    def _check_canary(self, place: Place, task: Task, whole: bool) -> None:
+        """Refuse a canary that nothing could decide on, or beside which there is nothing."""
+        canary = task.canary
+        assert canary is not None
+        if task.feedback is None:
+            self._note(
+                place,
+                "feedback decides on it, and the task keeps no answers for it; give the task "
+                "`feedback: {}`",
+            )
+        if whole and canary.variant not in task.variants:
+            near = nearest(canary.variant, task.variants)
+            self._note((*place, "variant"), f"there is no variant {canary.variant}; {near}")
+        elif whole and len(task.variants) == 1:
+            self._note(
+                (*place, "variant"),
+                f"{canary.variant} is the only variant, and who is no canary answers the others",
             )
 
     def _check_drift(self, place: Place, drift: Drift, task: Task) -> None:

@@ -460,14 +460,57 @@ class Shadow(Section):
 
 @dataclass(frozen=True)
 class Drift(Section):
-    """A variant is no longer as accurate as its profile says; what the twin rehearses."""
+    """Labels are watched for a change of a variant's accuracy; the twin rehearses one."""
 
-    variant: Annotated[Name, says("Whose accuracy changes.")]
-    at_s: Annotated[Seconds, says("From when on, from the beginning of the run.", "at")]
+    variant: Annotated[Name, says("Whose accuracy changes in the twin.")] = field(
+        default_factory=str
+    )
+    at_s: Annotated[Seconds, says("From when on it does, from the beginning of the run.", "at")] = (
+        field(default_factory=float)
+    )
     accuracy: Annotated[
         RatioChange, says("By how much: -0.1, or -10 %, is ten points of a hundred less.")
+    ] = field(default_factory=float)
+    labels: Annotated[
+        Ratio, says("Share of all answers that feedback comes for in the twin, at once.")
+    ] = 0.05
+    alarm: Annotated[
+        Switch, says("Whether an alarm is raised where labels say that an accuracy has changed.")
+    ] = True
+
+    @property
+    def falls(self) -> bool:
+        """Tell whether the twin rehearses a change."""
+        return bool(self.variant)
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _whole(cls, value: Any, handler: Callable[[Any], Drift]) -> Drift:
+        read = handler(value)
+        needed = ("variant", "at", "accuracy")
+        missing = [key for key in needed if key not in value]
+        given = [key for key in (*needed, "labels") if key in value]
+        refuse_where(
+            (
+                given and missing,
+                f"{', '.join(f'`{key}`' for key in given)} {'are' if given[1:] else 'is'} of a "
+                "change that the twin rehearses, which needs "
+                f"{' and '.join(f'`{key}`' for key in missing)} as well",
+            )
+        )
+        return read
+
+
+@dataclass(frozen=True)
+class Canary(Section):
+    """A new variant gets a share of the requests until labels say what it is worth."""
+
+    variant: Annotated[Name, says("The new one.")]
+    at_least: Annotated[
+        Ratio, says("Accuracy by labels from which on it is promoted; below, it is taken back.")
     ]
-    labels: Annotated[Ratio, says("Share of all answers that feedback comes for, at once.")] = 0.05
+    share: Annotated[Ratio, says("Share of the requests that it gets, whatever the policy.")] = 0.02
+    labels: Annotated[Count, says("Labels that decide.")] = 500
 
 
 @dataclass(frozen=True)
@@ -552,7 +595,14 @@ class Task(Section):
     ] = None
     drift: Annotated[
         Drift | None,
-        says("A change of a variant's true accuracy that the twin rehearses, of a site."),
+        says(
+            "Raise an alarm where feedback says that a variant's accuracy has changed; the twin of "
+            "a site rehearses such a change."
+        ),
+    ] = None
+    canary: Annotated[
+        Canary | None,
+        says("A variant that gets a share of the requests until feedback decides on it."),
     ] = None
     pairs: Annotated[tuple[PairBins, ...], *UNWRITTEN] = ()
 
@@ -572,6 +622,11 @@ class Task(Section):
     def measured(self) -> bool:
         """Tell whether the promise is on what feedback measures."""
         return self.target is not None and self.target.by == "measured"
+
+    @property
+    def watched(self) -> bool:
+        """Tell whether an alarm is raised where feedback says that an accuracy has changed."""
+        return self.feedback is not None and self.drift is not None and self.drift.alarm
 
     @property
     def sure(self) -> bool:

@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 
 from inferway.dispatch.totals import TaskCounts, Totals, totals_of
 from inferway.live.answers import AnswerBook
+from inferway.live.canary import CANARY_STATES, CanaryTrial
 from inferway.live.headroom import Bodies
 from inferway.live.http.exchange import Exchange
 from inferway.live.http.routes import Routes
@@ -79,6 +80,11 @@ _COUNTERS: Final = {
         "task reason: Answers that were to be compared and were not: no server was idle (busy), "
         "the server was needed (gave-way), or there was nothing to compare (failed)."
     ),
+    "canary_requests": "task variant: Requests that a variant was given as a canary.",
+    "drift_alarms": (
+        "task variant: Alarms that the accuracy of its present model is not what it was, as "
+        "feedback says."
+    ),
     "key_failures": (
         "reason: Requests and calls that were not let in, by what is wrong with their key."
     ),
@@ -104,7 +110,8 @@ _GAUGES: Final = {
         "nothing without a target."
     ),
     "feedback_accuracy_ratio": (
-        "task variant: Mean score of these answers, 0..1; nothing before the first."
+        "task variant: Mean score of these answers since the last drift alarm, 0..1; nothing "
+        "before the first."
     ),
     "feedback_accuracy_low_ratio": (
         "task variant: Lower limit of that accuracy, of a confidence sequence of 95 %."
@@ -123,6 +130,14 @@ _GAUGES: Final = {
     "shadow_agreement_ratio": (
         "task variant: Share of rows answered as by the most accurate variant, 0..1; nothing "
         "before the first."
+    ),
+    "canary_state": (
+        "task variant state: 1 for what has become of a canary (trying, promoted, taken-back), 0 "
+        "for the others."
+    ),
+    "drift_alarm_timestamp_seconds": (
+        "task variant: When the last of these alarms was raised, s since 1970; nothing before the "
+        "first."
     ),
     "promise_kept": (
         "task: 1 while the mean accuracy since the start or the last change of the target is at "
@@ -245,7 +260,21 @@ def _task(site: TaskSite) -> dict[str, Any]:
             "lost_events": recording.losses.events,
         },
         **({} if site.answers is None else {"feedback": _feedback(site, site.answers)}),
+        **({} if pool.canary is None else {"canary": _canary(pool.canary)}),
         "variants": {name: _variant(site, k) for k, name in enumerate(pool.variants)},
+    }
+
+
+def _canary(trial: CanaryTrial) -> dict[str, Any]:
+    terms = trial.terms
+    return {
+        "variant": terms.variant,
+        "share": terms.share,
+        "labels": terms.labels,
+        "at_least": terms.at_least,
+        "state": trial.state,
+        "reason": trial.reason,
+        "requests": trial.requests,
     }
 
 
@@ -316,6 +345,16 @@ class ServerCollector(Collector):
             samples |= _feedback_samples(books)
             shadowed = {site.task for site in sites if _has_shadows(site)}
             samples |= _shadow_samples([one for one in books if one[0] in shadowed])
+        trials = [(site.task, it) for site in sites if (it := site.pool.canary) is not None]
+        if trials:
+            samples["canary_requests"] = [
+                ([task, one.terms.variant], one.requests) for task, one in trials
+            ]
+            samples["canary_state"] = [
+                ([task, one.terms.variant, state], float(state == one.state))
+                for task, one in trials
+                for state in CANARY_STATES
+            ]
         if any(site.stats.escalations for site in sites):
             samples["escalations"] = _escalations(sites)
         for name, rows in samples.items():
@@ -384,6 +423,15 @@ def _feedback_samples(books: Sequence[tuple[str, AnswerBook]]) -> _Samples:
         "feedback_accuracy_high_ratio": [(labels, one.high) for labels, one in measured],
         "feedback_estimate_ratio": [
             (labels, one.estimate) for labels, one in measured if one.estimate is not None
+        ],
+        "drift_alarms": [
+            ([task, variant], one.alarms)
+            for task, book in books
+            if book.watching
+            for variant, one in book.measured.items()
+        ],
+        "drift_alarm_timestamp_seconds": [
+            (labels, one.alarm.at) for labels, one in measured if one.alarm is not None
         ],
     }
 

@@ -21,9 +21,11 @@ from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
 
-from inferway.deployment.tasks import Feedback
+from inferway.deployment.tasks import Canary, Feedback
+from inferway.dispatch.drift_alarm import DriftAlarm, DriftWatch
 from inferway.dispatch.measured import LabeledAccuracy, by_profile
 from inferway.files import home_folder
+from inferway.live.canary import CanaryOutcome
 from inferway.live.errors import ServeError
 from inferway.live.request import InferRequest, Outcome
 from inferway.profiling.confidence_sequence import ConfidenceSequence
@@ -52,6 +54,11 @@ CREATE TABLE IF NOT EXISTS compared (
     number INTEGER PRIMARY KEY, reference TEXT NOT NULL, agrees REAL NOT NULL,
     propensity REAL NOT NULL, kept INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS powered (
+    variant TEXT NOT NULL, model TEXT NOT NULL, state BLOB NOT NULL, PRIMARY KEY (variant, model));
+CREATE TABLE IF NOT EXISTS canaries (
+    variant TEXT NOT NULL, model TEXT NOT NULL, terms TEXT NOT NULL, outcome BLOB NOT NULL,
+    PRIMARY KEY (variant, model, terms));
+CREATE TABLE IF NOT EXISTS watched (
     variant TEXT NOT NULL, model TEXT NOT NULL, state BLOB NOT NULL, PRIMARY KEY (variant, model));
 """
 
@@ -143,9 +150,9 @@ class VariantAccuracy(msgspec.Struct, frozen=True):
     labels
         Answers that feedback has come for.
     mean
-        Their mean score; None before the first.
+        Mean score of those since the last drift alarm; None before the first.
     low, high
-        Limits of a confidence sequence of 95 %, which may be looked at all the time.
+        Limits of a confidence sequence of that, of 95 %, which may be looked at all the time.
     estimate
         Accuracy that counts where the promise is on what is measured: that of the profile until
         labels speak against it; None where nothing says the profile's.
@@ -161,6 +168,10 @@ class VariantAccuracy(msgspec.Struct, frozen=True):
         first label.
     joint_low, joint_high
         Limits of that, which may be looked at all the time.
+    alarms
+        Alarms of drift so far; 0 where nobody looks for it.
+    alarm
+        The last one; None before the first.
     """
 
     profile: float | None
@@ -175,6 +186,13 @@ class VariantAccuracy(msgspec.Struct, frozen=True):
     joint: float | None
     joint_low: float
     joint_high: float
+    alarms: int = 0
+    alarm: DriftAlarm | None = None
+
+    @property
+    def recent(self) -> int:
+        """Number of labels since the last alarm, which `mean` is of."""
+        return self.labels - (0 if self.alarm is None else self.alarm.labels)
 
 
 class ComparedAnswer(NamedTuple):
@@ -229,12 +247,21 @@ class _Known(NamedTuple):
     sequence: ConfidenceSequence
     labeled: LabeledAccuracy | None  # Since a profile has said an accuracy
     powered: PoweredAccuracy | None = None  # Since an answer has been compared
+    watch: DriftWatch | None = None  # Where drift is looked for
+
+    @property
+    def labels(self) -> int:
+        """Number of labels; the sequence has those since the last alarm."""
+        alarm = None if self.watch is None else self.watch.last
+        return self.sequence.count + (0 if alarm is None else alarm.labels)
 
     def copy(self) -> _Known:
+        """Copy all but the watch."""
         return _Known(
             ConfidenceSequence.unpack(self.sequence.pack()),
             None if self.labeled is None else LabeledAccuracy.unpack(self.labeled.pack()),
             None if self.powered is None else PoweredAccuracy.unpack(self.powered.pack()),
+            self.watch,
         )
 
 
@@ -252,6 +279,13 @@ class _Matched(NamedTuple):
     agrees: float
     propensity: float
     kept: int
+
+
+class _Decided(NamedTuple):
+    """A decision on a canary, by variant, model and terms."""
+
+    trial: tuple[str, ...]
+    outcome: CanaryOutcome
 
 
 class AnswerBook:
@@ -277,6 +311,8 @@ class AnswerBook:
         Accuracies that count now, by variant; those of profiles where nothing is said.
     told
         Called, a moment after `measured` has changed, by the event loop.
+    watching
+        Whether drift of the accuracy is looked for.
     unknown, lost
         Feedback for no answer that is kept; answers that could not be kept.
     shadows
@@ -300,6 +336,9 @@ class AnswerBook:
         self.unknown = self.lost = 0
         self.shadows = ShadowCounts()
         self._coin = random.Random()
+        self.watching = False
+        # By variant, model and terms of a canary, what was decided.
+        self._outcomes = dict[tuple[str, ...], CanaryOutcome]()
         self._many = asyncio.Event()
         self._writing: asyncio.Task[None] | None = None
         self._closed = self._failing = self._stale = False
@@ -319,6 +358,10 @@ class AnswerBook:
             base.execute("BEGIN EXCLUSIVE")
             base.execute("COMMIT")
             base.executescript(_TABLES)
+            for *trial, outcome in base.execute("SELECT * FROM canaries").fetchall():
+                with suppress(ValueError):
+                    known = msgspec.msgpack.decode(outcome, type=CanaryOutcome)
+                    self._outcomes[tuple(trial)] = known
         except (OSError, sqlite3.Error) as error:
             reason = getattr(error, "strerror", None) or error
             if "locked" in str(error):
@@ -327,9 +370,16 @@ class AnswerBook:
                 f"the answers of task {task!r} cannot be kept in {path}: {reason}"
             ) from None
 
-    def follow(self, feedback: Feedback, served: Mapping[str, ServedModel]) -> None:
-        """Keep so many answers for so long from now on, of these variants."""
+    def follow(
+        self, feedback: Feedback, served: Mapping[str, ServedModel], *, watch: bool = False
+    ) -> None:
+        """Keep so many answers for so long from now on, of these variants.
+
+        An alarm is raised where one of them drifts, if they are to be watched; that needs the extra
+        ``drift``.
+        """
         self._feedback, self._served, self._stale = feedback, dict(served), True
+        self.watching = watch
         self.counted, self._told = {}, None
         self._many.set()
 
@@ -343,6 +393,20 @@ class AnswerBook:
         return {
             name: one.estimate for name, one in self.measured.items() if one.estimate is not None
         }
+
+    def outcome(self, canary: Canary) -> CanaryOutcome | None:
+        """Tell what was decided on a canary of these terms and its present model, if anything."""
+        return self._outcomes.get(self._trial(canary))
+
+    def decided(self, canary: Canary, outcome: CanaryOutcome) -> None:
+        """Keep what has been decided on a canary, over restarts as well."""
+        self._outcomes[self._trial(canary)] = outcome
+        self._line.append(_Decided(self._trial(canary), outcome))
+        self._many.set()
+
+    def _trial(self, canary: Canary) -> tuple[str, ...]:
+        terms = f"{canary.labels} labels, {canary.at_least!r} at least"
+        return canary.variant, self._served[canary.variant].model, terms
 
     def begin(self) -> None:
         """Write answers from now on, again and again."""
@@ -425,43 +489,86 @@ class AnswerBook:
 
     def _count(self, matched: Sequence[_Matched]) -> None:
         """Write down how right answers were, with what that comes to."""
-        anew = dict[tuple[str, str], _Known]()
+        anew, alarms = dict[tuple[str, str], _Known](), list[tuple[str, DriftAlarm]]()
         for one in matched:
             variant, model, score, expected = one[:4]
-            present = self._served.get(variant)
+            present, key = self._served.get(variant), (variant, model)
             if present is not None and present.model == model:
-                key = variant, model
-                if key not in anew:
-                    anew[key] = self._find(*key).copy()
-                anew[key].sequence.add(score)
-                if expected is not None and (labeled := anew[key].labeled) is not None:
-                    labeled.add(score, expected)
-                if (powered := anew[key].powered) is not None:
+                known = anew[key] if key in anew else self._find(*key).copy()
+                known.sequence.add(score)
+                if expected is not None and known.labeled is not None:
+                    known.labeled.add(score, expected)
+                if (powered := known.powered) is not None:
                     if one.reference == powered.reference:
                         powered.label(score, one.agrees, one.propensity, kept=bool(one.kept))
                     else:
                         powered.label(score)
+                anew[key], alarm = self._watch(known, score, expected)
+                if alarm is not None:
+                    alarms.append((variant, alarm))
+        try:
+            self._keep(matched, anew)
+        except sqlite3.Error:
+            for key in anew:  # watches have been changed in place: these are read again
+                self._known.pop(key, None)
+            raise
+        self._known |= anew
+        for variant, alarm in alarms:
+            said = {"before": round(alarm.before, 4), "after": round(alarm.after, 4)}
+            self._log.warning(
+                "drift", task=self._task, variant=variant, labels=alarm.labels, **said
+            )
+        self._measure()
+
+    def _watch(
+        self, known: _Known, score: float, expected: float | None
+    ) -> tuple[_Known, DriftAlarm | None]:
+        """Have a label looked at for drift; after an alarm, what is known begins anew."""
+        watch = known.watch
+        if watch is None or not self.watching:
+            return known, None
+        alarm = watch.add(score, expected, time.time(), known.labels)
+        if alarm is None:
+            return known, None
+        labeled = known.labeled
+        if labeled is not None:
+            labeled = watch.relabeled(labeled.profile)
+        return _Known(ConfidenceSequence(), labeled, None, watch), alarm
+
+    def _keep(self, matched: Sequence[_Matched], anew: Mapping[tuple[str, str], _Known]) -> None:
+        """Write down scores of answers, and what is known by them, in one transaction."""
         with self._base:
             self._base.execute("BEGIN")
             self._base.executemany(
                 "UPDATE answers SET score = ? WHERE number = ?",
                 [(one.score, one.number) for one in matched],
             )
-            self._base.executemany(
-                "INSERT OR REPLACE INTO measured VALUES (?, ?, ?)",
-                [(*key, one.sequence.pack()) for key, one in anew.items()],
-            )
-            self._base.executemany(
-                "INSERT OR REPLACE INTO estimated VALUES (?, ?, ?)",
-                [
-                    (*key, one.labeled.pack())
-                    for key, one in anew.items()
-                    if one.labeled is not None
-                ],
-            )
+            for table, states in (
+                ("measured", [(*key, one.sequence.pack()) for key, one in anew.items()]),
+                (
+                    "estimated",
+                    [
+                        (*key, one.labeled.pack())
+                        for key, one in anew.items()
+                        if one.labeled is not None
+                    ],
+                ),
+                (
+                    "watched",
+                    [
+                        (*key, one.watch.pack())
+                        for key, one in anew.items()
+                        if one.watch is not None
+                    ],
+                ),
+            ):
+                self._base.executemany(f"INSERT OR REPLACE INTO {table} VALUES (?, ?, ?)", states)
             self._keep_powered(anew)
-        self._known |= anew
-        self._measure()
+            # Comparisons begin anew with an alarm, too.
+            self._base.executemany(
+                "DELETE FROM powered WHERE variant = ? AND model = ?",
+                [key for key, one in anew.items() if one.powered is None],
+            )
 
     def _keep_powered(self, anew: Mapping[tuple[str, str], _Known]) -> None:
         self._base.executemany(
@@ -494,33 +601,49 @@ class AnswerBook:
     def _find(self, variant: str, model: str) -> _Known:
         key = variant, model
         if key not in self._known:
-            of_model = "WHERE variant = ? AND model = ?"
-            row, other, joint = (
-                self._base.execute(f"SELECT state FROM {table} {of_model}", key).fetchone()
-                for table in ("measured", "estimated", "powered")
+            measured, estimated, joint = (
+                self._state(table, key) for table in ("measured", "estimated", "powered")
             )
             labeled = powered = None
             if joint is not None:
                 with suppress(ValueError):
-                    powered = PoweredAccuracy.unpack(joint[0])
-            if other is not None:
+                    powered = PoweredAccuracy.unpack(joint)
+            if estimated is not None:
                 with suppress(ValueError):  # what another version has written is begun anew
-                    labeled = LabeledAccuracy.unpack(other[0])
+                    labeled = LabeledAccuracy.unpack(estimated)
             self._known[key] = _Known(
-                ConfidenceSequence() if row is None else ConfidenceSequence.unpack(row[0]),
+                ConfidenceSequence() if measured is None else ConfidenceSequence.unpack(measured),
                 labeled,
                 powered,
             )
-        return self._known[key]
+        known = self._known[key]
+        if self.watching and known.watch is None:
+            watch, watched = None, self._state("watched", key)
+            if watched is not None:
+                with suppress(ValueError):
+                    watch = DriftWatch.unpack(watched)
+            if watch is None:
+                profile = self._served[variant].accuracy if variant in self._served else None
+                if known.labeled is not None:
+                    profile = known.labeled.profile
+                watch = DriftWatch(profile or 0.0)
+            self._known[key] = known = known._replace(watch=watch)
+        return known
+
+    def _state(self, table: str, key: tuple[str, str]) -> bytes | None:
+        of_model = f"SELECT state FROM {table} WHERE variant = ? AND model = ?"
+        row = self._base.execute(of_model, key).fetchone()
+        return None if row is None else row[0]
 
     def _measure(self) -> None:
         self._stale, measured = False, {}
         for variant, (model, accuracy) in self._served.items():
-            sequence, labeled, powered = self._find(variant, model)
+            known = self._find(variant, model)
+            sequence, labeled, powered, watch = known
             joint = sequence.mean if powered is None else powered.estimate
             measured[variant] = VariantAccuracy(
                 accuracy,
-                sequence.count,
+                known.labels,
                 sequence.mean,
                 *sequence.interval,
                 accuracy if accuracy is None or labeled is None else labeled.accuracy(accuracy),
@@ -529,6 +652,7 @@ class AnswerBook:
                 None if powered is None else powered.agreement,
                 joint,
                 *(sequence if powered is None else powered).interval,
+                *((0, None) if watch is None else (watch.alarms, watch.last)),
             )
         self.measured = measured
 
@@ -538,8 +662,9 @@ class AnswerBook:
         first = dict[tuple[str, str], LabeledAccuracy]()
         line = [self._line.popleft() for _ in range(len(self._line))]
         compared = [one for one in line if isinstance(one, ComparedAnswer)]
-        if compared:
-            line = [one for one in line if not isinstance(one, ComparedAnswer)]
+        decided = [one for one in line if isinstance(one, _Decided)]
+        if compared or decided:
+            line = [one for one in line if not isinstance(one, ComparedAnswer | _Decided)]
         anew = dict[tuple[str, str], _Known]()
         try:
             for identity, variant, model, profile, expected, outputs in line:
@@ -561,6 +686,10 @@ class AnswerBook:
                     "INSERT OR REPLACE INTO estimated VALUES (?, ?, ?)",
                     [(*key, one.pack()) for key, one in first.items()],
                 )
+                self._base.executemany(
+                    "INSERT OR REPLACE INTO canaries VALUES (?, ?, ?, ?)",
+                    [(*one.trial, msgspec.msgpack.encode(one.outcome)) for one in decided],
+                )
                 if compared:
                     anew = self._compared(compared)
                     self._keep_powered(anew)
@@ -580,6 +709,7 @@ class AnswerBook:
                 )
         except sqlite3.Error:
             self.lost += len(line)
+            self._line.extendleft(reversed(decided))  # these are not to be lost
             raise
         self._known |= anew
         for key, one in first.items():

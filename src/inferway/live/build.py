@@ -14,6 +14,7 @@ from inferway.deployment.runtimes import in_turn
 from inferway.dispatch.batching import foresee, rules_of
 from inferway.dispatch.deployed import dispatcher_of
 from inferway.dispatch.dispatcher import Dispatcher
+from inferway.dispatch.drift_alarm import unwatched
 from inferway.dispatch.service_times import measured_at, recall, remember
 from inferway.files import home_folder
 from inferway.live.errors import LoadError, ServeError
@@ -57,6 +58,11 @@ def check_served(deployment: Deployment) -> None:
         With all the reasons, one per line.
     """
     reasons = deployment.unserved()
+    reasons += [
+        f"tasks.{task.name}.drift: {missing}"
+        for task in deployment.tasks.values()
+        if task.watched and (missing := unwatched())
+    ]
     if reasons:
         raise ServeError("\n".join(f"{deployment.path}: {reason}" for reason in reasons))
 
@@ -136,6 +142,8 @@ def pool_of(
             else (),
             feedback=task.feedback,
             shadow=task.shadow,
+            canary=task.canary,
+            watched=task.watched,
             models={name: one.identity for name, one in task.variants.items()}
             if task.feedback is not None
             else {},
@@ -231,6 +239,9 @@ def _deciding(
     try:
         dispatcher = dispatcher_of(deployment, task.name, node)
         batches = _batches(task, dispatcher.fleet)
+        place = f"tasks.{task.name}.canary"
+        _check_canary(task, dispatcher.fleet, node)
+        place = f"tasks.{task.name}.dispatch"
         # Times of batches are predicted as the file says them.
         foresee(dispatcher.site, batches)
         spec, place = deployment.scheduling_of(task), "scheduling"
@@ -240,6 +251,17 @@ def _deciding(
         return dispatcher, controller_of(spec, conditions, deployment.folder)
     except ValueError as error:
         raise ServeError(f"{deployment.path}: {place}: {error}") from error
+
+
+def _check_canary(task: Task, fleet: Fleet, node: str) -> None:
+    """Refuse a canary that does not run here, or that runs alone; ValueError says why."""
+    if task.canary is None:
+        return
+    name, others = task.canary.variant, [one for one in fleet.names if one != task.canary.variant]
+    if len(others) == len(fleet.names):
+        raise ValueError(f"no instance of {name} runs at {node}, which is to be the canary")
+    if not others:
+        raise ValueError(f"only {name} runs at {node}, and others have to answer beside a canary")
 
 
 def _remembering(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
 from html import escape
 from typing import Final, Protocol
 from urllib.parse import parse_qs, urlsplit
@@ -227,7 +228,7 @@ def _by_labels(book: AnswerBook) -> str:
 
     heads = (
         *("variant", "by profile", "labels", "by labels", "limits", "compared", "agree"),
-        *("by both", "limits"),
+        *("by both", "limits", "drift"),
     )
     return _table(
         "Accuracy",
@@ -243,6 +244,10 @@ def _by_labels(book: AnswerBook) -> str:
                 number(one.agreement),
                 number(one.joint),
                 f"{one.joint_low:.3f} to {one.joint_high:.3f}",
+                "-"
+                if one.alarm is None
+                else f"{one.alarm.before:.3f} to {one.alarm.after:.3f} "
+                f"({datetime.fromtimestamp(one.alarm.at):%Y-%m-%d %H:%M})",
             )
             for name, one in book.measured.items()
         ],

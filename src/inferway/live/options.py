@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from inferway.deployment import Deployment
-from inferway.deployment.tasks import Feedback, Shadow
+from inferway.deployment.tasks import Canary, Feedback, Shadow
 from inferway.dispatch.batching import Rule
 from inferway.live.headroom import Headroom, MemoryNeed
 from inferway.live.http.exchange import Limits
@@ -161,6 +161,10 @@ class PoolOptions:
         How many answers are kept for feedback, and how long; None keeps none.
     shadow
         Which share of the answers is compared with those of the best variant; None of none.
+    canary
+        The variant that gets a share of the requests until labels decide on it; None has none.
+    watched
+        Whether an alarm is raised where feedback says that a variant's accuracy has changed.
     models
         Where answers are kept, which model each variant is.
     """
@@ -184,4 +188,6 @@ class PoolOptions:
     confidences: Sequence[Callable[[Arrays], Floats] | None] = ()
     feedback: Feedback | None = None
     shadow: Shadow | None = None
+    canary: Canary | None = None
+    watched: bool = False
     models: Mapping[str, str] = field(default_factory=dict)

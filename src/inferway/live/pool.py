@@ -22,6 +22,7 @@ from inferway.dispatch.measured import Exploration
 from inferway.dispatch.promise import overloads
 from inferway.dispatch.recording import Recording
 from inferway.live.background import SchedulerLoop, keep_recording
+from inferway.live.canary import CanaryTrial
 from inferway.live.errors import WarmUpError
 from inferway.live.explain import FleetFacts, RequestLog, Snapshot
 from inferway.live.instance import Events, Instance, PoolTerms, RetryBudget
@@ -102,6 +103,8 @@ class Pool:
         The central queue: requests that no server has yet, as they came. Policies see how many.
     arrivals_per_s
         Rows that came a second in the last window; NaN before the first has ended.
+    canary
+        Which requests a new variant gets until labels decide on it; None where none is tried.
     recording
         Writes down what the dispatcher is given and decides; None where nothing does.
     """
@@ -179,6 +182,8 @@ class Pool:
         self._routed, self._settles = dispatcher.routed, dispatcher.settles
         self._credits = dispatcher.settles or options.measured
         self._exploration = Exploration() if options.measured else None
+        terms = options.canary
+        self.canary = None if terms is None else CanaryTrial(terms, self.mask_of(terms.variant))
         self.recording: Recording | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._done: deque[Job] = deque()
@@ -356,6 +361,8 @@ class Pool:
         """Decide on a request that has come; its `deliver` is called when it has ended."""
         self._arrived += request.rows
         in_order = self.options.in_order
+        if self.canary is not None and self._tried(self.canary, request):
+            return
         if in_order and self.held:  # first come, first served
             waits = self.servers.falls_open(request, 0)
         else:
@@ -384,6 +391,27 @@ class Pool:
             return False
         exploration.asked()
         return True
+
+    def _tried(self, canary: CanaryTrial, request: InferRequest) -> bool:
+        """Give a share of the requests to a canary, and keep the others from it.
+
+        Whether nothing is left to be done: the canary has the request, or it was pinned to one that
+        has been taken back. Where a canary cannot take its own, the others do.
+        """
+        whole = request.classes
+        if request.counted and canary.takes(self._draw(64)) and (mine := canary.only(whole)):
+            waits = self.options.in_order and self.held  # first come, first served
+            if not waits and self._decide(request, mine, request.deadline_s) >= 0:
+                canary.requests += 1
+                # Where the canary fails, or rests, another one is asked.
+                return True
+        if request.counted or canary.state == "taken-back":
+            request.classes = canary.without(whole)
+            if not request.classes:
+                reason = f"variant {canary.terms.variant!r} has been taken back: {canary.reason}"
+                self._end(request, Outcome.UNAVAILABLE, reason)
+                return True
+        return False
 
     def _decide(self, request: InferRequest, classes: int, deadline_s: float) -> int:
         """Have a request that stands in no queue decided on: a server, REJECT or HOLD.

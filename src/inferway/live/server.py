@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import uvloop
 
 from inferway.deployment import Deployment, load, measured
+from inferway.dispatch import drift_alarm
 from inferway.dispatch.recording import Losses
 from inferway.live import grpc
 from inferway.live.admin import admin_routes
@@ -293,6 +294,8 @@ class Server:
         """Find or open what keeps the answers of a fleet, which is not the site's yet."""
         if pool.options.feedback is None:
             return None
+        if pool.options.watched:
+            await run_detached(drift_alarm.prepare)
         folder, task = self.options.answers, site.task
         path = None if folder is None else folder / f"{task}.sqlite"
         return site.answers or await asyncio.to_thread(AnswerBook, path, task, self.log)
@@ -307,8 +310,12 @@ class Server:
                 for name, accuracy in zip(pool.variants, pool.dispatcher.fleet.grades, strict=True)
             }
             assert pool.options.feedback is not None
-            book.told = partial(self._correct, site, book) if pool.options.measured else None
-            book.follow(pool.options.feedback, served)
+            canary = pool.canary
+            told = pool.options.measured or canary is not None
+            book.told = partial(self._measured, site, book) if told else None
+            book.follow(pool.options.feedback, served, watch=pool.options.watched)
+            if canary is not None and (outcome := book.outcome(canary.terms)) is not None:
+                canary.settle(outcome)
             noted = noting(book, served, self._recent.of(site.task))
             if (shadow := pool.options.shadow) is not None:
                 noted = shadowing(pool, book, served, shadow.share, noted)
@@ -320,6 +327,27 @@ class Server:
             closing = asyncio.create_task(before.close())
             self._closing.add(closing)
             closing.add_done_callback(self._closing.discard)
+
+    def _measured(self, site: TaskSite, book: AnswerBook) -> None:
+        """Have a task's fleet go by what feedback has measured."""
+        pool = site.present
+        if pool is None:
+            return
+        if pool.options.measured:
+            self._correct(site, book)
+        canary = pool.canary
+        if canary is None:
+            return
+        name = canary.terms.variant
+        known = book.measured[name]
+        if (outcome := canary.judge(known.recent, known.mean)) is not None:
+            canary.settle(outcome)
+            book.decided(canary.terms, outcome)
+            said = {"task": site.task, "variant": name, "reason": outcome.reason}
+            if outcome.state == "promoted":
+                self.log.info("canary promoted", **said)
+            else:
+                self.log.warning("canary taken back", **said)
 
     def _correct(self, site: TaskSite, book: AnswerBook) -> None:
         """Have a task's fleet count what feedback has measured; it is said where that is news."""

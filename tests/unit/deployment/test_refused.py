@@ -51,7 +51,7 @@ def tree(body: str) -> str:
 TOP = "tasks, nodes, network, dispatch, scheduling, placement, cost, seed, workload"
 TASK = (
     "variants, catalog, accuracy_target, energy_budget, deadline, count, max_instances, dispatch, "
-    "difficulty, idempotent, feedback, shadow, drift"
+    "difficulty, idempotent, feedback, shadow, drift, canary"
 )
 
 MISTAKES: list[tuple[str, str]] = [
@@ -670,6 +670,39 @@ MISTAKES: list[tuple[str, str]] = [
     (
         task(f"drift: {{variant: a, at: 1 s, accuracy: -10}}\n    variants: {{a: {{{V}}}}}"),
         "3: tasks.t.drift.accuracy: -10 is not in -1..1",
+    ),
+    (
+        task(f"drift: {{variant: a, labels: 0.1}}\n    variants: {{a: {{{V}}}}}"),
+        "3: tasks.t.drift: `variant`, `labels` are of a change that the twin rehearses, which "
+        "needs `at` and `accuracy` as well",
+    ),
+    (
+        task(f"drift: {{}}\n    variants: {{a: {{{V}}}}}"),
+        "3: tasks.t.drift: it goes by feedback, and the task keeps no answers for it; give the "
+        "task `feedback: {}`",
+    ),
+    (
+        task(f"canary: {{variant: a, at_least: 0.9}}\n    variants: {{a: {{{V}}}, b: {{{V}}}}}"),
+        "3: tasks.t.canary: feedback decides on it, and the task keeps no answers for it; give the "
+        "task `feedback: {}`",
+    ),
+    (
+        task(
+            "feedback: {}\n    canary: {variant: c, at_least: 0.9}\n"
+            f"    variants: {{ab: {{{V}}}, b: {{{V}}}}}"
+        ),
+        "4: tasks.t.canary.variant: there is no variant c; known here: ab, b",
+    ),
+    (
+        task(
+            f"feedback: {{}}\n    canary: {{variant: a, at_least: 0.9}}\n"
+            f"    variants: {{a: {{{V}}}}}"
+        ),
+        "4: tasks.t.canary.variant: a is the only variant, and who is no canary answers the others",
+    ),
+    (
+        task(f"feedback: {{}}\n    canary: {{variant: a}}\n    variants: {{a: {{{V}}}}}"),
+        "4: tasks.t.canary.at_least: is needed and not given",
     ),
     (
         task(f"accuracy_target: {{mean: 0.8, by: labels}}\n    variants: {{a: {{{V}}}}}"),

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+import inferway
 from inferway.deployment.tasks import Feedback
+from inferway.live import ServeError, Server
 from inferway.live.answers import AnswerBook, FeedbackItem, ServedModel
 from inferway.live.request import InferRequest, Outcome
 
@@ -56,3 +58,19 @@ def test_a_state_that_another_version_has_written_is_begun_anew(tmp_path: Path) 
     assert book.join([FeedbackItem(id="1", correct=True)]).matched == 1
     assert (book.estimates, book.lost) == ({"a": 0.8}, 0)
     asyncio.run(book.close())
+
+
+def test_without_river_an_alarm_is_refused_with_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("inferway.dispatch.drift_alarm.find_spec", lambda name: None)
+
+    def server(drift: dict[str, bool]) -> Server:
+        task = {
+            "feedback": {},
+            "drift": drift,
+            "variants": {"tiny": {"model": "zoo://digits/tiny"}},
+        }
+        return Server(inferway.load({"tasks": {"digits": task}}))
+
+    with pytest.raises(ServeError, match=r"digits\.drift: drift alarms need river.*way\[drift"):
+        server({})
+    server({"alarm": False})

@@ -25,7 +25,13 @@ FILE: dict[str, Any] = {
         "t": {
             "accuracy_target": {"mean": TARGET, "by": "measured"},
             "feedback": {},
-            "drift": {"variant": "c", "at": "600 s", "accuracy": "-10 %", "labels": SHARE},
+            "drift": {
+                "variant": "c",
+                "at": "600 s",
+                "accuracy": "-10 %",
+                "labels": SHARE,
+                "alarm": False,
+            },
             "difficulty": {"quality": 0.8},
             "variants": {
                 "a": {"accuracy": 0.82, "service": {"mean": "5 ms"}},
@@ -100,7 +106,13 @@ def test_a_variant_falls_on_every_device_that_its_copies_run_on() -> None:
     task = {
         "accuracy_target": {"mean": 0.6, "by": "measured"},
         "feedback": {},
-        "drift": {"variant": "c", "at": "50 s", "accuracy": "-20 %", "labels": 0.5},
+        "drift": {
+            "variant": "c",
+            "at": "50 s",
+            "accuracy": "-20 %",
+            "labels": 0.5,
+            "alarm": False,
+        },
         "variants": {
             "c": {"accuracy": 0.9, "service": {"cpu": {"mean": "20 ms"}, "tpu": {"mean": "10 ms"}}}
         },
@@ -125,7 +137,7 @@ def test_what_is_driven_does_not_rehearse_a_fall() -> None:
     node = {"here": {"instances": {"t/a": 1, "t/c": 2}}}
     falls = inferway.load(FILE | {"nodes": node}).with_(policy="priced")
     record: Any = SimpleNamespace(task="t", intended_s=np.arange(3_000) / 100)
-    tasks = {"t": replace(falls.tasks["t"], drift=Drift("c", 0.0, -0.6, 1.0))}
+    tasks = {"t": replace(falls.tasks["t"], drift=Drift("c", 0.0, -0.6, 1.0, False))}
     fallen = _simulated(replace(falls, tasks=tasks), record, None, 1, None)
     tasks = {"t": replace(falls.tasks["t"], drift=None)}
     plain = _simulated(replace(falls, tasks=tasks), record, None, 1, None)
