@@ -169,6 +169,7 @@ def _drifted(result: TaskResult) -> list[list[str]]:
         [f"true accuracy until {found.at_s:g} s", number(found.before, "{:.5f}")],
         [f"and after, {found.variant} drifted", number(found.after, "{:.5f}")],
         [f"by the last {found.last_labels:,} labels", last],
+        ["alarm after, s", number(found.alarm_s, "{:.0f}")],
     ]
 
 

@@ -9,12 +9,13 @@ labels of about a second, or of some twenty where these take longer to come.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
 
 from inferway.deployment.tasks import Drift
+from inferway.dispatch.drift_alarm import DriftWatch
 from inferway.dispatch.measured import (
     EXPLORED,
     Exploration,
@@ -41,6 +42,8 @@ class Labels:
     right: Floats  # (2,) sums of true accuracies
     scores: list[float]  # Of the last `LAST` labels
     count: int = 0  # Labels
+    # Drift alarms: when, s from the beginning, and of which variant.
+    alarms: list[tuple[float, str]] = field(default_factory=list)
 
 
 class Labeling:
@@ -88,6 +91,10 @@ class Labeling:
         profiles = dict(zip(names, fleet.accuracy.tolist(), strict=True))
         labeled = {name: LabeledAccuracy(profile) for name, profile in profiles.items()}
         self._labeled = [labeled[name] for name in names]
+        self._watches = (
+            {name: DriftWatch(profile) for name, profile in profiles.items()} if drift.alarm else {}
+        )
+        self._labels_of = dict.fromkeys(profiles, 0)
         self._exploration = Exploration()
         # How often `explore` is due, s; never where nothing follows labels.
         self.explore_s = EXPLORED / rate_per_s if measured else None
@@ -137,6 +144,20 @@ class Labeling:
         self.right += float(answered @ mean)
         self._label(answered, np.clip(mean, 0.0, 1.0), expected)
 
+    def _watch(self, name: str, score: float, expected: float) -> None:
+        """Have a label looked at for drift, as a live server has; what counts begins anew then."""
+        watch = self._watches.get(name)
+        if watch is None:
+            return
+        self._labels_of[name] += 1
+        if watch.add(score, expected, self._seen_s, self._labels_of[name]) is None:
+            return
+        self.labels.alarms.append((self._seen_s, name))
+        classes = [k for k, one in enumerate(self._fleet.names) if one == name]
+        anew = watch.relabeled(self._labeled[classes[0]].profile)
+        for k in classes:
+            self._labeled[k] = anew
+
     def _label(self, answered: Floats, mean: Floats, expected: Floats) -> None:
         """Label a share of answers, which are right as often as this, and let the policy follow."""
         random = self._random
@@ -145,6 +166,7 @@ class Labeling:
         for k in classes.tolist():
             score = float(random.random() < mean[k])
             self._labeled[k].add(score, float(expected[k]))
+            self._watch(self._fleet.names[k], score, float(expected[k]))
             self._scores.append(score)
         self.labels.count += len(classes)
         self.labels.scores = list(self._scores)
@@ -177,6 +199,14 @@ def drifted(drift: Drift, measured: bool, found: list[Labels]) -> DriftResult:
     with np.errstate(invalid="ignore"):
         before, after = (right / answers).tolist()
     many = len(scores) > 1
+    seen_s = [
+        next(
+            (at_s for at_s, name in one.alarms if at_s >= drift.at_s and name == drift.variant),
+            None,
+        )
+        for one in found
+    ]
+    alarms_s = [at_s - drift.at_s for at_s in seen_s if at_s is not None]
     return DriftResult(
         variant=drift.variant,
         at_s=drift.at_s,
@@ -189,4 +219,7 @@ def drifted(drift: Drift, measured: bool, found: list[Labels]) -> DriftResult:
         half_width=float(1.96 * scores.std(ddof=1) / np.sqrt(len(scores)))
         if many
         else float("nan"),
+        alarms=len(alarms_s),
+        false_alarms=sum(at_s < drift.at_s for one in found for at_s, _ in one.alarms),
+        alarm_s=sum(alarms_s) / len(alarms_s) if alarms_s else float("nan"),
     )

@@ -264,6 +264,10 @@ class DriftResult(Reported):
     last_labels, last_mean, half_width
         The last labels, 2,000 of each replication at most, their mean, and half of its 95 %
         interval.
+    alarms, false_alarms
+        Replications in which an alarm said that the variant has changed; alarms before it did.
+    alarm_s
+        Mean time from the change to that alarm, s; nan without any.
     """
 
     variant: str
@@ -275,8 +279,14 @@ class DriftResult(Reported):
     last_labels: int
     last_mean: float
     half_width: float
+    alarms: int
+    false_alarms: int
+    alarm_s: float
 
-    names = "variant at_s by before after labels last_labels last_mean half_width"
+    names = (
+        "variant at_s by before after labels last_labels last_mean half_width alarms false_alarms "
+        "alarm_s"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,6 +15,7 @@ from inferway.deployment.policies import scheduled_dispatch, spec_of
 from inferway.deployment.workloads import Arrivals, PhasedArrivals
 from inferway.dispatch.batching import foresee, row_times
 from inferway.dispatch.contract import takes
+from inferway.dispatch.drift_alarm import unwatched
 from inferway.dispatch.escalation_bounds import full_load, greatest_rate
 from inferway.scheduling import Conditions, Controller, controller_of
 from inferway.site.fleet import Fleet, fleet_of
@@ -150,6 +151,10 @@ class Scenario:
                 drifting is not None and drifting not in self.fleet.names,
                 f"a drift of {drifting}, which is none of the variants here: "
                 f"{', '.join(dict.fromkeys(self.fleet.names))}",
+            ),
+            (
+                self.drift is not None and self.drift.alarm and unwatched(),
+                f"{unwatched()}; or say `alarm: false`",
             ),
             *(
                 (

@@ -211,3 +211,24 @@ def test_a_variant_that_stays_as_bad_is_asked_for_one_answer_in_a_hundred() -> N
     assert drift.drift.last_mean >= TARGET - drift.drift.half_width
     assert drift.by_labels is not None
     assert drift.by_labels.mean >= TARGET - 0.003
+
+
+def test_an_alarm_is_rehearsed_and_makes_what_counts_follow_sooner() -> None:
+    pytest.importorskip("river.drift", reason="alarms need river: pip install 'inferway[drift]'")
+    quiet = simulated("measured", "priced").drift
+    deployment = inferway.load(FILE).with_(policy="priced", **{"tasks.t.drift.alarm": True})
+    told = inferway.simulate(deployment, queries=300_000, seed=3).tasks["t"].drift
+    assert quiet is not None
+    assert told is not None
+    assert (quiet.alarms, math.isnan(quiet.alarm_s)) == (0, True)
+    assert (told.alarms, told.false_alarms) == (1, 0)
+    assert 0.0 < told.alarm_s < 600.0
+    assert told.after > quiet.after - 0.002
+    assert told.last_mean >= TARGET - told.half_width
+
+
+def test_without_river_an_alarm_is_not_rehearsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("inferway.dispatch.drift_alarm.find_spec", lambda name: None)
+    deployment = inferway.load(FILE).with_(policy="priced", **{"tasks.t.drift.alarm": True})
+    with pytest.raises(ValueError, match=r"drift alarms need river.*or say `alarm"):
+        inferway.simulate(deployment, queries=2_000)
