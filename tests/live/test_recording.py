@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 import resource
 import subprocess
@@ -14,11 +15,14 @@ from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
 
+import numpy as np
 import pytest
 
 import inferway
 from inferway.catalog import testset as load_testset
 from inferway.dispatch import recordings
+from inferway.dispatch.recording import END, LEAVE, START, TURN
+from inferway.dispatch.replay import events
 from inferway.live import ServeError
 
 DIGITS = """
@@ -88,8 +92,8 @@ def ask_all(running: Any, count: int) -> dict[int, int]:
     return statuses
 
 
-def run(start: Callable[..., Any], folder: Path, policy: str, count: int) -> None:
-    running = start(deployment=deployment_of(folder, policy), record=folder / "run")
+def run(start: Callable[..., Any], folder: Path, policy: str, count: int, more: str = "") -> Path:
+    running = start(deployment=deployment_of(folder, policy, more), record=folder / "run")
     statuses = ask_all(running, count)
     assert statuses[200] > count // 5
     assert statuses[429] > 0
@@ -101,11 +105,37 @@ def run(start: Callable[..., Any], folder: Path, policy: str, count: int) -> Non
     assert count <= found.requests < 1.1 * count
     assert found.events > count
     assert found.differences == ()
+    return recorded
 
 
 @pytest.mark.parametrize("policy", ["{policy: priced}", "{policy: r-jsq, window: 100 ms}"])
 def test_a_replay_finds_no_difference(start: Any, tmp_path: Path, policy: str) -> None:
     run(start, tmp_path, policy, 1_500)
+
+
+@pytest.mark.parametrize("policy", ["{policy: priced}", "{policy: deadline}"])
+def test_runs_take_turns_at_their_device_in_the_order_in_which_they_are_due(
+    start: Any, tmp_path: Path, policy: str
+) -> None:
+    recorded = run(start, tmp_path, policy, 1_500, ", devices: {cpu: {cores: 1}}")
+    runs, waiting, waited = 0, dict[int, float](), 0
+    for row in np.concatenate([rows for _, rows in events(recorded)]):
+        server = int(row["server"])
+        if row["kind"] == TURN:
+            if runs or waiting:
+                waiting.setdefault(server, float(row["value"]))
+                waited += 1
+        elif row["kind"] == START:
+            assert runs == 0  # on one core
+            assert waiting.pop(server, -math.inf) <= min(waiting.values(), default=math.inf)
+            runs += 1
+        elif row["kind"] == END:
+            runs -= 1
+        elif row["kind"] == LEAVE:
+            waiting.pop(server, None)
+    assert runs == 0
+    assert waiting == {}
+    assert waited > 100
 
 
 @pytest.mark.parametrize("late", ["drop", "serve"])

@@ -43,6 +43,11 @@ INNER: dict[str, set[str]] = {
         "inferway.live.node.state",
         "inferway.placement.local",
     },
+    # Kinds of recorded events: which run began and ended when, at a device that several share.
+    "test_recording.py": {
+        "inferway.dispatch.recording",
+        "inferway.dispatch.replay",
+    },
 }
 
 # Scripts that are written into strings, and what tests replace, count as well.

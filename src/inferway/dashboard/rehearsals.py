@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Final
 from urllib.parse import quote
@@ -89,6 +90,7 @@ class Rehearsals:
     def _told(self, source: WatchedServer, task: str, *, requests: bool = False) -> ObservedTask:
         content = source.told("/deployment")["content"]
         fleet = fleet_of(source, task)
+        _check_devices(fleet)
         rows = b""
         if requests:
             since_s = source.times[-1] - _WINDOW_S - 1.0 if source.times else 0.0
@@ -99,6 +101,15 @@ class Rehearsals:
 def fleet_of(source: WatchedServer, task: str) -> dict[str, Any]:
     """Ask which fleet answers a task; UnreadError where that cannot be said. Blocks."""
     return source.told(f"/deployment/{quote(task, safe='')}")
+
+
+def _check_devices(fleet: Mapping[str, Any]) -> None:
+    """Refuse a fleet whose runs wait for devices: here the twin would let none wait."""
+    if names := fleet.get("devices"):
+        raise WhatIfError(
+            f"instances share the devices {', '.join(names)}, and what is asked here is answered "
+            "without any; ask `inferway simulate FILE` instead"
+        )
 
 
 def choices(source: WatchedServer, task: str) -> dict[str, Any]:
@@ -117,6 +128,7 @@ def choices(source: WatchedServer, task: str) -> dict[str, Any]:
     policies = [name for name in POLICIES if sure or name != ESCALATE]
     if not classes:
         raise WhatIfError(f"nothing answers the task {task!r} now")
+    _check_devices(fleet)
     return {
         "target": fleet["target"],
         "least_accuracy": min(known, default=None),

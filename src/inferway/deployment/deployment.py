@@ -228,7 +228,8 @@ class Deployment(Section):
         """Say, in a sentence each, what of this file `inferway serve` cannot run."""
         members = {f"node {node.name}": node for node in self.nodes.values()}
         found = list(_unserved_alone(self))
-        found += _device_refusals({f"nodes.{name}": node for name, node in self.nodes.items()})
+        for name, node in self.nodes.items():
+            found += _unserved_devices(self, f"nodes.{name}", node)
         for task in self.tasks.values():
             found += _unserved_task(self, task, members, alone=True)
         return found
@@ -440,6 +441,36 @@ def _device_refusals(members: Mapping[str, Node]) -> list[str]:
     return [
         told for where, node in members.items() if (told := node.device_refusal(where)) is not None
     ]
+
+
+def _unserved_devices(deployment: Deployment, where: str, node: Node) -> Iterator[str]:
+    """Say what of a node's devices `serve` does not know yet."""
+    if node.devices and node.overhead_s > 0:
+        yield f"{where}.overhead: `serve` takes what it needs itself; leave it out"
+    users: dict[str, set[str]] = {name: set() for name in node.devices}
+    taken = dict.fromkeys(node.devices, 0)
+    for (task, variant), copies in node.placed.items():
+        threads = deployment.tasks[task].variants[variant].threads
+        for name, count in copies.items():
+            users[name].add(task)
+            taken[name] += count * node.devices[name].taken(threads)
+        if len(copies) > 1:
+            yield (
+                f"{where}.instances: {task}/{variant} runs on {', '.join(copies)}, and `serve` "
+                "runs all copies of a variant on one device; name one of them"
+            )
+    for name, device in node.devices.items():
+        if device.exclusive:
+            yield (
+                f"{where}.devices.{name}.exclusive: `serve` keeps all variants loaded; leave it out"
+            )
+        # Where all can run at once, nobody waits for another task's runs.
+        if len(users[name]) > 1 and taken[name] > device.slots:
+            yield (
+                f"{where}.devices.{name}: instances of {', '.join(sorted(users[name]))} share it, "
+                "all of which cannot run at once, and `serve` lets each task's runs wait for its "
+                "own alone; give each task devices of its own, or fewer copies"
+            )
 
 
 def _unserved_task(

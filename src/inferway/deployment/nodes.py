@@ -196,13 +196,13 @@ class Node(Section):
         return [(self.devices[name].hardware, count) for name, count in placed.items()]
 
     def device_refusal(self, where: str) -> str | None:
-        """Say that the bound and the twin of a site alone know its devices; None without any."""
+        """Say that only what is of a site alone knows its devices; None without any."""
         if not self.devices:
             return None
         return (
             f"{where}.devices: that instances wait for cores or accelerators which they share is "
-            "known to `inferway check`, `bound`, `plan` and `simulate` of a node alone; leave it "
-            "out here"
+            "known to `inferway check`, `bound`, `plan`, `simulate` and `serve` of a node alone; "
+            "leave it out here"
         )
 
     @model_validator(mode="before")

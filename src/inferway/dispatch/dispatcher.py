@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from inferway.dispatch import steps
+from inferway.dispatch import steps, turns
 from inferway.dispatch.alias import set_routing
 from inferway.dispatch.contract import build_policy
 from inferway.dispatch.measured import correct
@@ -30,6 +30,7 @@ from inferway.dispatch.steps import (
     bind,
     compiled,
 )
+from inferway.dispatch.turns import compiled_turn
 from inferway.policies.fault import COMPILE_ERRORS, compile_reason, division
 from inferway.site.fleet import Fleet
 from inferway.site.view import ALL_CLASSES, Floats, Ints, Site, copied, empty_site
@@ -180,6 +181,11 @@ class Dispatcher:
     def _shift(self) -> Any:
         return compiled(steps.shift, self._handles.silent)
 
+    @cached_property
+    def _turns(self) -> tuple[Any, ...]:
+        of = turns.ask_turn, turns.start_run, turns.end_run, turns.leave_line, turns.next_turn
+        return tuple(compiled_turn(step, self._handles.silent) for step in of)
+
     def prepare(self, *, batches: bool = False, shifts: bool = False) -> None:
         """Compile now what not every world asks for; else its first call takes a moment.
 
@@ -188,6 +194,12 @@ class Dispatcher:
         """
         _ = (self._begin, self._form, self._pull) if batches else None
         _ = self._shift if shifts else None
+        _ = self._turns if self.shares else None
+
+    @property
+    def shares(self) -> bool:
+        """Tell whether servers share devices, and so take turns there."""
+        return self.fleet.devices is not None
 
     @property
     def pulls(self) -> bool:
@@ -330,6 +342,30 @@ class Dispatcher:
         Called where the world asks `pull`; without it a server serves one request after another.
         """
         self._begin(self._silent, server, taken, now_s)
+
+    def ask_turn(self, server: int, due_s: float, now_s: float) -> bool:
+        """Ask whether a free server may run now, as its device has room; else it waits there.
+
+        Those wait in the order in which their first requests are due. For sites that share devices,
+        as are the next four.
+        """
+        return bool(self._turns[0](self._silent, server, due_s, now_s))
+
+    def start_run(self, server: int, taken: int, now_s: float) -> None:
+        """The server, whose turn it is, serves its first `taken` requests as one run."""
+        self._turns[1](self._silent, server, taken, now_s)
+
+    def end_run(self, server: int, now_s: float) -> None:
+        """The server's run has ended, and its device has room again; before its requests leave."""
+        self._turns[2](self._silent, server, now_s)
+
+    def leave_line(self, server: int, now_s: float) -> None:
+        """The server waits at its device no longer."""
+        self._turns[3](self._silent, server, now_s)
+
+    def next_turn(self, server: int, now_s: float) -> int:
+        """The next whose turn it is at the device of the server, to be started; -1 for nobody."""
+        return int(self._turns[4](self._silent, server, now_s))
 
     def finish(self, server: int, now_s: float, service_s: float, measured: int = 0) -> None:
         """The first request at the server is answered after `service_s`; the next one starts.
@@ -505,9 +541,11 @@ class Dispatcher:
 
     def predictions(self, seen: Mapping[str, Any], rows: int, now_s: float) -> Floats:
         """(n, 2) what `predict` said of each server when the site's arrays were as in `seen`."""
-        site = self.site._replace(
-            clock_s=np.zeros(1), **{name: np.array(array) for name, array in seen.items()}
-        )
+        arrays = {name: np.array(array) for name, array in seen.items()}
+        devices = self.site.devices
+        if (holds := arrays.pop("holds", None)) is not None:
+            devices = copied(devices)._replace(holds=holds)
+        site = self.site._replace(clock_s=np.zeros(1), devices=devices, **arrays)
         silent = bind(self._binding(self.policy, site)).silent  # which keeps what the handle is of
         servers = range(len(site.queue))
         return np.array([self._predict(silent.handle, server, rows, now_s) for server in servers])

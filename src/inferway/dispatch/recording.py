@@ -34,6 +34,7 @@ import numpy as np
 from inferway.dispatch.dispatcher import Dispatcher, RetunedPolicy
 from inferway.dispatch.steps import code_of
 from inferway.site.confidence import ConfidenceTables
+from inferway.site.devices import DeviceSlots
 from inferway.site.view import ALL_CLASSES, Floats, Ints, Site
 
 ARRIVE, FINISH, WITHDRAW, MARK, PULL, RETUNE, HELD, BEGIN, ROUTE, SHIFT = range(10)
@@ -50,6 +51,9 @@ LASTING, BALANCE = 10, 11
 ANSWER, BIN, SETTLE, FALL_BACK = 12, 13, 14, 15
 # That the accuracies are others from now on, as labels have measured them: a row for each class.
 ACCURACY = 16
+# Where servers share devices: one asks for its turn, its first request due then (value); a run
+# begins; it ends; one waits no longer; and who is next is asked at a server's device.
+TURN, START, END, LEAVE, NEXT = range(17, 22)
 
 EVENT = np.dtype(
     [
@@ -74,9 +78,12 @@ _ROW = struct.Struct("<BBhiiddqdq")
 assert _ROW.size == EVENT.itemsize
 
 _BUFFERED = 1024
-SCHEMA = 6
-# Recordings of schema 4 have no second answers, and those of 5 no accuracies that change.
-READABLE: Final = (4, 5, 6)
+SCHEMA = 7
+# Recordings of schema 4 have no second answers, those of 5 no accuracies that change, and those of
+# 6 no devices.
+READABLE: Final = (4, 5, 6, 7)
+# Of sites without devices, which readers of before know.
+PLAIN_SCHEMA: Final = 6
 # A state is a megabyte of mostly nothing: to pack it takes 10 ms, which the caller has not to give.
 _PACKING: Final = ThreadPoolExecutor(1, "recording")
 _HEAD: Final = "recording.json"
@@ -96,10 +103,15 @@ CALLS: Final[dict[int, tuple[str, str, tuple[Any, ...]]]] = {
     SHIFT: ("shift", "server rows value floor time_s", ()),
     RETUNE: ("retune", "value", ()),
     LASTING: ("set_lasting", "classes", ()),
+    TURN: ("ask_turn", "server value time_s", ()),
+    START: ("start_run", "server rows time_s", ()),
+    END: ("end_run", "server time_s", ()),
+    LEAVE: ("leave_line", "server time_s", ()),
+    NEXT: ("next_turn", "server time_s", ()),
 }
 
 
-def _recorded(kind: int) -> Callable[..., None]:
+def _recorded(kind: int) -> Callable[..., Any]:
     """A method that makes a call and writes it down."""
     name, columns, defaults = CALLS[kind]
     places = {column: place for place, column in enumerate(columns.split(), 1)}
@@ -107,20 +119,25 @@ def _recorded(kind: int) -> Callable[..., None]:
         *(places.get(column, 0) for column in (EVENT.names or ())[1:])
     )  # 0 for no argument
 
-    def call(self: Recording, *arguments: Any) -> None:
+    def call(self: Recording, *arguments: Any) -> Any:
         self._look()
-        getattr(self._dispatcher, name)(*arguments)
+        result = getattr(self._dispatcher, name)(*arguments)
         self._write(kind, *row((0, *arguments, *defaults)))
+        return result
 
     return call
 
 
 # Arrays of a site that a recording holds. What confidences say is none of them: it stands with the
-# fleet, and changes only as accuracies do. Sites with devices are not recorded.
+# fleet, and changes only as accuracies do.
 RECORDED: Final = tuple(
     field
     for field in Site._fields
     if field not in ("bin_mass", "bin_accuracy", "bin_edges", "devices")
+)
+# And of its devices, where it has any.
+RECORDED_OF_DEVICES: Final = (
+    *("used", "holds", "waits", "due_s", "first", "last", "after", "before", "resting"),
 )
 
 
@@ -358,6 +375,8 @@ class Recording:
 
     # As the dispatcher's, which say what they take.
     begin, withdraw, mark, shift = map(_recorded, (BEGIN, WITHDRAW, MARK, SHIFT))
+    ask_turn, start_run, end_run = map(_recorded, (TURN, START, END))
+    leave_line, next_turn = map(_recorded, (LEAVE, NEXT))
 
     def set_lasting(self, lasting: int) -> None:
         """As `Dispatcher.set_lasting`."""
@@ -631,12 +650,16 @@ def restore(dispatcher: Dispatcher, state: dict[str, np.ndarray]) -> None:
         if owner == "dispatcher":
             dispatcher.set_lasting(int(array))
             continue
-        np.copyto(getattr(dispatcher.site if owner == "site" else dispatcher.policy, field), array)
+        parts: Any = {"site": dispatcher.site, "devices": dispatcher.site.devices}
+        np.copyto(getattr(parts.get(owner, dispatcher.policy), field), array)
 
 
 def _state(dispatcher: Dispatcher) -> dict[str, np.ndarray]:
     arrays = {f"site.{field}": getattr(dispatcher.site, field) for field in RECORDED}
     arrays["dispatcher.lasting"] = np.array(dispatcher.lasting, np.int64)
+    if dispatcher.shares:
+        devices = dispatcher.site.devices
+        arrays |= {f"devices.{field}": getattr(devices, field) for field in RECORDED_OF_DEVICES}
     policy = dispatcher.policy
     for field in getattr(policy, "learned", policy._fields):
         if isinstance(value := getattr(policy, field), np.ndarray):
@@ -651,7 +674,7 @@ def _head(dispatcher: Dispatcher) -> dict[str, Any]:
     own = "target rate_per_s measure narrow max_wait_s lasting"
     fleet = "task node variants rate accuracy count price energy buffer"
     return {
-        "schema": SCHEMA,
+        "schema": SCHEMA if dispatcher.shares else PLAIN_SCHEMA,
         "inferway": __version__,
         "code": code_of(dispatcher.policy),
         "policy": dispatcher.policy_name,
@@ -659,7 +682,8 @@ def _head(dispatcher: Dispatcher) -> dict[str, Any]:
         "folder": None if folder is None else str(folder.resolve()),
         **{name: getattr(dispatcher, name) for name in own.split()},
         "fleet": {name: _plain(getattr(dispatcher.fleet, name)) for name in fleet.split()}
-        | {"accuracy": dispatcher.fleet.grades, "confidence": _said(dispatcher.fleet.confidence)},
+        | {"accuracy": dispatcher.fleet.grades, "confidence": _said(dispatcher.fleet.confidence)}
+        | {"devices": _shared(dispatcher.fleet.devices)},
     }
 
 
@@ -670,6 +694,12 @@ def _said(tables: ConfidenceTables | None) -> dict[str, Any] | None:
     told = {name: table.tolist() for name, table in tables._asdict().items()}
     edges = [[edge if edge < math.inf else None for edge in row] for row in told["edges"]]
     return told | {"edges": edges}
+
+
+def _shared(devices: DeviceSlots | None) -> dict[str, Any] | None:
+    if devices is None:
+        return None
+    return {name: _plain(value) for name, value in devices._asdict().items()}
 
 
 def _plain(value: Any) -> Any:

@@ -25,31 +25,39 @@ from inferway.dispatch.recording import (
     BEGIN,
     BIN,
     CALLS,
+    END,
     EVENT,
     FALL_BACK,
     FINISH,
     HELD,
     LASTING,
+    LEAVE,
     MARK,
+    NEXT,
     PULL,
     READABLE,
     RECORDED,
+    RECORDED_OF_DEVICES,
     RETUNE,
     ROUTE,
     SCHEMA,
     SETTLE,
     SHIFT,
+    START,
+    TURN,
     WITHDRAW,
     RecordingGap,
     restore,
 )
 from inferway.dispatch.steps import code_of
 from inferway.site.confidence import ConfidenceTables
+from inferway.site.devices import DeviceSlots
 from inferway.site.fleet import Fleet
-from inferway.site.view import ACCEPT, HOLD, Floats, Site
+from inferway.site.view import ACCEPT, HOLD, Floats, SharedDevices, Site
 from inferway.unreadable import UNREADABLE, fault
 
 MOST_PLACES = 10_000_000  # In the buffers of all servers of a recorded site together
+MOST_SLOTS: Final = 1 << 20  # Of a device
 MOST_ROWS: Final = 1 << 24  # Of a request that was decided on again
 
 
@@ -213,7 +221,8 @@ def replay(
 
 # One row of `EVENT`, whose comments say what else its numbers mean.
 EventRow = namedtuple("EventRow", "kind flag priority rows server floor time_s word value classes")
-_AT_SERVER: Final = frozenset({FINISH, BEGIN, WITHDRAW, MARK, PULL, ANSWER, FALL_BACK})
+_AT_DEVICE: Final = frozenset({TURN, START, END, LEAVE, NEXT})
+_AT_SERVER: Final = frozenset({FINISH, BEGIN, WITHDRAW, MARK, PULL, ANSWER, FALL_BACK}) | _AT_DEVICE
 
 
 class _Course:
@@ -386,6 +395,8 @@ def _check_event(site: Site, row: EventRow) -> None:
             sound = math.isfinite(row.value) and 0 <= row.classes < servers
         elif kind == BEGIN:
             sound = sound and rows >= 0
+        elif sound and kind in _AT_DEVICE:
+            sound = isinstance(site.devices, SharedDevices) and _is_turn(site, row)
     elif kind == SHIFT:
         sound = 0 <= server <= rows <= servers
         sound = sound and math.isfinite(row.value) and math.isfinite(row.floor)
@@ -397,6 +408,20 @@ def _check_event(site: Site, row: EventRow) -> None:
         sound = kind in (ROUTE, BALANCE, HELD, LASTING)
     if not sound:
         raise UnsoundError(f"an event of kind {kind} at server {server} could not have happened")
+
+
+def _is_turn(site: Site, row: EventRow) -> bool:
+    """Tell whether a server could ask for a turn, begin or end a run so."""
+    devices, server = site.devices, row.server
+    k = site.server_class[server]
+    d = devices.device[k]
+    if row.kind == TURN:
+        return bool(site.queue[server] > 0) and not devices.holds[server] and row.value == row.value
+    if row.kind == START:
+        free = d < 0 or devices.used[d] + devices.taken[k] <= devices.slots[d]
+        waiting = devices.waits[server] or devices.holds[server]
+        return bool(free and not waiting and 1 <= row.rows <= site.queue[server])
+    return True
 
 
 def _check_state(dispatcher: Dispatcher, state: dict[str, np.ndarray]) -> None:
@@ -411,7 +436,17 @@ def _check_state(dispatcher: Dispatcher, state: dict[str, np.ndarray]) -> None:
         if f"site.{field}" not in state:
             raise UnsoundError(f"there is no site.{field}")
     said = {field: state[f"site.{field}"] for field in RECORDED}
-    for name, sound in _facts_of_site(dispatcher.site, said):
+    rests = said["idle"]
+    if dispatcher.shares:
+        for field in RECORDED_OF_DEVICES:
+            if f"devices.{field}" not in state:
+                raise UnsoundError(f"there is no devices.{field}")
+        line = {field: state[f"devices.{field}"] for field in RECORDED_OF_DEVICES}
+        rests = line["resting"]
+        for name, sound in _facts_of_devices(dispatcher.site, line, said["queue"]):
+            if not sound:
+                raise UnsoundError(f"{name} is none of such a site")
+    for name, sound in _facts_of_site(dispatcher.site, said, rests):
         if not sound:
             raise UnsoundError(f"{name} is none of such a site")
 
@@ -427,7 +462,9 @@ def _facts_of_arrays(
         if name == "dispatcher.lasting":
             yield name, array.shape == () and array.dtype.kind == "i"
             continue
-        parts: Any = {"site": dispatcher.site, "policy": dispatcher.policy}.get(owner)
+        site = dispatcher.site
+        whole: Any = {"site": site, "policy": dispatcher.policy, "devices": site.devices}
+        parts: Any = whole.get(owner)
         own: Any = getattr(parts, field, None) if field in getattr(parts, "_fields", ()) else None
         yield name, isinstance(own, np.ndarray)
         yield name, array.shape == own.shape and np.can_cast(array.dtype, own.dtype, "same_kind")
@@ -438,8 +475,39 @@ def _facts_of_arrays(
             yield name, _within(array, 0, len(own))
 
 
-def _facts_of_site(own: Site, said: dict[str, np.ndarray]) -> Iterator[tuple[str, bool]]:
-    """Names and whether what is said of them could be so at a site like this, one by one."""
+def _facts_of_devices(
+    own: Site, said: dict[str, np.ndarray], queue: np.ndarray
+) -> Iterator[tuple[str, bool]]:
+    """As `_facts_of_site`, of who holds slots of the devices and who waits for some."""
+    devices, classes, numbers = own.devices, own.server_class, np.arange(len(own.queue))
+    of, holds, waits = devices.device[classes], said["holds"], said["waits"]
+    yield "holds", not (holds & ((of < 0) | (queue == 0) | waits)).any()
+    taken = np.where(holds, devices.taken[classes], 0)
+    used = np.bincount(of[of >= 0], taken[of >= 0], len(devices.slots))
+    yield "used", np.array_equal(used, said["used"])
+    yield "used", bool((said["used"] <= devices.slots).all())
+    yield "waits", not (waits & ((of < 0) | (queue == 0))).any()
+    yield "due_s", not np.isnan(said["due_s"]).any()
+    for field in ("first", "last", "after", "before"):
+        yield field, _within(said[field], -1, len(numbers))
+    for d in range(len(devices.slots)):
+        line, server, before = list[int](), int(said["first"][d]), -1
+        while server >= 0 and len(line) < len(numbers):
+            yield "before", int(said["before"][server]) == before
+            line.append(server)
+            before, server = server, int(said["after"][server])
+        yield "after", server < 0
+        yield "last", int(said["last"][d]) == before
+        yield "waits", sorted(line) == np.flatnonzero(waits & (of == d)).tolist()
+
+
+def _facts_of_site(
+    own: Site, said: dict[str, np.ndarray], resting: np.ndarray
+) -> Iterator[tuple[str, bool]]:
+    """Names and whether what is said of them could be so at a site like this, one by one.
+
+    So many healthy servers of each class have no requests.
+    """
     places, servers = own.arrived_s.shape[1], np.arange(len(own.queue))
     counts, classes = np.diff(own.first), own.server_class
     queue, place, idle = said["queue"], said["idle_place"], said["idle"]
@@ -460,8 +528,9 @@ def _facts_of_site(own: Site, said: dict[str, np.ndarray]) -> Iterator[tuple[str
     # Each class has places of its own, and its idle servers stand in front.
     yield "idle_server", np.array_equal(classes[said["idle_server"]], classes)
     free = (queue == 0) & said["healthy"]
-    yield "idle", np.array_equal(np.bincount(classes[free], minlength=len(counts)), idle)
-    yield "idle_place", np.array_equal(place < own.first[classes] + idle[classes], free)
+    yield "idle", np.array_equal(np.bincount(classes[free], minlength=len(counts)), resting)
+    yield "idle", bool(((idle == resting) | (idle == 0)).all())
+    yield "idle_place", np.array_equal(place < own.first[classes] + resting[classes], free)
     busy = np.bincount(classes[queue > 0], minlength=len(counts))
     yield "busy", np.array_equal(busy, said["busy"])
     yield "in_system", np.array_equal(np.bincount(classes, queue, len(counts)), said["in_system"])
@@ -544,6 +613,17 @@ _TABLES = msgspec.defstruct(
         ("edges", list[list[float | None]]),
     ],
 )
+_DEVICES = msgspec.defstruct(
+    "_DEVICES",
+    [
+        ("names", tuple[str, ...]),
+        ("slots", list[int]),
+        ("exclusive", list[bool]),
+        ("overhead_s", _Numbers),
+        ("device", list[int]),
+        ("taken", list[int]),
+    ],
+)
 _FLEET = msgspec.defstruct(
     "_FLEET",
     [
@@ -557,6 +637,7 @@ _FLEET = msgspec.defstruct(
         ("energy", _Numbers),
         ("buffer", int | None),
         ("confidence", _TABLES | None, None),
+        ("devices", _DEVICES | None, None),
     ],
 )
 _HEAD = msgspec.defstruct(
@@ -589,6 +670,24 @@ def _tables(said: Any) -> ConfidenceTables | None:
     )
 
 
+def _slots(said: Any, classes: int) -> DeviceSlots | None:
+    if said is None:
+        return None
+    columns = msgspec.structs.asdict(said)
+    for name in ("slots", "exclusive", "overhead_s", "device", "taken"):
+        columns[name] = np.array(columns[name])
+    slots = DeviceSlots(**columns)
+    devices = len(slots.names)
+    sizes = {len(slots.slots), len(slots.exclusive), len(slots.overhead_s)}
+    if sizes != {devices} or devices == 0 or {len(slots.device), len(slots.taken)} != {classes}:
+        raise ValueError("its devices are not of its classes")
+    if not (_within(slots.slots, 1, MOST_SLOTS) and _within(slots.device, -1, devices)):
+        raise ValueError("its devices have no such slots")
+    if not (_within(slots.taken, 0) and bool((slots.taken <= slots.most).all())):
+        raise ValueError("its runs do not fit on their devices")
+    return slots
+
+
 def _dispatcher(folder: Path, head: dict[str, Any]) -> Dispatcher:
     """Make the dispatcher that a recording says it is of.
 
@@ -604,6 +703,7 @@ def _dispatcher(folder: Path, head: dict[str, Any]) -> Dispatcher:
         columns = {key: np.array(of) for key, of in fleet.items() if isinstance(of, list)}
         columns["accuracy"] = np.array(of.fleet.accuracy, np.float64)  # None is NaN
         columns["confidence"] = _tables(of.fleet.confidence)
+        columns["devices"] = _slots(of.fleet.devices, len(of.fleet.variants))
         dispatcher = Dispatcher(
             Fleet(**(fleet | columns)),
             of.policy,

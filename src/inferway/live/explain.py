@@ -29,12 +29,12 @@ LOOKED_AT = 512
 
 # The site as the policy saw it, its arrays as bytes. `running` and `waiting_rows` are empty where
 # no batches are formed; `shares` are the probabilities of each server, empty where requests are
-# not routed by any.
+# not routed by any, and `holds` says who holds slots of a device, empty where there is none.
 Snapshot: Any = msgspec.defstruct(
     "Snapshot",
     [
         "now_s", "balance", "queue", "ends_s", "free_s", "row_s", "running", "waiting_rows",
-        "healthy", "shares",
+        "healthy", "shares", "holds",
     ],
     gc=False,
 )  # fmt: skip
@@ -259,9 +259,13 @@ def _candidates(before: Any, ended: Any) -> list[dict[str, Any]]:
     if before.running:
         seen["running"] = np.frombuffer(before.running, np.int64)
         seen["waiting_rows"] = np.frombuffer(before.waiting_rows, np.int64)
+    if before.holds:
+        seen["holds"] = np.frombuffer(before.holds, np.bool_)
     wait_s, service_s = fleet.predictions(seen, rows, before.now_s).T
     healthy = np.frombuffer(before.healthy, np.bool_)
     shares = np.frombuffer(before.shares)
+    # Of servers that share a device, those are idle that would not wait for it.
+    idle = healthy & (queue == 0) & (wait_s <= 0.0)
     found = []
     for k, name in enumerate(fleet.variants):
         own = slice(fleet.first[k], fleet.first[k + 1])
@@ -276,7 +280,7 @@ def _candidates(before: Any, ended: Any) -> list[dict[str, Any]]:
                 "allowed": allowed,
                 "instances": fleet.first[k + 1] - fleet.first[k],
                 "healthy": int(np.count_nonzero(healthy[own])),
-                "idle": int(np.count_nonzero(healthy[own] & (queue[own] == 0))),
+                "idle": int(np.count_nonzero(idle[own])),
                 "full": int(np.count_nonzero(queue[own] >= fleet.places)),
                 "queue": queue[own].tolist(),
                 "probability": [round(p, 6) for p in shares[own].tolist()] or None,

@@ -184,6 +184,8 @@ def fleet_told(pool: Pool, deployment: Deployment | None) -> dict[str, Any]:
         "late": "drop" if options.drop_late else "serve",
         "classes": classes,
         "confidence": _confidence_told(pool.facts.confidence),
+        # Only of a fleet that shares some.
+        **({} if fleet.devices is None else {"devices": list(fleet.devices.names)}),
     }
 
 

@@ -179,6 +179,8 @@ class Pool:
         self._queue, self._ends_s, self._free_s = view.queue, view.ends_s, view.free_s
         self._row_s, self.balance, self._held = view.row_s, view.balance, view.held
         self._running, self._waiting_rows = view.running, view.waiting_rows
+        shares = dispatcher.fleet.devices is not None
+        self._holds: Floats | None = view.devices.holds if shares else None
         self._routed, self._settles = dispatcher.routed, dispatcher.settles
         self._credits = dispatcher.settles or options.measured
         self._exploration = Exploration() if options.measured else None
@@ -433,6 +435,7 @@ class Pool:
             self._waiting_rows.tobytes() if self.servers.batches else b"",
             self.health.flags,
             b"" if routing is None else routing.tobytes(),
+            b"" if self._holds is None else self._holds.tobytes(),
         )
         server = dispatcher.arrive(
             now_s,
@@ -562,6 +565,7 @@ class Pool:
         shadow.deliver(shadow)
 
     def _settle_batch(self, batch: RequestBatch) -> None:
+        self.servers.ended(batch.server)
         try:
             batch.share_out()
             failed = batch.outcome in (Outcome.FAILED, Outcome.INVALID)

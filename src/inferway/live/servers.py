@@ -15,6 +15,7 @@ from typing import Final
 from inferway.dispatch.batching import run_s_of
 from inferway.dispatch.dispatcher import Dispatcher
 from inferway.dispatch.recording import Recording
+from inferway.dispatch.turns import NEVER_DUE_S
 from inferway.live.headroom import is_closed
 from inferway.live.instance import Instance
 from inferway.live.options import PoolOptions
@@ -37,6 +38,9 @@ class ServerQueues:
     when a request comes to it and when it falls free. By the file's rule that is the size, counted
     in rows, that serves the most per second and keeps the first in time; of what a policy takes,
     the largest size that it fills.
+
+    Where servers share devices, requests wait here as well, and a free server runs the next when
+    its device has room: the order is the dispatcher's, and the twin's.
 
     What policies predict of a server, it predicts for those who tell clients of the future.
 
@@ -61,7 +65,8 @@ class ServerQueues:
         self._class_of, self.accuracy = class_of, dispatcher.fleet.accuracy.tolist()
         self._rules = [None if rules is None else rules[k] for k in class_of]
         self._pulls = hasattr(dispatcher.policy, "pull")
-        self.batches = self._pulls or rules is not None
+        self._shares = dispatcher.shares
+        self.batches = self._pulls or rules is not None or self._shares
         # Whether requests of the task may differ in more than their first axis.
         self._mixed = not is_closed(signature)
         self._serving: list[RequestBatch | None] = [None] * len(instances)
@@ -83,7 +88,9 @@ class ServerQueues:
         server = request.server
         queue = self.queues[server]
         if self._shadows:
-            self._give_way(server)
+            # Those at other servers may be on the device that this one is to run on.
+            for one in [*self._shadows] if self._shares else (server,):
+                self._give_way(one)
         queue.append(request)
         if not self.batches:
             self.instances[server].put(request)
@@ -97,9 +104,9 @@ class ServerQueues:
     # Shadows: runs that nobody waits for, which no queue and no policy knows of.
 
     def is_spare(self, server: int) -> bool:
-        """Tell whether a server takes requests and has none, nor a shadow."""
+        """Tell whether a server takes requests and has none, nor a shadow, and its device room."""
         idle = not self.queues[server] and server not in self._shadows and not self._shadows_end
-        return idle and bool(self._view.healthy[server])
+        return idle and bool(self._view.healthy[server]) and self._has_room(server)
 
     def run_shadow(self, shadow: ShadowRun) -> None:
         """Have its server, which is spare, run a shadow, until a request is put there."""
@@ -178,6 +185,9 @@ class ServerQueues:
             self.take_back(request)
             if batch is None and self.queues[server]:
                 self._begin(server, 0)
+            elif batch is None and self._shares:
+                self.dispatcher.leave_line(server, self._now())
+                self._grant(server)
             self._look()
             return True
         if not self.instances[server].cancel(batch):
@@ -190,7 +200,9 @@ class ServerQueues:
             self.instances[server].put(batch)
         else:
             self._serving[server] = None
+            self.ended(server)
             self._ask(server)
+            self._grant(server)
         return True
 
     def abort(self, request: InferRequest) -> None:
@@ -214,10 +226,19 @@ class ServerQueues:
         batch = self._serving[server]
         return 0 if batch is None else len(batch.members)
 
+    def ended(self, server: int) -> None:
+        """Let others have the slots of a run that has ended; before its requests are settled."""
+        if self._shares:
+            self.dispatcher.end_run(server, self._now())
+
     def settled(self, batch: RequestBatch) -> None:
-        """Let the server of a batch whose members have left, or wait again, take the next."""
+        """Let the server of a batch whose members have left, or wait again, take the next.
+
+        Those go on whose turn it is at its device.
+        """
         self._serving[batch.server] = None
         self._ask(batch.server)
+        self._grant(batch.server)
         self._look()
 
     def flush(self) -> None:
@@ -253,6 +274,19 @@ class ServerQueues:
         queue = self.queues[server]
         if self._serving[server] is not None or not queue:
             return
+        if not self._shares or self.dispatcher.ask_turn(server, _due_s(queue[0]), self._now()):
+            self._start(server)
+
+    def _grant(self, server: int) -> None:
+        """Let those start who wait at the device of a server, as far as it has room."""
+        other = self.dispatcher.next_turn(server, self._now()) if self._shares else -1
+        while other >= 0:
+            self._start(other)
+            other = self.dispatcher.next_turn(server, self._now())
+
+    def _start(self, server: int) -> None:
+        """Have a free server run what it takes of its queue, or wait for more."""
+        queue = self.queues[server]
         gone: list[tuple[InferRequest, str]] = []
         if queue[0].alone:
             take = 1
@@ -282,7 +316,10 @@ class ServerQueues:
         if members:
             for request in members:
                 request.untime()
-            self._begin(server, len(members))
+            if self._shares:
+                self.dispatcher.start_run(server, len(members), self._now())
+            else:
+                self._begin(server, len(members))
             self._serving[server] = batch = RequestBatch(server, members, padded)
             self.instances[server].put(batch)
         elif queue:
@@ -345,6 +382,8 @@ class ServerQueues:
 
     def _free_in_s(self, server: int) -> float:
         view = self._view
+        if self._shares:
+            return self.predict(server, 1)[0]
         if not view.queue[server]:
             return 0.0
         ends_s, free_s = view.ends_s.item(server), view.free_s.item(server)
@@ -360,13 +399,22 @@ class ServerQueues:
     def falls_open(self, request: InferRequest, least: int) -> bool:
         """Tell whether a server that may answer would be in time, once it is free.
 
-        Only servers that hold at least so many requests are looked at.
+        Only servers that hold at least so many requests are looked at, and those that wait for
+        their device.
         """
         left_s = self.left_s(request)
         return any(
-            self._view.queue[server] >= least and self.service_s(server, request.rows) <= left_s
+            (self._view.queue[server] >= least or not self._has_room(server))
+            and self.service_s(server, request.rows) <= left_s
             for server in self._of(self.mask(request))
         )
+
+    def _has_room(self, server: int) -> bool:
+        """Tell whether a run of the server could start at its device at once."""
+        if not self._shares:
+            return True
+        devices, k = self._view.devices, self._class_of[server]
+        return bool(devices.resting[k] == 0 or self._view.idle[k] > 0)
 
     def _of(self, classes: int) -> Iterator[int]:
         return (
@@ -374,6 +422,12 @@ class ServerQueues:
             for server, k in enumerate(self._class_of)
             if classes >> k & 1 and self._view.healthy[server]
         )
+
+
+def _due_s(request: InferRequest) -> float:
+    """When a request is due, for its turn at a device; without a deadline, behind all with one."""
+    due_s = request.deadline_s
+    return due_s if due_s < math.inf else request.received_s + NEVER_DUE_S
 
 
 class Health:

@@ -32,6 +32,7 @@ from inferway.dispatch.recording import (
     FINISH,
     MARK,
     SETTLE,
+    START,
     WITHDRAW,
 )
 from inferway.dispatch.replay import MOST_PLACES, events, header, recordings
@@ -219,7 +220,7 @@ def _services(
             if server >= 0:
                 queues[server].append(arrivals)
             arrivals += 1
-        elif kind == BEGIN:
+        elif kind in (BEGIN, START):
             size[server], began_s[server], lead[server] = number, time_s, -1
         elif kind in (WITHDRAW, FALL_BACK):
             request = queues[server][number]

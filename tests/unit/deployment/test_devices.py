@@ -120,9 +120,43 @@ def test_the_node_budget_holds_as_well(write: Write) -> None:
         node(write, "devices: {gpu: {count: 2}}", "budget: 5 GB", "instances: {t/fast: 2}")
 
 
-def test_what_shares_devices_is_neither_served_nor_overloaded_by_mistake(write: Write) -> None:
-    deployment = node(write, TWO, "instances: {t/both: {gpu: 1}, t/slow: 1}")
-    assert any("nodes.here.devices: that instances wait" in one for one in deployment.unserved())
+@pytest.mark.parametrize(
+    ("lines", "sentence"),
+    [
+        (
+            ("devices: {cpu: {cores: 4}}", "overhead: 60 us"),
+            "nodes.here.overhead: `serve` takes what it needs itself; leave it out",
+        ),
+        (
+            ("devices: {cpu: {cores: 4, exclusive: true}}",),
+            "nodes.here.devices.cpu.exclusive: `serve` keeps all variants loaded; leave it out",
+        ),
+        (
+            (TWO, "instances: {t/both: {gpu: 1, cpu: 1}}"),
+            "nodes.here.instances: t/both runs on gpu, cpu, and `serve` runs all copies of a "
+            "variant on one device; name one of them",
+        ),
+    ],
+)
+def test_what_serve_does_not_know_of_devices(
+    write: Write, lines: tuple[str, ...], sentence: str
+) -> None:
+    assert sentence in node(write, *lines).unserved()
+
+
+def test_runs_of_several_tasks_do_not_wait_for_each_other(write: Write) -> None:
+    tasks = "tasks:\n" + "".join(
+        f"  {name}: {{variants: {{one: {{accuracy: 0.8, service: {{mean: 1 ms}}}}}}}}\n"
+        for name in "ab"
+    )
+    shared = "instances of a, b share it, all of which cannot run at once"
+    for cores, refused in ((1, True), (2, False)):
+        here = f"nodes: {{here: {{devices: {{cpu: {{cores: {cores}}}}}}}}}\n"
+        found = load(write(tasks + here)).unserved()
+        assert any(shared in one for one in found) == refused
+
+
+def test_what_shares_devices_is_not_overloaded_by_mistake(write: Write) -> None:
     load_ = "workload: {t: {arrivals: {process: poisson, rate: 900/s}}}\n"
     file = write(TASKS + f"    {TWO}\n    instances: {{t/both: {{gpu: 1}}}}\n" + load_)
     assert "overloaded" not in {one.kind for one in check(load(file))}

@@ -7,6 +7,7 @@ import random
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from inferway.dispatch.recording import EVENT, Recording
 from inferway.dispatch.replay import replay
 from inferway.site import ALL_CLASSES, Fleet
 from inferway.site.confidence import difficulty_tables
+from inferway.site.devices import DeviceSlots
 from inferway.twin.trace import read as read_trace
 from mutation import damaged, mutated, respelled
 
@@ -35,16 +37,27 @@ FLEET = Fleet(
     task="t",
     confidence=difficulty_tables(np.array([0.6, 0.9]), 0.8, 0.5, bins=3),
 )
+CPU = DeviceSlots(
+    names=("cpu",),
+    slots=np.array([1]),
+    exclusive=np.zeros(1, bool),
+    overhead_s=np.zeros(1),
+    device=np.zeros(2, np.int64),
+    taken=np.ones(2, np.int64),
+)
 FIELDS = {name: 1 << (8 * EVENT[name].itemsize - 1) for name in EVENT.names or ()}
 ODD = (-1, -2, 0, 1, 3, 4, 5, 127, 2**31 - 1, 2**62, -(2**31))
 STEPS = 16
 HEAD_KEYS = ("schema", "policy", "options", "target", "fleet", "gap", "ended", "lasting", "folder")
-POLICIES = ("jiq-fast", pytest.param("escalate", marks=pytest.mark.slow))
+SHARED = "jiq-fast, with a device"
+POLICIES = ("jiq-fast", SHARED, pytest.param("escalate", marks=pytest.mark.slow))
 
 
 def record(folder: Path, policy: str = "jiq-fast") -> None:
     """A short course of events: all kinds, a queue, one that is full."""
-    dispatcher = Dispatcher(FLEET, policy, target=0.8, rate_per_s=6.0, measure=True)
+    fleet = replace(FLEET, devices=CPU) if policy == SHARED else FLEET
+    name = policy.partition(",")[0]
+    dispatcher = Dispatcher(fleet, name, target=0.8, rate_per_s=6.0, measure=True)
     recording = Recording(dispatcher, folder)
     chance = random.Random(4)
     sure = np.array([0.1, 0.9])
@@ -52,7 +65,9 @@ def record(folder: Path, policy: str = "jiq-fast") -> None:
         now = step / 9
         recording.arrive(now, chance.getrandbits(62), now + 3.0, 0.0, 1, ALL_CLASSES, 2, True)
         for server in np.flatnonzero(recording.site.queue).tolist():
-            if chance.random() < 0.2:
+            if policy == SHARED:
+                take_turns(recording, server, now)
+            elif chance.random() < 0.2:
                 recording.begin(server, 1, now)
                 if policy == "escalate":
                     more = {"rows": 2, "count": chance.randrange(1, 3)}
@@ -67,6 +82,22 @@ def record(folder: Path, policy: str = "jiq-fast") -> None:
     recording.correct(np.array([0.5, 0.85]))
     recording.retune(7.5)
     recording.close()
+
+
+def take_turns(recording: Recording, server: int, now_s: float) -> None:
+    """A server runs, where it may, and whoever ran before ends."""
+    devices = recording.site.devices
+    for other in np.flatnonzero(devices.holds).tolist():
+        recording.end_run(other, now_s)
+        recording.finish(other, now_s, 0.1)
+        if (following := recording.next_turn(other, now_s)) >= 0:
+            recording.start_run(following, 1, now_s)
+    if not recording.site.queue[server] or devices.holds[server]:
+        return
+    if recording.ask_turn(server, now_s + 3.0, now_s):
+        recording.start_run(server, 1, now_s)
+    elif server == 3:
+        recording.leave_line(server, now_s)
 
 
 class Damage:
@@ -206,6 +237,10 @@ def test_recordings(
         ("jiq-fast", 9, "rows", 9),
         ("jiq-fast", 16, "server", 2),
         ("jiq-fast", 16, "server", 1),
+        (SHARED, 17, "value", np.nan),
+        (SHARED, 18, "rows", 0),
+        (SHARED, 18, "server", 7),
+        (SHARED, 21, "server", -1),
         ("escalate", 16, "value", 2),
         ("escalate", 12, "server", 4),
         ("escalate", 12, "classes", 3),
@@ -221,7 +256,7 @@ def test_replay_tells_an_event_that_could_not_have_happened(
     policy: str,
     kind: int,
     field: str,
-    value: int,
+    value: float,
 ) -> None:
     record(tmp_path / "t", policy)
     (file,) = (tmp_path / "t").glob("*.events")
