@@ -149,6 +149,11 @@ def rehearsal(told: ObservedTask) -> tuple[Deployment, str]:
         Where the deployment makes none, or its policy is code that is not run here.
     """
     fleet, content = told.fleet, deepcopy(told.content)
+    if shared := fleet.get("targets"):
+        raise WhatIfError(
+            f"the task shares the target {', '.join(shared)} with other tasks, and what if replays "
+            "one task alone"
+        )
     task = str(fleet["task"])
     written = content.get("tasks", {}).get(fleet["kind"], {})
     about: dict[str, Any] = {

@@ -36,6 +36,7 @@ from inferway.deployment.resolution import Resolution
 from inferway.deployment.section import UNWRITTEN, Name, Section, says, tidy
 from inferway.deployment.setting import set_all, setting
 from inferway.deployment.source import Source, given
+from inferway.deployment.targets import JointTarget
 from inferway.deployment.tasks import Task, Variant
 from inferway.deployment.units import Number
 from inferway.deployment.workloads import Workload
@@ -55,6 +56,10 @@ class Deployment(Section):
     """An Inferway deployment: what is served, where, and by which policies."""
 
     tasks: Annotated[dict[Name, Task], Field(min_length=1), says("What clients ask for, by name.")]
+    targets: Annotated[
+        dict[Name, JointTarget],
+        says("Means over several tasks together, by name; all hold, and the tasks' own too."),
+    ] = field(default_factory=dict)
     nodes: Annotated[
         dict[Name, Node],
         says(
@@ -171,9 +176,9 @@ class Deployment(Section):
         """Return the dispatch policy of a task.
 
         The task's own, or what `scheduling` implies, or the top level's, or else `priced` where
-        there is an accuracy target and `deadline` where there is none; `least-cost` where no
-        variant's accuracy is known, so that latency alone counts, and in a network where there is
-        neither target nor deadline.
+        there is an accuracy target, or one over several tasks, and `deadline` where there is none;
+        `least-cost` where no variant's accuracy is known, so that latency alone counts, and in a
+        network where there is neither target nor deadline.
 
         Parameters
         ----------
@@ -187,8 +192,14 @@ class Deployment(Section):
         aimless = self.network is not None and task.deadline_s is None
         blind = not any(variant.graded for variant in task.variants.values())
         default = "least-cost" if aimless or blind else "deadline"
-        default = default if task.accuracy_target is None else "priced"
+        promised = task.accuracy_target is not None or bool(self.targets_over(task))
+        default = "priced" if promised else default
         return task.dispatch or self.dispatch or spec_of("dispatch", default)
+
+    def targets_over(self, task: Task | str) -> list[JointTarget]:
+        """Return the targets over several tasks that a task is one of."""
+        name = self._task(task).name
+        return [one for one in self.targets.values() if name in one.tasks]
 
     def scheduling_of(self, task: Task | str) -> PolicySpec | None:
         """Return the scheduling policy of a task; None where it has a dispatch policy of its own.
@@ -367,7 +378,7 @@ def _stated(source: Source) -> Deployment | None:
         # The entry that the place lies in: a task, a node, a section.
         if not place:
             continue
-        by_name = len(place) > 1 and place[0] in {"tasks", "nodes", "workload"}
+        by_name = len(place) > 1 and place[0] in {"tasks", "targets", "nodes", "workload"}
         entry, key = (kept.get(place[0]), place[1]) if by_name else (kept, place[0])
         if isinstance(entry, dict):
             entry.pop(key, None)
@@ -398,7 +409,22 @@ def _resolved(stated: Deployment, source: Source) -> Deployment:
         resolution.check_following(task, own, stated.scheduling is not None)
         if task.accuracy_target is None and (weighs := _weighs(stated, task)):
             resolution.lacks_accuracies(*weighs, task)
-    return replace(stated, tasks=resolution.tasks, nodes=nodes, source=source)
+    targets = {name: replace(one, name=name) for name, one in stated.targets.items()}
+    resolved = replace(stated, tasks=resolution.tasks, targets=targets, nodes=nodes, source=source)
+    if stated.network is not None and targets:
+        source.note(
+            ("targets",),
+            "they are kept at one site, and this file has a `network`; give each task its own",
+        )
+    for target in targets.values() if stated.network is None else ():
+        resolution.check_joint_target(target)
+        for name in target.tasks:
+            if name in resolution.tasks:
+                task = resolution.tasks[name]
+                scheduling = resolved.scheduling_of(task)
+                policy = resolved.policy_of(task) if scheduling is None else scheduling
+                resolution.check_keeps(target, name, policy.policy)
+    return resolved
 
 
 def _weighs(stated: Deployment, task: Task) -> tuple[Place, str] | None:
@@ -507,7 +533,8 @@ def _unserved_task(
                 "is here"
             )
     policy = deployment.policy_of(task).policy
-    if row_of("dispatch", policy).steered and task.accuracy_target is None:
+    aimless = task.accuracy_target is None and not deployment.targets_over(task)
+    if row_of("dispatch", policy).steered and aimless:
         yield f"{field}.accuracy_target: {policy} needs one to steer to"
 
 

@@ -60,6 +60,7 @@ class Row(NamedTuple):
     hindsight: bool = False  # of placement: it must be given the requests of all slots
     steered: bool = False  # of dispatch: it goes by the accuracy balance, and so needs a target
     thrifty: bool = False  # of dispatch: it keeps an energy budget
+    joint: bool = False  # of dispatch: it keeps targets over several tasks
     weighing: bool = False  # of dispatch or scheduling: it tells variants apart by accuracy alone
     sighted: bool = False  # of a scheduler: it goes by the workload's state, unseen by live servers
 
@@ -126,7 +127,9 @@ DISPATCH: Final[Mapping[str, Row]] = {
     "r-jsq-d": _RANDOMIZED._replace(place="dispatch.routing:RJsqD", section="RandomizedDispatchD"),
     "tad": _TAD,
     "tad-op": _TAD._replace(place="dispatch.tad_op:TadOp"),
-    "priced": Row("dispatch.priced:Priced", "PricedDispatch", steered=True, thrifty=True),
+    "priced": Row(
+        "dispatch.priced:Priced", "PricedDispatch", steered=True, thrifty=True, joint=True
+    ),
     "escalate": Row("dispatch.escalate:Escalate", "EscalateDispatch", steered=True),
     "deadline": Row("dispatch.deadline:Deadline", "DeadlineDispatch"),
     "least-cost": Row("dispatch.least_cost:LeastCost", "LeastCostDispatch"),

@@ -24,9 +24,10 @@ from inferway.deployment.devices import (
 from inferway.deployment.errors import Place, nearest
 from inferway.deployment.models import ModelError, Python, located, signature_of
 from inferway.deployment.nodes import Network, Node, written
-from inferway.deployment.policies import ESCALATE, FOLLOWING, PolicySpec
+from inferway.deployment.policies import DISPATCH, ESCALATE, FOLLOWING, PolicySpec
 from inferway.deployment.profile import DeploymentProfile, ProfileError, read_profile
 from inferway.deployment.source import Source
+from inferway.deployment.targets import JointTarget
 from inferway.deployment.tasks import (
     ANY_HARDWARE,
     Batch,
@@ -626,6 +627,66 @@ class Resolution:
             self._note(
                 (*place, "variant"),
                 f"{canary.variant} is the only variant, and who is no canary answers the others",
+            )
+
+    def check_joint_target(self, target: JointTarget) -> None:
+        """Refuse a target over tasks that there are not, or that none of their variants reaches."""
+        place: Place = ("targets", target.name)
+        for index, name in enumerate(target.tasks):
+            if name not in self._written:
+                sentence = f"there is no task {name}; {nearest(name, self._written)}"
+                self._note((*place, "tasks", index), sentence)
+            elif name in self.tasks and self.tasks[name].count > 1:
+                self._note(
+                    (*place, "tasks", index),
+                    f"{name} counts {self.tasks[name].count} tasks, and a target is over single "
+                    "ones; list them under names of their own",
+                )
+        tasks = [self.tasks[name] for name in target.tasks if name in self.tasks]
+        if len(tasks) < len(target.tasks):
+            return
+        variants = [(task.name, one) for task in tasks for one in task.variants.values()]
+        if target.accuracy is not None:
+            lacking = [
+                self.lacks_accuracies((*place, "accuracy"), f"a target over {task.name}", task)
+                for task in tasks
+            ]
+            if any(lacking) or not variants:
+                return
+            of, best = max(variants, key=lambda one: one[1].accuracy)
+            if target.accuracy > best.accuracy:
+                self._note(
+                    (*place, "accuracy"),
+                    f"{target.accuracy:g} is above the best variant of its tasks, "
+                    f"{of}/{best.name}, whose accuracy is {best.accuracy:g}",
+                )
+        if target.energy is not None:
+            blank = [(of, one) for of, one in variants if one.energy is None]
+            self._note_all(
+                (
+                    ("tasks", of, "variants", one.name),
+                    f"needs `energy`, as the target {target.name} limits it",
+                )
+                for of, one in blank
+            )
+            if blank or not variants:
+                return
+            of, least = min(variants, key=lambda one: one[1].energy or 0.0)
+            if (least.energy or 0.0) > target.energy:
+                self._note(
+                    (*place, "energy"),
+                    f"{ENERGY.write(target.energy)} is less than any variant of its tasks takes; "
+                    f"the least is {of}/{least.name} with {ENERGY.write(least.energy or 0.0)}",
+                )
+
+    def check_keeps(self, target: JointTarget, task: str, policy: str) -> None:
+        """Refuse a target over a task whose policy cannot keep it."""
+        if ".py:" not in policy and not (policy in DISPATCH and DISPATCH[policy].joint):
+            keep = ", ".join(name for name, row in DISPATCH.items() if row.joint)
+            self._note(
+                ("targets", target.name),
+                f"{policy}, which dispatches {task}, keeps no target over several tasks; {keep} "
+                "does",
             )
 
     def _check_drift(self, place: Place, drift: Drift, task: Task) -> None:

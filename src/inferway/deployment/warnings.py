@@ -37,13 +37,14 @@ class Caution:
     ----------
     kind
         ``dominated``, ``oversubscribed``, ``overloaded``, ``above-the-bound``,
-        ``target-at-best``, ``target-out-of-reach``, ``target-for-free``, ``energy-unkept``,
+        ``target-at-best``, ``target-out-of-reach``, ``target-above-the-bound``,
+        ``target-for-free``, ``energy-unkept``,
         ``deadline-too-short``, ``unmeasured``, ``no-accuracy``, ``left-alone``,
         ``undescribed-node``, ``no-tiers``, ``unused-dispatch``, ``no-checkpoint``,
-        ``profile-stale`` or ``profile-elsewhere``. ``above-the-bound`` comes from
-        `inferway.dispatch.deployed`, ``too-large`` from `inferway.network.layout`,
-        ``unreachable`` and ``remote-unfit`` from asking remote servers, ``python-unfit`` from
-        making classes of the user's own.
+        ``profile-stale`` or ``profile-elsewhere``. ``above-the-bound`` and
+        ``target-above-the-bound`` come from `inferway.dispatch.deployed`, ``too-large`` from
+        `inferway.network.layout`, ``unreachable`` and ``remote-unfit`` from asking remote servers,
+        ``python-unfit`` from making classes of the user's own.
     field, line
         Where in the file; line 0 where no line can be named.
     message

@@ -23,6 +23,8 @@ from inferway.dispatch.escalation_bounds import (
     greatest_rate,
     max_escalation_rate,
 )
+from inferway.dispatch.joint import demands_of, means_of, replace_goal, told_targets, written
+from inferway.dispatch.joint_bounds import JointMean, best_mean, solve_jointly
 from inferway.site.fleet import Fleet, fleet_of
 from inferway.workload.arrivals import mean_rate
 
@@ -134,6 +136,12 @@ def dispatcher_on(
         for name, value in promised.items()
         if value is not None and takes(spec.policy, name, folder)
     }
+    if deployment.targets_over(task):
+        if not takes(spec.policy, "targets", folder):
+            raise ValueError(
+                f"{spec.policy} keeps no target over several tasks: its `build` takes no `targets`"
+            )
+        options["targets"] = told_targets(deployment, fleet.node)
     if spec.policy == "least-cost" and deployment.cost is not None:
         options.setdefault("alpha", deployment.cost.alpha)
     make = partial(
@@ -152,6 +160,10 @@ def dispatcher_on(
         if not best_effort:
             raise
         dispatcher = make(policy=BEST_EFFORT)
+    if options.get("targets") and not hasattr(dispatcher.policy, "shared"):
+        raise ValueError(
+            f"{spec.policy} takes `targets` and has no field `shared`, by which tasks keep them"
+        )
     dispatcher.set_lasting(lasting)
     if any(variant.batch is not None for variant in task.variants.values()):
         dispatcher.prepare(batches=True)
@@ -181,6 +193,38 @@ def unreachable_rates(deployment: Deployment) -> list[Caution]:
             with suppress(ValueError):
                 advice += list(_of_workload(deployment, task, fleet_of(deployment, name)))
     return sorted(advice, key=lambda caution: caution.line)
+
+
+def unreachable_targets(deployment: Deployment) -> list[Caution]:
+    """Advise on targets over several tasks that no policy keeps at the workload's mean rates.
+
+    Where a task's own target is out of reach, or a fleet or a rate is not known, that is said
+    elsewhere, and nothing here.
+    """
+    found: list[Caution] = []
+    with suppress(ValueError):
+        demands, means = demands_of(deployment), means_of(deployment)
+        if any(math.isnan(one.rate_per_s) for one in demands.values()):
+            return []
+        solve_jointly(demands, [])
+        kept: list[JointMean] = []
+        for name, mean in means.items():
+            try:
+                solve_jointly(demands, [*kept, mean])
+            except UnreachableError:
+                field = f"targets.{name}"
+                best = best_mean(demands, mean, kept)
+                reached = replace_goal(mean, best)
+                others = "the tasks' own and the targets before" if kept else "the tasks' own"
+                sentence = (
+                    f"no policy keeps {written(mean)} over {', '.join(mean.tasks)} at the "
+                    f"workload's rates, beside {others}; {written(reached)} is within reach"
+                )
+                line = deployment.line_of(field)
+                found.append(Caution("target-above-the-bound", field, line, sentence))
+            else:
+                kept.append(mean)
+    return found
 
 
 # Policies of [Anonymous], which take idle servers first, and what becomes of them where few are.

@@ -498,6 +498,11 @@ class Dispatcher:
         self.site = self.site._replace(balance=balance)
         self._bind(self._needs._replace(site=self.site), self._handles)
 
+    def share_targets(self, shared: Floats) -> None:
+        """Keep targets over several tasks in this array from now on, as their dispatchers do."""
+        self.policy = self.policy._replace(shared=shared)
+        self._bind(self._needs._replace(policy=self.policy), self._handles)
+
     def correct(self, accuracy: Floats) -> None:
         """Count these (K,) accuracies from now on, and what confidences say as they correct it.
 

@@ -250,7 +250,7 @@ class Escalate(NamedTuple):
             planned = self.plans[site.server_class[event.server]]
             gain = event.rows * (planned - target + ahead) / self.span
             self.price[0] = reprice(
-                self.memory, site, gain, event.rows, MOST, self.least, self.step, self.step
+                self.memory, target, gain, event.rows, MOST, self.least, self.step, self.step
             )
             record[_ANSWERS] += event.rows
         elif event.kind == SETTLED:

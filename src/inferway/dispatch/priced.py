@@ -39,10 +39,15 @@ another than the policy was built for.
 
 Where the task has an energy budget, a joule has a price too, learned by dual ascent: [Anonymous]'s
 Sec. 8.1 asks how several constraints might be kept at once, and prices simply add up.
+
+So do those of targets over several tasks (`JointlyPriced`). Each has one bank and one price, which
+all of its tasks learn and pay: what one is ahead of it pays for what another is behind, where that
+costs the least time. The task's own price comes on top and keeps its own target.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
@@ -50,6 +55,7 @@ from pydantic import Field
 
 from inferway.deployment.units import Number, PositiveNumber
 from inferway.dispatch.bounds import Optimum, max_rate, relaxed, solve
+from inferway.dispatch.joint import BALANCE, COUNT, PRICE, empty_shared
 from inferway.site import (
     COMPLETED,
     SETTLED,
@@ -63,7 +69,7 @@ from inferway.site import (
 )
 from inferway.site.compiled import either, jit
 from inferway.site.sharing import has_room
-from inferway.site.view import Flags, Floats, SharedDevices
+from inferway.site.view import Flags, Floats, Ints, SharedDevices
 
 # Service times that a place in a queue counts; above 1, since who waits makes others wait too.
 WAIT = 2.3
@@ -154,9 +160,35 @@ def cheapest_in(site: Site, request: Request, k: int, wait: float) -> tuple[int,
 
 
 @jit
+def cheapest(
+    site: Site, request: Request, price: float, energy_price: float, energy: Floats, wait: float
+) -> int:
+    """The server whose time less the worth of its answer is least, the idle ones looked at first.
+
+    The prices are s per unit of accuracy and s per J; `energy` is by class, J.
+    """
+    best, least = -1, np.inf
+    for k in range(energy.size):
+        worth = price * site.accuracy[k] - energy_price * energy[k]
+        cost = 1.0 / site.rate[k] - worth
+        if cost < least:
+            server = idle_in(site, request, k)
+            if server >= 0:
+                best, least = server, cost
+    for k in range(energy.size):
+        worth = price * site.accuracy[k] - energy_price * energy[k]
+        if _least_queue(site.devices, wait) / site.rate[k] - worth >= least:
+            continue  # no queue of this class can be the cheapest
+        server, cost_s = least_busy(site, request, k, wait)
+        if cost_s - worth < least:
+            best, least = server, cost_s - worth
+    return best
+
+
+@jit
 def reprice(
     memory: Floats,
-    site: Site,
+    target: float,
     gain: float,
     rows: int,
     most: float,
@@ -171,8 +203,8 @@ def reprice(
     memory
         (4,) base of the price, s per unit of accuracy; bank, spans; answers so far, and their
         target. It is written to.
-    site
-        Has the target.
+    target
+        Of the moment.
     gain
         Of all rows, in spans; it is taken back with negative rows.
     rows
@@ -184,8 +216,8 @@ def reprice(
     push_step, gain_step
         How fast the base moves by a short bank, and by what is gained.
     """
-    if site.target[0] != memory[_TARGET]:  # the right price is far away again
-        memory[_ANSWERS], memory[_TARGET] = 0.0, site.target[0]
+    if target != memory[_TARGET]:  # the right price is far away again
+        memory[_ANSWERS], memory[_TARGET] = 0.0, target
     answers = max(0.0, memory[_ANSWERS] + rows)
     bank = min(most, memory[_BANK] + gain)
     short = max(0.0, ENOUGH - bank) / SHORTAGE
@@ -210,7 +242,6 @@ class Priced(NamedTuple):
     whole: float
     step: float  # How fast the price moves, of what is set for it
     wait: float
-    classes: int
     energy: Floats  # (K,) mean energy of a request, J; zeros where the task has no energy budget
     energy_budget: float  # Greatest mean energy of a request, J
     # The energy's price moves by energy_step * (energy - budget); s per J squared, 0 for none.
@@ -238,11 +269,24 @@ class Priced(NamedTuple):
             Number, Field(description="Service times that each request at a server counts.")
         ] = WAIT,
         energy_budget: float | None = None,
-    ) -> Priced:
+        targets: Sequence[Mapping[str, Any]] = (),
+    ) -> Priced | JointlyPriced:
         """Start the prices from the bound.
 
+        `targets` are the deployment's over several tasks, as `inferway.dispatch.joint` has them.
         ValueError without a target, or with a target out of reach, by itself or within the budget.
         """
+        if targets:
+            own: dict[str, Any] = {"price": price, "step": step, "wait": wait}
+            if target is not None or energy_budget is not None:
+                goal = 0.0 if target is None else target
+                alone = cls.build(
+                    fleet, target=goal, rate_per_s=rate_per_s, energy_budget=energy_budget, **own
+                )
+                assert isinstance(alone, Priced)
+            else:
+                alone = None
+            return JointlyPriced.joined(alone, fleet, target, targets, step=step, wait=wait)
         if target is None:
             raise ValueError(
                 "policy priced tracks an accuracy target: give the task accuracy_target"
@@ -268,7 +312,6 @@ class Priced(NamedTuple):
             _span(fleet.accuracy),
             step,
             wait,
-            len(fleet.rate),
             energy,
             energy_budget or 0.0,
             energy_step,
@@ -276,22 +319,7 @@ class Priced(NamedTuple):
 
     def choose(self, site: Site, request: Request, draw: int) -> int:
         """The cheapest server, the idle ones looked at first."""
-        best, least = -1, np.inf
-        for k in range(self.classes):
-            worth = self.price[0] * site.accuracy[k] - self.price[1] * self.energy[k]
-            cost = 1.0 / site.rate[k] - worth
-            if cost < least:
-                server = idle_in(site, request, k)
-                if server >= 0:
-                    best, least = server, cost
-        for k in range(self.classes):
-            worth = self.price[0] * site.accuracy[k] - self.price[1] * self.energy[k]
-            if _least_queue(site.devices, self.wait) / site.rate[k] - worth >= least:
-                continue  # no queue of this class can be the cheapest
-            server, cost_s = least_busy(site, request, k, self.wait)
-            if cost_s - worth < least:
-                best, least = server, cost_s - worth
-        return best
+        return cheapest(site, request, self.price[0], self.price[1], self.energy, self.wait)
 
     def learn(self, site: Site, event: Event) -> None:
         """Move the prices with each dispatch, and back where no answer is sent."""
@@ -303,8 +331,130 @@ class Priced(NamedTuple):
         gain = rows * (site.accuracy[k] - site.target[0]) / span
         most = min(MOST, site.balance[0] / span)
         self.price[0] = reprice(
-            self.memory, site, gain, rows, most, self.least, self.step, self.step
+            self.memory, site.target[0], gain, rows, most, self.least, self.step, self.step
         )
+        if self.energy_step > 0.0:
+            excess = rows * (self.energy[k] - self.energy_budget)
+            self.price[1] = max(0.0, self.price[1] + self.energy_step * excess)
+
+
+class JointlyPriced(NamedTuple):
+    """As `Priced`, with prices of targets over several tasks on top of the task's own.
+
+    A request goes where its time is least, less the worth of its accuracy and the cost of its
+    energy by all prices together: the bound's rule, whose joint rows have one price for all tasks.
+    """
+
+    price: Floats  # As the following, the task's own, as `Priced` has it
+    memory: Floats
+    least: float
+    span: float
+    target: float
+    whole: float
+    step: float
+    wait: float
+    energy: Floats
+    energy_budget: float
+    energy_step: float
+    tracks: bool  # Whether the task has a target of its own
+    # (T, 7) what policies of all tasks share of each target of the deployment; see
+    # `inferway.dispatch.joint`.
+    shared: Floats
+    rows: Ints  # (J,) the targets that this task is one of
+    of_energy: Flags  # (J,) whether each is on energy
+    goals: Floats  # (J,) mean accuracy, 0..1, or mean energy of a request, J
+    spans: Floats  # (J,) range of what the answers have
+    # (J,) least base of each price of accuracy, s per unit; steps of each of energy, s per J
+    # squared.
+    steps: Floats
+
+    @classmethod
+    def joined(
+        cls,
+        own: Priced | None,
+        fleet: Fleet,
+        target: float | None,
+        targets: Sequence[Mapping[str, Any]],
+        *,
+        step: float,
+        wait: float,
+    ) -> JointlyPriced:
+        """Join the prices of targets over several tasks to the task's own, where it has some."""
+        rows = [at for at, one in enumerate(targets) if fleet.task in one["tasks"]]
+        told = [targets[at] for at in rows]
+        of_energy = np.array(["energy" in one for one in told], np.bool_)
+        steps = [
+            ENERGY_STEP * step * one["scale"] / one["span"]
+            if "energy" in one
+            else LEAST * one["scale"]
+            for one in told
+        ]
+        kept: dict[str, Any] = {
+            "price": np.zeros(2),
+            "memory": np.zeros(4),
+            "least": 0.0,
+            "span": 1.0,
+            "target": 0.0,
+            "whole": 1.0,
+            "energy_budget": 0.0,
+            "energy_step": 0.0,
+        }
+        if own is not None:
+            kept = {name: getattr(own, name) for name in kept}
+        if target is None:
+            kept["price"][0] = 0.0
+        return cls(
+            **kept,
+            step=step,
+            wait=wait,
+            energy=np.zeros(len(fleet.rate)) if not fleet.energy.size else fleet.energy.copy(),
+            tracks=target is not None,
+            shared=empty_shared(targets, HEADROOM),
+            rows=np.array(rows, np.int64),
+            of_energy=of_energy,
+            goals=np.array([one.get("accuracy", one.get("energy")) for one in told], np.float64),
+            spans=np.array([one["span"] for one in told], np.float64),
+            steps=np.array(steps, np.float64),
+        )
+
+    def choose(self, site: Site, request: Request, draw: int) -> int:
+        """The cheapest server by all prices, the idle ones looked at first."""
+        price, energy_price = self.price[0], self.price[1]
+        for j in range(self.rows.size):
+            if self.of_energy[j]:
+                energy_price += self.shared[self.rows[j], PRICE]
+            else:
+                price += self.shared[self.rows[j], PRICE]
+        return cheapest(site, request, price, energy_price, self.energy, self.wait)
+
+    def learn(self, site: Site, event: Event) -> None:
+        """Move all prices with each dispatch, and back where no answer is sent."""
+        if event.kind in (COMPLETED, SETTLED) or not event.counted:
+            return
+        k = site.server_class[event.server]
+        rows = -event.rows if event.kind == WITHDRAWN else event.rows
+        for j in range(self.rows.size):
+            state = self.shared[self.rows[j]]
+            state[COUNT] += rows
+            if self.of_energy[j]:
+                excess = rows * (self.energy[k] - self.goals[j])
+                state[BALANCE] -= excess
+                state[PRICE] = max(0.0, state[PRICE] + self.steps[j] * excess)
+            else:
+                lead = rows * (site.accuracy[k] - self.goals[j])
+                state[BALANCE] += lead
+                most = min(MOST, state[BALANCE] / self.spans[j])
+                gain = lead / self.spans[j]
+                state[PRICE] = reprice(
+                    state, self.goals[j], gain, rows, most, self.steps[j], self.step, self.step
+                )
+        if self.tracks:
+            span = self.span if site.target[0] == self.target else self.whole
+            gain = rows * (site.accuracy[k] - site.target[0]) / span
+            most = min(MOST, site.balance[0] / span)
+            self.price[0] = reprice(
+                self.memory, site.target[0], gain, rows, most, self.least, self.step, self.step
+            )
         if self.energy_step > 0.0:
             excess = rows * (self.energy[k] - self.energy_budget)
             self.price[1] = max(0.0, self.price[1] + self.energy_step * excess)

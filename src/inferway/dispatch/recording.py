@@ -54,6 +54,9 @@ ACCURACY = 16
 # Where servers share devices: one asks for its turn, its first request due then (value); a run
 # begins; it ends; one waits no longer; and who is next is asked at a server's device.
 TURN, START, END, LEAVE, NEXT = range(17, 22)
+# What others have changed of the memory that policies of several tasks share, since the last call:
+# a row for each number, of which `server` says the place.
+SHARED = 22
 
 EVENT = np.dtype(
     [
@@ -80,9 +83,9 @@ assert _ROW.size == EVENT.itemsize
 _BUFFERED = 1024
 SCHEMA = 7
 # Recordings of schema 4 have no second answers, those of 5 no accuracies that change, and those of
-# 6 no devices.
+# 6 neither devices nor memory that several tasks share.
 READABLE: Final = (4, 5, 6, 7)
-# Of sites without devices, which readers of before know.
+# Of sites without these, which readers of before know.
 PLAIN_SCHEMA: Final = 6
 # A state is a megabyte of mostly nothing: to pack it takes 10 ms, which the caller has not to give.
 _PACKING: Final = ThreadPoolExecutor(1, "recording")
@@ -237,6 +240,8 @@ class Recording:
         self._packing: Future[None] | None = None
         self._held, self._seen_held = memoryview(site.held), 0
         self._balance, self._seen_balance = memoryview(site.balance), 0.0
+        self._shared = getattr(dispatcher.policy, "shared", None)
+        self._seen_shared = np.zeros(0) if self._shared is None else self._shared.copy()
         if (folder / _HEAD).exists():
             raise ValueError(f"{folder} already holds a recording; name another folder")
         try:
@@ -559,11 +564,18 @@ class Recording:
     def _look(self) -> None:
         """Write down that the balance is another than after the last call; to be asked before one.
 
-        In full, for sums of the same numbers in another order differ in their last bits.
+        So is what others have changed of the memory that policies share. In full, for sums of the
+        same numbers in another order differ in their last bits.
         """
         if (balance := self._balance[0]) != self._seen_balance and self._file is not None:
             self._seen_balance = balance
             self._pack(BALANCE, 0, 0, 0, 0, 0.0, 0.0, 0, balance, 0)
+        if self._shared is not None and not np.array_equal(self._shared, self._seen_shared):
+            for place in np.flatnonzero(self._shared != self._seen_shared).tolist():
+                if self._file is not None:
+                    value = self._shared.flat[place]
+                    self._pack(SHARED, 0, 0, 0, place, 0.0, 0.0, 0, value, 0)
+            self._seen_shared[:] = self._shared
 
     def _write(self, *row: float) -> None:
         if self._file is None:
@@ -571,6 +583,8 @@ class Recording:
                 self._miss(1, row[0] == ARRIVE)
             return
         self._seen_balance = self._balance[0]
+        if self._shared is not None:
+            self._seen_shared[:] = self._shared
         if (held := self._held[0]) != self._seen_held:
             # No call changes it, so that it was the same before this one.
             self._seen_held = held
@@ -605,6 +619,8 @@ class Recording:
         self._in_file = 0
         self._since_s = self._file_since_s = time.time()
         self._seen_held, self._seen_balance = self._held[0], self._balance[0]
+        if self._shared is not None:
+            self._seen_shared[:] = self._shared
         name = f"{self._number:06d}"
         state: Any = {name: array.copy() for name, array in _state(self._dispatcher).items()}
         # Before the state, which may be on its way to the disk when this is refused.
@@ -674,7 +690,9 @@ def _head(dispatcher: Dispatcher) -> dict[str, Any]:
     own = "target rate_per_s measure narrow max_wait_s lasting"
     fleet = "task node variants rate accuracy count price energy buffer"
     return {
-        "schema": SCHEMA if dispatcher.shares else PLAIN_SCHEMA,
+        "schema": SCHEMA
+        if dispatcher.shares or hasattr(dispatcher.policy, "shared")
+        else PLAIN_SCHEMA,
         "inferway": __version__,
         "code": code_of(dispatcher.policy),
         "policy": dispatcher.policy_name,

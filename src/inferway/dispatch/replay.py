@@ -42,6 +42,7 @@ from inferway.dispatch.recording import (
     ROUTE,
     SCHEMA,
     SETTLE,
+    SHARED,
     SHIFT,
     START,
     TURN,
@@ -292,6 +293,8 @@ class _Course:
             )
         elif row.kind == BALANCE:
             self.dispatcher.site.balance[0] = row.value
+        elif row.kind == SHARED:
+            self._share(row)
         elif row.kind == HELD:
             self.dispatcher.site.held[0] = row.rows
         else:
@@ -345,6 +348,13 @@ class _Course:
         if [row.server for row in rows] != list(classes):
             raise UnsoundError("accuracies are none of this site's classes")
         self.dispatcher.correct(np.array([row.value for row in rows]))
+
+    def _share(self, row: EventRow) -> None:
+        """Take a number of what policies of several tasks share as another task has left it."""
+        shared = getattr(self.dispatcher.policy, "shared", None)
+        if shared is None or not 0 <= row.server < shared.size or not math.isfinite(row.value):
+            raise UnsoundError("no such memory is shared with other tasks")
+        shared.flat[row.server] = row.value
 
     def _route(self) -> None:
         """Route as recorded, a row for each server or class."""
@@ -405,7 +415,7 @@ def _check_event(site: Site, row: EventRow) -> None:
     elif kind == ACCURACY:
         sound = 0 <= server < len(site.accuracy) and 0.0 <= row.value <= 1.0
     else:
-        sound = kind in (ROUTE, BALANCE, HELD, LASTING)
+        sound = kind in (ROUTE, BALANCE, HELD, LASTING, SHARED)
     if not sound:
         raise UnsoundError(f"an event of kind {kind} at server {server} could not have happened")
 
@@ -470,7 +480,9 @@ def _facts_of_arrays(
         yield name, array.shape == own.shape and np.can_cast(array.dtype, own.dtype, "same_kind")
         if owner == "policy" and field == "price":
             yield name, bool((array >= 0).all())
-        # Of a policy, what counts classes or servers from 0.
+        # Of a policy, the targets that it has, and what counts classes or servers from 0.
+        if owner == "policy" and field == "rows" and hasattr(parts, "shared"):
+            yield name, _within(array, 0, len(parts.shared))
         if owner == "policy" and field in ("order", "other") and array.dtype.kind == "i":
             yield name, _within(array, 0, len(own))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -277,11 +278,11 @@ def drive(
         summaries[name] = _judged(plain, deployment, name)
         worth = _worth(record, known)
         counts[name] = _counts(record, worth, deployment.tasks[name].deadline_s)
-    twins = {
-        name: _simulated(deployment, records[name], rate_per_s, seed, progress)
-        for name, rate_per_s in told.items()
-        if summaries[name].answered
-    }
+    twins: dict[str, Numbers] = {}
+    for together in _groups(deployment, told):
+        if all(summaries[name].answered for name in together):
+            driven_of = {name: records[name] for name in together}
+            twins |= _simulated(deployment, driven_of, told, seed, progress)
     totals = totals_of(counts, span_s=_span_s(records.values()))
     return Driven(url or loadgen.URL, summaries, records, twin=twins, totals=totals)
 
@@ -312,9 +313,18 @@ def _span_s(records: Iterable[Record]) -> float:
     return float(np.ptp(sent_s)) if sent_s.size > 1 else math.nan
 
 
+def _groups(deployment: Deployment, told: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """Group the tasks that the twin simulates together; none where none is simulated."""
+    if not told:
+        return []
+    from inferway.twin import groups_of
+
+    return groups_of(deployment, tuple(told))
+
+
 def told_rates(deployment: Deployment) -> dict[str, float | None]:
     """Say by task which rate the live policy is told; ValueError where no twin can be made."""
-    from inferway.twin import scenario_of
+    from inferway.twin import groups_of, scenario_of
 
     if deployment.network is not None:
         raise ValueError(
@@ -322,6 +332,7 @@ def told_rates(deployment: Deployment) -> dict[str, float | None]:
             f"`inferway simulate {deployment.path.name} --events` simulates that"
         )
     told = dict[str, float | None]()
+    groups_of(deployment, tuple(deployment.workload))
     for name in deployment.workload:
         try:
             scenario = scenario_of(deployment, name)
@@ -333,21 +344,26 @@ def told_rates(deployment: Deployment) -> dict[str, float | None]:
 
 def _simulated(
     deployment: Deployment,
-    record: Record,
-    rate_per_s: float | None,
+    records: Mapping[str, Record],
+    told: Mapping[str, float | None],
     seed: int | None,
     progress: Callable[[str, float], None] | None,
-) -> Numbers:
-    """Simulate a task under the arrivals of a drive."""
-    from inferway.twin import run
+) -> dict[str, Numbers]:
+    """Simulate a task under the arrivals of a drive, or several that targets join."""
+    from inferway.twin import run_traces
     from inferway.twin.trace import arriving, simulated
 
     if progress is not None:
-        progress(f"simulating {record.task}", 0.0)
+        progress(f"simulating {', '.join(records)}", 0.0)
     seed = deployment.seed if seed is None else seed
-    queries = len(record.intended_s)
-    with arriving(deployment, record.task, record.intended_s, rate_per_s) as scenario:
-        return simulated(run(scenario, queries=queries, replications=_REPLICATIONS, seed=seed))
+    queries = max(len(one.intended_s) for one in records.values())
+    with ExitStack() as stack:
+        scenarios = {
+            name: stack.enter_context(arriving(deployment, name, one.intended_s, told[name]))
+            for name, one in records.items()
+        }
+        found = run_traces(scenarios, queries=queries, replications=_REPLICATIONS, seed=seed)
+    return {name: simulated(one) for name, one in found.items()}
 
 
 def _numbers(one: Summary) -> Numbers:

@@ -17,6 +17,7 @@ from inferway.deployment.warnings import Caution, check_classes, check_remotes
 from inferway.dispatch import deployed
 from inferway.dispatch.bounds import Bound, Escalation, EscalationBound, UnreachableError, solve
 from inferway.dispatch.escalation_bounds import full_load, greatest_rate, solve_escalation
+from inferway.dispatch.joint import JointTargetError
 from inferway.experiments.curves import Axis, Curve, Drawing, Panel, panels
 from inferway.experiments.text import Frame, Laid, Shown, frame, percent, seconds, table, text
 from inferway.site.fleet import fleet_of
@@ -118,6 +119,7 @@ def cautions(deployment: Deployment) -> list[Caution]:
     found = [*check_file(deployment), *check_remotes(deployment), *check_classes(deployment)]
     if deployment.workload:
         found += deployed.unreachable_rates(deployment)
+        found += deployed.unreachable_targets(deployment)
     return found
 
 
@@ -163,6 +165,7 @@ def _refused(deployment: Deployment) -> Iterator[Caution]:
     if deployment.network is None:
         for one in lacking_providers(deployment):
             yield Caution("no-provider", one.field, one.line, one.sentence)
+    joint: set[str] = set()  # Targets that have been named: they are of several tasks
     for name, task in deployment.tasks.items():
         running = {key for node in deployment.nodes.values() for key in node.instances}
         own = [one for one in task.variants.values() if (name, one.name) in running]
@@ -170,6 +173,12 @@ def _refused(deployment: Deployment) -> Iterator[Caution]:
             continue  # what is not measured yet is not known either
         try:
             deployed.dispatcher_of(deployment, name, measure=False)
+        except JointTargetError as error:
+            place, _, sentence = str(error).partition(": ")
+            if place not in joint:
+                joint.add(place)
+                line = deployment.line_of(place)
+                yield Caution("target-out-of-reach", place, line, sentence)
         except ValueError as error:
             unreachable = isinstance(error, UnreachableError)
             kind = "target-out-of-reach" if unreachable else "policy"

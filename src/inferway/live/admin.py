@@ -14,6 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
+from inferway.dispatch.joint import TargetState
 from inferway.dispatch.totals import TaskCounts, Totals, totals_of
 from inferway.live.answers import AnswerBook
 from inferway.live.canary import CANARY_STATES, CanaryTrial
@@ -25,6 +26,7 @@ from inferway.live.request import Outcome
 from inferway.live.security.keys import Guard, Role
 from inferway.live.site import TaskSite
 from inferway.live.stats import BATCH_BOUNDS, LATENCY_BOUNDS_S, coarse
+from inferway.live.targets import targets_of
 from inferway.live.upstream.remote import Forwarding
 from inferway.runtime import AwaitedRuntime, Fault
 from inferway.site.view import WHOLE
@@ -144,6 +146,22 @@ _GAUGES: Final = {
         "the target, 0 where it is missed; nothing before 2,000 answers."
     ),
     "promise_margin_ratio": "task: That mean accuracy less the target.",
+    "target_accuracy_mean_ratio": (
+        "target: Mean accuracy of the answers that a target over several tasks is over, 0..1."
+    ),
+    "target_accuracy_goal_ratio": "target: What it is to be at least.",
+    "target_energy_mean_joules": (
+        "target: Mean energy of the requests that a target over several tasks is over."
+    ),
+    "target_energy_goal_joules": "target: What it is to be at most.",
+    "target_balance": (
+        "target: Running sum of what these answers are ahead of such a target, in accuracies or "
+        "joules, pinned ones left out."
+    ),
+    "target_kept": (
+        "target: 1 while the mean of a target over several tasks is kept, 0 where it is missed; "
+        "nothing before 2,000 answers."
+    ),
     "routing_probability_ratio": (
         "task variant instance: Probability that a request is routed to an instance, where a "
         "scheduler says so."
@@ -208,7 +226,9 @@ def admin_routes(
 def status(sites: Sequence[TaskSite], ready: bool) -> dict[str, Any]:
     """Describe the server: tasks, their accuracy, what each variant has done and has to do."""
     tasks = {site.task: _task(site) for site in sites}
-    whole = {} if (found := totals(sites)) is None else {"totals": found.to_json()}
+    whole: dict[str, Any] = {} if (found := totals(sites)) is None else {"totals": found.to_json()}
+    if joint := targets_of(sites):
+        whole["targets"] = {one.name: one.to_json() for one in joint}
     return {"schema": 1, "version": __version__, "ready": ready, "tasks": tasks, **whole}
 
 
@@ -355,6 +375,8 @@ class ServerCollector(Collector):
                 for task, one in trials
                 for state in CANARY_STATES
             ]
+        if joint := targets_of(sites):
+            samples |= _target_samples(joint)
         if any(site.stats.escalations for site in sites):
             samples["escalations"] = _escalations(sites)
         for name, rows in samples.items():
@@ -434,6 +456,22 @@ def _feedback_samples(books: Sequence[tuple[str, AnswerBook]]) -> _Samples:
             (labels, one.alarm.at) for labels, one in measured if one.alarm is not None
         ],
     }
+
+
+def _target_samples(targets: Sequence[TargetState]) -> _Samples:
+    """Sample the targets over several tasks; of a kind that there is none of, nothing."""
+    samples: _Samples = {
+        "target_balance": [([one.name], one.balance) for one in targets],
+        "target_kept": [
+            ([one.name], float(one.state != "missed")) for one in targets if one.state != "unknown"
+        ],
+    }
+    for kind, unit in (("accuracy", "ratio"), ("energy", "joules")):
+        if own := [one for one in targets if one.kind == kind]:
+            means = [([one.name], mean) for one in own if (mean := one.mean) is not None]
+            samples[f"target_{kind}_mean_{unit}"] = means
+            samples[f"target_{kind}_goal_{unit}"] = [([one.name], one.goal) for one in own]
+    return samples
 
 
 def _escalations(sites: Sequence[TaskSite]) -> Iterator[tuple[list[str], int]]:

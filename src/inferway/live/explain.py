@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 
+from inferway.dispatch.joint import PLACES, TargetState
 from inferway.live.request import InferRequest, Outcome
 from inferway.site.confidence import ConfidenceTables
 from inferway.site.view import SIZES
@@ -29,12 +30,13 @@ LOOKED_AT = 512
 
 # The site as the policy saw it, its arrays as bytes. `running` and `waiting_rows` are empty where
 # no batches are formed; `shares` are the probabilities of each server, empty where requests are
-# not routed by any, and `holds` says who holds slots of a device, empty where there is none.
+# not routed by any; `holds` says who holds slots of a device, empty where there is
+# none; `prices` the task's own prices and the row of each target over several tasks, likewise.
 Snapshot: Any = msgspec.defstruct(
     "Snapshot",
     [
         "now_s", "balance", "queue", "ends_s", "free_s", "row_s", "running", "waiting_rows",
-        "healthy", "shares", "holds",
+        "healthy", "shares", "holds", "prices",
     ],
     gc=False,
 )  # fmt: skip
@@ -52,6 +54,9 @@ class FleetFacts(NamedTuple):
     # `Dispatcher.predictions`: waits and service times at a site as it was.
     predictions: Callable[..., Any]
     confidence: ConfidenceTables | None = None
+    energy: Sequence[float] = ()
+    # Of each target over several tasks that this one is one of: name, tasks, kind and goal.
+    targets: tuple[tuple[str, tuple[str, ...], str, float], ...] = ()
 
 
 # A request that has ended, without its tensors; `elsewhere`: another node has answered. The rest is
@@ -196,10 +201,38 @@ def _words(ended: Any) -> dict[str, Any]:
         "accuracy_target": fleet.target,
         "balance_before": balance,
         "balance_after": after,
+        **({} if before is None or not fleet.targets else _joint(ended)),
         **({} if not ended.settled else _settled(ended, chosen)),
         "candidates": candidates,
         "reason": reason,
     }
+
+
+def _joint(ended: Any) -> dict[str, Any]:
+    """Tell where targets over several tasks stood before a request, and which weighed most.
+
+    A point is an accuracy of 0.01. One weighs as much as its price makes of the greatest difference
+    between two variants.
+    """
+    fleet = ended.fleet
+    prices = np.frombuffer(ended.before.prices)
+    rows = prices[2:].reshape(len(fleet.targets), PLACES)
+    spreads = {
+        "accuracy": float(np.ptp([one or 0.0 for one in fleet.accuracy])),
+        "energy": float(np.ptp(fleet.energy)),
+    }
+    weights = {
+        "accuracy_target": prices[0] * spreads["accuracy"],
+        "energy_budget": prices[1] * spreads["energy"],
+    }
+    told = []
+    for (name, tasks, kind, goal), row in zip(fleet.targets, rows, strict=True):
+        state = TargetState({"name": name, "tasks": tasks, kind: goal}, row)
+        weights[name] = state.price * spreads[kind]
+        unit = 100.0 if kind == "accuracy" else 1.0
+        told.append({"name": name, **state.to_json(), "price_ms": _ms(state.price / unit)})
+    first = max(weights, key=weights.__getitem__)
+    return {"targets": told, "decided_by": first if weights[first] > 0.0 else None}
 
 
 def _settled(ended: Any, sent: int | None) -> dict[str, Any]:
@@ -309,12 +342,27 @@ def _why(ended: Any, chosen: int, candidates: list[dict[str, Any]]) -> str:
         return f"the scheduler's probabilities drew {name}; they were {shares}"
     idle = [one["variant"] for one in fit if one["idle"]]
     state = f"idle were {', '.join(idle)}" if idle else "none was idle"
+    if fleet.targets and (weighed := _weighed(ended)):
+        return f"the policy chose {name} of {len(fit)} variants; {state}, and {weighed}"
     if fleet.target is None:
         return f"the policy chose {name} of {len(fit)} variants; {state}"
     side = "ahead of" if balance >= 0 else "behind"
     return (
         f"the policy chose {name} of {len(fit)} variants; {state}, and the mean accuracy was "
         f"{side} its target by a balance of {balance:.4g}"
+    )
+
+
+def _weighed(ended: Any) -> str:
+    """Say which target over several tasks weighed most; empty where it was none of them."""
+    joint = _joint(ended)
+    one = next((one for one in joint["targets"] if one["name"] == joint["decided_by"]), None)
+    if one is None:
+        return ""
+    side = "ahead of" if one["balance"] >= 0 else "behind"
+    return (
+        f"of all targets {one['name']} weighed most, which is over {', '.join(one['tasks'])}: "
+        f"their mean was {side} it by a balance of {one['balance']:.4g}"
     )
 
 

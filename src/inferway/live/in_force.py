@@ -186,6 +186,7 @@ def fleet_told(pool: Pool, deployment: Deployment | None) -> dict[str, Any]:
         "confidence": _confidence_told(pool.facts.confidence),
         # Only of a fleet that shares some.
         **({} if fleet.devices is None else {"devices": list(fleet.devices.names)}),
+        **({"targets": [one.name for one in pool.targets]} if pool.targets else {}),
     }
 
 

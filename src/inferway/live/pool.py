@@ -18,6 +18,7 @@ import numpy as np
 
 from inferway.dispatch.batching import Rule, most_per_s, row_s_of
 from inferway.dispatch.dispatcher import Dispatcher
+from inferway.dispatch.joint import TargetState
 from inferway.dispatch.measured import Exploration
 from inferway.dispatch.promise import overloads
 from inferway.dispatch.recording import Recording
@@ -159,6 +160,7 @@ class Pool:
             *(fleet.variants, self.accuracy, first, options.target, self.places, self.most_rows),
             dispatcher.predictions,
             fleet.confidence,
+            energy=fleet.energy.tolist(),
         )
         self.columns = list(self.classes)
         self.budget = RetryBudget()
@@ -186,6 +188,9 @@ class Pool:
         self._exploration = Exploration() if options.measured else None
         terms = options.canary
         self.canary = None if terms is None else CanaryTrial(terms, self.mask_of(terms.variant))
+        # Targets over several tasks that this one is one of, and the prices that go by them.
+        self.targets: list[TargetState] = []
+        self._prices: tuple[Floats, ...] = ()
         self.recording: Recording | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._done: deque[Job] = deque()
@@ -298,6 +303,15 @@ class Pool:
             if before.scheduler is not None:
                 self.scheduler.go_on(before.scheduler)
             self.scheduler.again()  # what was taught holds the old routing
+
+    def share_targets(self, shared: Floats, targets: list[TargetState]) -> None:
+        """Keep these targets over several tasks, in memory that the pools of all of them share."""
+        assert self.recording is None
+        self.dispatcher.share_targets(shared)
+        self.targets = targets
+        self._prices = (self.dispatcher.policy.price, *(one.row for one in targets))
+        told = tuple((one.name, one.tasks, one.kind, one.goal) for one in targets)
+        self.facts = self.facts._replace(targets=told)
 
     def correct(self, accuracies: Mapping[str, float]) -> None:
         """Count these accuracies of variants from now on, 0..1; those of others stay."""
@@ -436,6 +450,7 @@ class Pool:
             self.health.flags,
             b"" if routing is None else routing.tobytes(),
             b"" if self._holds is None else self._holds.tobytes(),
+            b"".join([one.tobytes() for one in self._prices]),
         )
         server = dispatcher.arrive(
             now_s,

@@ -41,6 +41,7 @@ from inferway.live.recent import RecentRequests, recent_page
 from inferway.live.security.keys import ANYBODY, Guard, Keys, Role, keys_from
 from inferway.live.shadow import shadowing
 from inferway.live.site import TaskSite
+from inferway.live.targets import SharedTargets, shared_targets
 from inferway.live.threads import run_detached
 from inferway.live.tracing import tracer_from_environment
 from inferway.protocol.address import joined
@@ -132,6 +133,7 @@ class Server:
         )
         self.sites = {site.task: self._watched(site) for site in sites}
         self.dashboard = ""
+        self._targets: SharedTargets | None = None
         self._history = History(lambda: list(self.sites.values()), log=self.log)
         # Of tasks that are served no more, while requests of them are on their way.
         self._dropped: dict[asyncio.Task[None], TaskSite] = {}
@@ -225,7 +227,9 @@ class Server:
 
     async def _load(self) -> None:
         if self._loads is not None:
-            for pool in await run_detached(self._made, self._loads):
+            pools = await run_detached(self._made, self._loads)
+            self._targets = shared_targets(pools)
+            for pool in pools:
                 self.sites[pool.task] = self._watched(TaskSite.of(pool))
         if self.options.record is not None:
             try:
@@ -420,6 +424,7 @@ class Server:
                         await book.close()
                 raise
             # From here to the new routes nothing waits: every request finds the old or the new.
+            self._targets = shared_targets(pools, self._targets)
             for pool in pools:
                 self._swap(sites[pool.task], pool)
                 self._keep_answers(sites[pool.task], books[pool.task])

@@ -24,7 +24,7 @@ from inferway.scheduling import UNKNOWN, Signal, steer
 from inferway.site.compiled import BRANCHES, call_of, entry
 from inferway.site.draw import streams
 from inferway.site.handle import Pinned, pin
-from inferway.site.view import ALL_CLASSES, SharedDevices, Site
+from inferway.site.view import ALL_CLASSES, Floats, SharedDevices, Site
 from inferway.twin.kernel import escalation, event_list, general, markov, state
 from inferway.twin.kernel.service_times import laws
 from inferway.twin.kernel.state import BROKEN, DEEP, DONE, FULL, REFUSED, ROOM, Records, empty_tally
@@ -132,8 +132,11 @@ def engine_of(
     kind: Kind | None = None,
     records: bool = False,
     sink: Callable[[Records], None] | None = None,
+    shared: Floats | None = None,
 ) -> GeneralEngine | MarkovEngine:
     """An engine at time 0. Nothing counts before `count_anew`.
+
+    `shared` is the array that policies of several tasks share, for targets over these.
 
     Another kind than the first of `kinds_of` may be asked for. Requests are recorded where somebody
     wants it or there is a sink, which is given the records of requests that have left, when there
@@ -146,8 +149,8 @@ def engine_of(
     if chosen not in able:
         raise ValueError(f"the engine {chosen} cannot run this; {' and '.join(able)} can")
     if chosen == "markov":
-        return MarkovEngine(scenario, seed, replication)
-    return GeneralEngine(scenario, seed, replication, chosen, records, sink)
+        return MarkovEngine(scenario, seed, replication, shared)
+    return GeneralEngine(scenario, seed, replication, chosen, records, sink, shared)
 
 
 class SiteEngine:
@@ -162,9 +165,11 @@ class SiteEngine:
     world: Any
     cpu_s = 0.0  # CPU time spent in the compiled loop
 
-    def __init__(self, scenario: Scenario, seed: int, replication: int) -> None:
+    def __init__(
+        self, scenario: Scenario, seed: int, replication: int, shared: Floats | None = None
+    ) -> None:
         self.scenario = scenario
-        self.policy: Any = build_policy(
+        policy: Any = build_policy(
             scenario.policy,
             scenario.fleet,
             target=scenario.target,
@@ -172,6 +177,7 @@ class SiteEngine:
             folder=scenario.folder,
             **scenario.build_options(),
         )
+        self.policy = policy if shared is None else policy._replace(shared=shared)
         # Sets the routing; None where the policy decides alone.
         self.controller = scenario.controller()
         scheduled = self.controller is not None and math.isfinite(self.controller.slot_s)
@@ -267,8 +273,9 @@ class GeneralEngine(SiteEngine):
         kind: Kind,
         records: bool,
         sink: Callable[[Records], None] | None,
+        shared: Floats | None = None,
     ) -> None:
-        super().__init__(scenario, seed, replication)
+        super().__init__(scenario, seed, replication, shared)
         self.kind, self._sink = kind, sink
         fleet, rules = scenario.fleet, self._rules(records)
         servers = fleet.servers
@@ -459,8 +466,10 @@ class MarkovEngine(SiteEngine):
     kind: Kind = "markov"
     loop = (entry(markov.run), (float64, int64, float64, int64, int64, float64))
 
-    def __init__(self, scenario: Scenario, seed: int, replication: int) -> None:
-        super().__init__(scenario, seed, replication)
+    def __init__(
+        self, scenario: Scenario, seed: int, replication: int, shared: Floats | None = None
+    ) -> None:
+        super().__init__(scenario, seed, replication, shared)
         site = scenario.site(self.targets[0], 1)
         self.world = markov.Chain(
             self.policy,

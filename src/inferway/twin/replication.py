@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from threading import Event
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from inferway.deployment.workloads import PhasedArrivals, TraceArrivals
+from inferway.dispatch.joint import empty_shared
+from inferway.dispatch.priced import HEADROOM
 from inferway.site.fleet import Fleet
 from inferway.site.view import Floats
 from inferway.twin.drift import Labeling, Labels, drifted
@@ -35,6 +38,8 @@ BLOCKS = 64
 _LARGEST_BLOCK = 1 << 18
 _PILOT = 16  # Blocks of a pilot
 _DOUBLINGS = 6
+_UNLIMITED = 1 << 62
+_APART = 16.0  # Requests of all tasks together that one goes ahead of the others
 _RELAXATIONS = 4.0  # Longest mean service times that a pilot's block lasts at first
 
 
@@ -89,26 +94,154 @@ def replicate(
     more queries are done, now and then. ConservationError where Little's law or the balance of
     flows does not hold.
     """
-    stop = stop or Event()
+    return _last(
+        _course(
+            scenario,
+            queries,
+            None,
+            seed=seed,
+            replication=replication,
+            warmup=warmup,
+            kind=kind,
+            sink=sink,
+            sample_s=sample_s,
+            stop=stop or Event(),
+            progress=progress,
+        )
+    )
+
+
+def replicate_together(
+    scenarios: Mapping[str, Scenario],
+    *,
+    queries: int,
+    seed: int,
+    replication: int,
+    kinds: Mapping[str, Kind],
+    warmup: int | None = None,
+    sinks: Mapping[str, Callable[[int, Records], None]],
+    stop: Event,
+    progress: Mapping[str, Callable[[int], None]],
+) -> dict[str, Replicated]:
+    """Run several tasks once, side by side in time, whose policies share targets.
+
+    They count from the same time on, for as long as the busiest takes for so many requests. What
+    they share is at most some requests old: each in turn goes on for a short while. The rest is as
+    in `replicate`, by task.
+    """
+    rates = {name: one.rate_per_s for name, one in scenarios.items()}
+    busiest = max(rates.values())
+    told = next(one.targets for one in scenarios.values() if one.targets)
+    together = Together(
+        shared=empty_shared(told, HEADROOM),
+        step_s=_APART / sum(rates.values()),
+        span_s=queries / busiest,
+        waits=set() if any(map(_begins, scenarios.values())) else set(scenarios),
+    )
+    courses = {
+        name: _course(
+            one,
+            max(1, round(queries * rates[name] / busiest)),
+            together,
+            name=name,
+            seed=_seed_of(seed, place),
+            replication=replication,
+            warmup=warmup
+            if together.waits and warmup is None
+            else round((warmup or 0) * rates[name] / busiest),
+            kind=kinds[name],
+            sink=sinks.get(name),
+            sample_s=None,
+            stop=stop,
+            progress=progress.get(name),
+        )
+        for place, (name, one) in enumerate(scenarios.items())
+    }
+    found: dict[str, Replicated] = {}
+    with ExitStack() as stack:
+        for course in courses.values():
+            stack.callback(course.close)
+        due = [(0.0, name) for name in courses]
+        while due:
+            at = min(range(len(due)), key=lambda place: due[place][0])
+            _, name = due.pop(at)
+            try:
+                due.append((next(courses[name]), name))
+            except StopIteration as ended:
+                found[name] = ended.value
+    return {name: found[name] for name in scenarios}
+
+
+@dataclass
+class Together:
+    """What tasks that run side by side go by."""
+
+    shared: Floats  # What their policies share
+    step_s: float  # How far one goes on before the next
+    span_s: float  # How long requests count
+    waits: set[str]  # Tasks whose warm-up is not over, before which none counts
+
+
+def _seed_of(seed: int, place: int) -> int:
+    """The seed of a task among others: the first one has that of a task alone."""
+    return seed if place == 0 else int(np.random.SeedSequence((seed, place)).generate_state(1)[0])
+
+
+_Course = Generator[float, None, "Replicated"]
+
+
+def _last(course: _Course) -> Replicated:
+    while True:
+        try:
+            next(course)
+        except StopIteration as ended:
+            return cast("Replicated", ended.value)
+
+
+def _course(
+    scenario: Scenario,
+    queries: int,
+    together: Together | None,
+    *,
+    name: str = "",
+    seed: int,
+    replication: int,
+    warmup: int | None,
+    kind: Kind | None,
+    sink: Callable[[int, Records], None] | None,
+    sample_s: float | None,
+    stop: Event,
+    progress: Callable[[int], None] | None,
+) -> _Course:
+    """Run a scenario; where it runs with others, give its time whenever they are to go on."""
     engine = engine_of(
         scenario,
         seed=seed,
         replication=replication,
         kind=kind,
         sink=None if sink is None else partial(sink, replication),
+        shared=None if together is None else together.shared,
     )
     labeling = _labeling(engine, scenario, seed, replication)
-    clock = _Clock(engine, scenario, sample_s, labeling)
+    step_s = None if together is None else together.step_s
+    clock = _Clock(engine, scenario, sample_s, labeling, step_s)
     crowded, warmed, done, start_s, start_present = "", 0, 0, 0.0, 0
     blocks: list[Any] = []
+    ends_s, most = np.inf, queries
     try:
-        warmed = _warm_up(clock, scenario, warmup, stop)
+        warmed = yield from _warm_up(clock, scenario, warmup, stop)
+        if together is not None:
+            together.waits.discard(name)
+            while together.waits and not stop.is_set():
+                warmed += yield from clock.advance(_LARGEST_BLOCK, engine.now_s + together.step_s)
+            ends_s, most = engine.now_s + together.span_s, _UNLIMITED
         start_s, start_present = engine.now_s, engine.present
         engine.count_anew()
         clock.samples, engine.cpu_s = [], 0.0
         block = max(1, min(_LARGEST_BLOCK, math.ceil(queries / BLOCKS)))
-        before = _sums(engine, labeling)
-        for arrived in clock.until(queries, block, stop):
+        before, arrived = _sums(engine, labeling), 1
+        while done < most and arrived and engine.now_s < ends_s and not stop.is_set():
+            arrived = yield from clock.advance(min(block, most - done), ends_s)
             done += arrived
             after = _sums(engine, labeling)
             blocks.append(after - before)
@@ -137,7 +270,7 @@ def replicate(
         balance=balance,
         cpu_s=engine.cpu_s,
         crowded=crowded,
-        complete=done >= queries or (clock.ended and done > 0 and not crowded),
+        complete=done >= most or (done > 0 and not crowded and (clock.ended or now_s >= ends_s)),
         kind=engine.kind,
         samples=clock.samples,
         lengths=lengths / np.maximum(lengths.sum(axis=1, keepdims=True), 1e-300),
@@ -173,6 +306,7 @@ class _Clock:
         scenario: Scenario,
         sample_s: float | None,
         labeling: Labeling | None = None,
+        step_s: float | None = None,
     ) -> None:
         self.engine, self._scenario = engine, scenario
         self.samples: list[tuple[float, int, float, float]] = []
@@ -183,17 +317,23 @@ class _Clock:
         self._explore = None if labeling is None else labeling.explore
         if labeling is not None:
             due += [(labeling.every_s, labeling.look), (labeling.explore_s, labeling.explore)]
+        due += [(step_s, self._pass)]
         self._due = [(every_s, act) for every_s, act in due if every_s is not None]
         self._times = [0] * len(self._due)  # How often each was due
         self._in_window = 0
         self.ended = False  # Whether the workload has no more requests
+        self._passes = False  # Whether another task is to go on now
         engine.reroute()
 
-    def advance(self, arrivals: int) -> int:
+    def advance(self, arrivals: int, ends_s: float = np.inf) -> Generator[float, None, int]:
+        """Run until so many have arrived, or until a time; how many have.
+
+        It gives the time whenever another task is to go on.
+        """
         done = 0
-        while done < arrivals:
+        while done < arrivals and self.engine.now_s < ends_s:
             next_s = [(n + 1) * one[0] for n, one in zip(self._times, self._due, strict=True)]
-            until_s = min(next_s, default=np.inf)
+            until_s = min([*next_s, ends_s])
             arrived = self.engine.advance(arrivals - done, until_s)
             done += arrived
             self._in_window += arrived
@@ -208,15 +348,13 @@ class _Clock:
                     explored = act() or 0
                     done += explored
                     self._in_window += explored
+            if self._passes:
+                self._passes = False
+                yield self.engine.now_s
         return done
 
-    def until(self, arrivals: int, block: int, stop: Event) -> Iterator[int]:
-        """Advance block by block; how many arrived in each."""
-        left, arrived = arrivals, 1
-        while left > 0 and arrived and not stop.is_set():
-            arrived = self.advance(min(block, left))
-            left -= arrived
-            yield arrived
+    def _pass(self) -> None:
+        self._passes = True
 
     def _sample(self) -> None:
         engine, again = self.engine, self.engine.again
@@ -235,7 +373,15 @@ class _Clock:
             self.engine.policy.retune(scenario.fleet, target=scenario.target, rate_per_s=rate_per_s)
 
 
-def _warm_up(clock: _Clock, scenario: Scenario, warmup: int | None, stop: Event) -> int:
+def _begins(scenario: Scenario) -> bool:
+    """Tell whether what is simulated begins at the beginning, so that nothing warms up."""
+    begins = isinstance(scenario.arrivals, PhasedArrivals | TraceArrivals)
+    return begins or scenario.drift is not None
+
+
+def _warm_up(
+    clock: _Clock, scenario: Scenario, warmup: int | None, stop: Event
+) -> Generator[float, None, int]:
     """Run until the site has forgotten how it began; how many requests arrived.
 
     Blocks of some of the longest service times are run until MSER, applied to their mean numbers
@@ -243,18 +389,21 @@ def _warm_up(clock: _Clock, scenario: Scenario, warmup: int | None, stop: Event)
     are then left out.
     """
     engine = clock.engine
-    begins = isinstance(scenario.arrivals, PhasedArrivals | TraceArrivals)
-    if warmup is None and (begins or scenario.drift is not None):
+    if warmup is None and _begins(scenario):
         return 0
     if warmup is not None:
-        return sum(clock.until(warmup, _LARGEST_BLOCK, stop))
+        left, arrived = warmup, 1
+        while left > 0 and arrived and not stop.is_set():
+            arrived = yield from clock.advance(min(_LARGEST_BLOCK, left))
+            left -= arrived
+        return warmup - left
     block = max(1, math.ceil(_RELAXATIONS * scenario.rate_per_s / float(scenario.fleet.rate.min())))
     done = 0
     means: list[float] = []
     for _ in range(_DOUBLINGS):
         while len(means) < _PILOT and not stop.is_set():
             at_s, area = engine.now_s, float(engine.tally.area[0])
-            done += clock.advance(block)
+            done += yield from clock.advance(block)
             means.append((engine.tally.area[0] - area) / max(engine.now_s - at_s, 1e-300))
         if stop.is_set() or truncation(np.array(means)) < _PILOT // 2:
             break

@@ -17,6 +17,7 @@ from inferway.dispatch.batching import foresee, row_times
 from inferway.dispatch.contract import takes
 from inferway.dispatch.drift_alarm import unwatched
 from inferway.dispatch.escalation_bounds import full_load, greatest_rate
+from inferway.dispatch.joint import told_targets
 from inferway.scheduling import Conditions, Controller, controller_of
 from inferway.site.fleet import Fleet, fleet_of
 from inferway.site.view import Site, empty_site
@@ -69,6 +70,8 @@ class Scenario:
     options: Mapping[str, Any] = field(default_factory=dict)
     target: float | None = None
     energy_budget: float | None = None
+    # Those over several tasks, of which this is one, as `inferway.dispatch.joint` has them.
+    targets: tuple[Mapping[str, Any], ...] = ()
     deadline_s: float | None = None
     late: Literal["drop", "serve"] = "drop"
     queue: Literal["per-server", "central"] = "per-server"
@@ -243,7 +246,9 @@ class Scenario:
     def build_options(self) -> dict[str, Any]:
         """Arguments of the policy's `build` besides fleet, target and rate."""
         own = {k: v for k, v in self.options.items() if v is not None and k not in _RATES}
+        promised: dict[str, Any]
         promised = {"energy_budget": self.energy_budget, "deadline_s": self.deadline_s}
+        promised["targets"] = self.targets or None
         return own | {
             name: value
             for name, value in promised.items()
@@ -304,6 +309,9 @@ def scenario_of(deployment: Deployment, task: str, node: str | None = None) -> S
         measured=what.measured,
         drift=what.drift if what.drift is not None and what.drift.falls else None,
         energy_budget=what.energy_budget,
+        targets=tuple(told_targets(deployment, fleet.node))
+        if deployment.targets_over(what)
+        else (),
         deadline_s=what.deadline_s,
         late=place.late,
         queue=place.queue,

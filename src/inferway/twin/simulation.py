@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from dataclasses import replace
@@ -18,7 +18,7 @@ from inferway.dispatch.deployed import dispatcher_of
 from inferway.site.compiled import Compilation, watched
 from inferway.twin.engine import Kind, engine_of
 from inferway.twin.kernel.state import Records, empty_records
-from inferway.twin.replication import replicate, summarize
+from inferway.twin.replication import replicate, replicate_together, summarize
 from inferway.twin.result import Comparison, TaskResult, TwinResult
 from inferway.twin.scenario import Scenario, scenario_of
 from inferway.twin.trace import calibrated, departures, measured, replayed, simulated, traces
@@ -181,20 +181,46 @@ def simulate(
     names = tasks or tuple(deployment.workload)
     if not names:
         raise ValueError("the file has no `workload`, so there is nothing to simulate")
-    found = {}
-    for name in names:
-        found[name] = run(
-            scenario_of(deployment, name, node),
-            queries=queries,
-            replications=1 if replications is None else replications,
-            warmup=warmup,
-            progress=told(name),
-            records=None if records is None else records / f"{name}.parquet",
-            **settings,
-        )
-        if INTERRUPTED in found[name].notes:
+    settings |= {"queries": queries, "warmup": warmup}
+    settings["replications"] = 1 if replications is None else replications
+    found: dict[str, TaskResult] = {}
+    for group in groups_of(deployment, names):
+        files = {name: records / f"{name}.parquet" for name in group if records is not None}
+        if len(group) > 1:
+            scenarios = {name: scenario_of(deployment, name, node) for name in group}
+            told_by = {} if progress is None else {name: partial(progress, name) for name in group}
+            found |= run_together(scenarios, records=files, progress=told_by, **settings)
+        else:
+            (name,) = group
+            scenario = scenario_of(deployment, name, node)
+            found[name] = run(scenario, progress=told(name), records=files.get(name), **settings)
+        if any(INTERRUPTED in found[name].notes for name in group):
             break
-    return TwinResult(found)
+    return TwinResult({name: found[name] for name in names if name in found})
+
+
+def groups_of(deployment: Deployment, names: Sequence[str]) -> list[tuple[str, ...]]:
+    """Group tasks that have to be simulated together, as targets join them, in their order.
+
+    Raises
+    ------
+    ValueError
+        Where a target is over one of these and another one that is not simulated.
+    """
+    groups = {name: frozenset((name,)) for name in names}
+    for target in deployment.targets.values():
+        inside = [name for name in target.tasks if name in groups]
+        if not inside:
+            continue
+        if len(inside) < len(target.tasks):
+            left = next(name for name in target.tasks if name not in groups)
+            raise ValueError(
+                f"targets.{target.name}: it is over {left} as well, which is not simulated: give "
+                "it a workload, and name all tasks of the target"
+            )
+        whole = frozenset().union(*(groups[name] for name in inside))
+        groups |= dict.fromkeys(whole, whole)
+    return [tuple(one for one in names if one in group) for group in dict.fromkeys(groups.values())]
 
 
 def _networked(
@@ -245,37 +271,71 @@ def _traced(
 ) -> TwinResult:
     """Simulate recorded requests, by measured service times and by the file's."""
     found: dict[str, TaskResult] = {}
-    for name, trace in traces(folder).items():
-        if tasks is not None and name not in tasks:
-            continue
+    recorded = {
+        name: trace for name, trace in traces(folder).items() if tasks is None or name in tasks
+    }
+    for name in recorded:
         if name not in deployment.tasks:
             raise ValueError(
                 f"{folder} is a recording of task {name!r}; the file has "
                 f"{', '.join(map(repr, deployment.tasks))}"
             )
-        live = measured(trace)
+    for group in groups_of(deployment, tuple(recorded)):
+        live = {name: measured(recorded[name]) for name in group}
+        told_by = {name: one for name in group if (one := told(name)) is not None}
+        queries = max(len(recorded[name].arrived_s) for name in group)
         # One kind of engine for both: each kind is compiled by itself.
-        simulation: Callable[..., TaskResult] = partial(
-            run, queries=len(trace.arrived_s), engine="general", progress=told(name), **settings
+        simulation: Callable[..., dict[str, TaskResult]] = partial(
+            run_traces, queries=queries, engine="general", progress=told_by, **settings
         )
-        with replayed(deployment, trace, node) as scenario:
-            own = None if records is None else records / f"{name}.parquet"
-            found[name] = twin = simulation(calibrated(scenario, trace), records=own)
-            if INTERRUPTED in twin.notes:
+        with ExitStack() as stack:
+            scenarios = {
+                name: stack.enter_context(replayed(deployment, recorded[name], node))
+                for name in group
+            }
+            own = {name: records / f"{name}.parquet" for name in group if records is not None}
+            measured_by = {name: calibrated(scenarios[name], recorded[name]) for name in group}
+            twins = simulation(measured_by, records=own)
+            found |= twins
+            if any(INTERRUPTED in one.notes for one in twins.values()):
                 break
-            profiled = simulation(scenario)
-            notes = departures(scenario, trace)
-        stopped = INTERRUPTED in profiled.notes
-        found[name] = replace(
-            twin,
-            trace=Comparison(live, simulated(twin), simulated(profiled), tuple(notes)),
-            notes=(*twin.notes, INTERRUPTED) if stopped else twin.notes,
-        )
+            profiled = simulation(scenarios)
+            notes = {name: departures(scenarios[name], recorded[name]) for name in group}
+        stopped = any(INTERRUPTED in one.notes for one in profiled.values())
+        for name, twin in twins.items():
+            beside = (live[name], simulated(twin), simulated(profiled[name]))
+            found[name] = replace(
+                twin,
+                trace=Comparison(*beside, tuple(notes[name])),
+                notes=(*twin.notes, INTERRUPTED) if stopped else twin.notes,
+            )
         if stopped:
             break
     if not found:
         raise ValueError(f"{folder} holds no recording of {', '.join(map(repr, tasks or ()))}")
-    return TwinResult(found)
+    return TwinResult({name: found[name] for name in recorded if name in found})
+
+
+def run_traces(
+    scenarios: Mapping[str, Scenario],
+    *,
+    queries: int,
+    records: Mapping[str, Path] | None = None,
+    progress: Mapping[str, Callable[[int], None]] | None = None,
+    **settings: Any,
+) -> dict[str, TaskResult]:
+    """Simulate a task of a trace, or several that targets join, to the end.
+
+    `queries` are those of the longest trace; the rest is as in `run_together`.
+    """
+    if len(scenarios) > 1:  # none is cut off where one is at its end sooner than on average
+        queries *= 2
+        return run_together(
+            scenarios, queries=queries, records=records, progress=progress, **settings
+        )
+    ((name, scenario),) = scenarios.items()
+    settings |= {"records": (records or {}).get(name), "progress": (progress or {}).get(name)}
+    return {name: run(scenario, queries=queries, **settings)}
 
 
 def run(
@@ -318,21 +378,15 @@ def run(
     ConservationError
         Where the run's counts do not add up.
     """
-    for holds, sentence in (
-        (
-            queries >= 1 and replications >= 1,
-            f"queries and replications are at least 1, not {queries} and {replications}",
-        ),
-        (queries % 1 == 0, f"queries are a whole number, not {queries:g}"),
-        (warmup is None or warmup >= 0, f"a warm-up is not negative, as {warmup} is"),
-        (workers is None or workers >= 1, f"workers are at least 1, not {workers}"),
-        (
-            sample_s is None or sample_s > 0,
-            f"samples are more than 0 s apart, not {sample_s or 0:g}",
-        ),
-    ):
-        if not holds:
-            raise ValueError(sentence)
+    if scenario.targets:
+        names = ", ".join(str(one["name"]) for one in scenario.targets)
+        raise ValueError(
+            f"targets: {scenario.fleet.task} shares {names} with other tasks, and is not simulated "
+            "alone"
+        )
+    _check_counts(queries, replications, warmup, workers)
+    if sample_s is not None and not sample_s > 0:
+        raise ValueError(f"samples are more than 0 s apart, not {sample_s or 0:g}")
     queries = int(queries)  # 1e6 is one too
     # Compiled once, before several threads ask for it.
     first = engine_of(scenario, seed=seed, kind=engine, records=records is not None)
@@ -357,6 +411,91 @@ def run(
         raise KeyboardInterrupt
     result = summarize(scenario, counted or outcomes)
     return replace(result, notes=(*result.notes, INTERRUPTED)) if interrupted else result
+
+
+def run_together(
+    scenarios: Mapping[str, Scenario],
+    *,
+    queries: int = QUERIES,
+    replications: int = 1,
+    seed: int = 0,
+    warmup: int | None = None,
+    workers: int | None = None,
+    engine: Kind | None = None,
+    records: Mapping[str, Path] | None = None,
+    stop: threading.Event | None = None,
+    progress: Mapping[str, Callable[[int], None]] | None = None,
+) -> dict[str, TaskResult]:
+    """Simulate several tasks side by side, which targets join.
+
+    Parameters
+    ----------
+    scenarios
+        By task.
+    queries
+        Requests of the busiest task that count, in each replication; the others have those that
+        come meanwhile.
+    records, progress
+        As in `run`, by task.
+    replications, seed, warmup, workers, engine, stop
+        As in `run`.
+
+    Raises
+    ------
+    ValueError, ConservationError
+        As `run`.
+    """
+    _check_counts(queries, replications, warmup, workers)
+    stop, records = stop or threading.Event(), records or {}
+    kinds: dict[str, Kind] = {}
+    for name, one in scenarios.items():  # compiled once, before several threads ask for it
+        first = engine_of(one, seed=seed, kind=engine, records=name in records)
+        first.advance(0)
+        first.drain()
+        kinds[name] = first.kind
+    with ExitStack() as stack:
+        sinks = {
+            name: stack.enter_context(RecordFile(file, scenarios[name].fleet)).write
+            for name, file in records.items()
+        }
+        settings: dict[str, Any] = {"queries": int(queries), "seed": seed, "warmup": warmup}
+        settings |= {"kinds": kinds, "sinks": sinks, "stop": stop, "progress": progress or {}}
+        pool = stack.enter_context(ThreadPoolExecutor(max_workers=workers or os.cpu_count()))
+        pending = [
+            pool.submit(replicate_together, scenarios, replication=i, **settings)
+            for i in range(replications)
+        ]
+        interrupted = not _ended(pending, stop) or (
+            stop.is_set() and not any(future.exception() for future in pending)
+        )
+    outcomes = [future.result() for future in pending]
+    counted = [one for one in outcomes if all(each.queries > 0 for each in one.values())]
+    if not counted and interrupted:
+        raise KeyboardInterrupt
+    found = {
+        name: summarize(one, [each[name] for each in counted or outcomes])
+        for name, one in scenarios.items()
+    }
+    if interrupted:
+        found = {name: replace(one, notes=(*one.notes, INTERRUPTED)) for name, one in found.items()}
+    return found
+
+
+def _check_counts(
+    queries: float, replications: int, warmup: int | None, workers: int | None
+) -> None:
+    """Refuse numbers out of range with a ValueError."""
+    for holds, sentence in (
+        (
+            queries >= 1 and replications >= 1,
+            f"queries and replications are at least 1, not {queries} and {replications}",
+        ),
+        (queries % 1 == 0, f"queries are a whole number, not {queries:g}"),
+        (warmup is None or warmup >= 0, f"a warm-up is not negative, as {warmup} is"),
+        (workers is None or workers >= 1, f"workers are at least 1, not {workers}"),
+    ):
+        if not holds:
+            raise ValueError(sentence)
 
 
 class RecordFile:
@@ -448,6 +587,10 @@ def compile_beforehand(deployment: Deployment) -> list[Compilation]:
             return made
         for task in deployment.tasks:
             dispatcher_of(deployment, task)
-            if task in deployment.workload:
-                run(scenario_of(deployment, task), queries=1, warmup=0, workers=1)
+        for group in groups_of(deployment, tuple(deployment.workload)):
+            scenarios = {task: scenario_of(deployment, task) for task in group}
+            if len(scenarios) > 1:
+                run_together(scenarios, queries=1, warmup=0, workers=1)
+            else:
+                run(scenarios[group[0]], queries=1, warmup=0, workers=1)
     return made

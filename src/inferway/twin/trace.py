@@ -22,6 +22,7 @@ import numpy as np
 from inferway.deployment import ServiceTime
 from inferway.deployment.workloads import TraceArrivals, Workload
 from inferway.dispatch.batching import rule_of
+from inferway.dispatch.joint import told_targets
 from inferway.dispatch.recording import (
     ANSWER,
     ARRIVE,
@@ -328,8 +329,9 @@ def arriving(
         options = dict(scenario.options)
         if options.get("rate") is None and told_rate_per_s is not None:
             options["rate"] = told_rate_per_s
-        # What was served did not rehearse a fall of accuracy.
-        yield replace(scenario, options=options, drift=None)
+        # What was served did not rehearse a fall of accuracy, and knew all rates of the file.
+        targets = tuple(told_targets(deployment, node)) if scenario.targets else ()
+        yield replace(scenario, options=options, drift=None, targets=targets)
 
 
 def replayed(

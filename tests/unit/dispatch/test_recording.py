@@ -22,6 +22,7 @@ from inferway.dispatch.recording import (
     FALL_BACK,
     LASTING,
     SETTLE,
+    SHARED,
     Losses,
     Recording,
 )
@@ -648,3 +649,44 @@ def test_recordings_of_the_version_before_are_read(tmp_path: Path) -> None:
     file.write_text(json.dumps(head))
     with pytest.raises(ValueError, match="not a recording of schema 7"):
         replay(tmp_path / "run")
+
+
+TOLD: Any = [
+    {
+        "name": "both", "tasks": ["digits", "words"], "accuracy": 0.8,
+        "start": 0.5, "scale": 0.5, "span": 0.35,
+    }
+]  # fmt: skip
+
+
+def test_what_others_do_to_a_shared_target_is_part_of_what_is_recorded(tmp_path: Path) -> None:
+    """Another task moves the price between any two requests; a replay without it differs."""
+    dispatcher, other = (
+        Dispatcher(replace(FLEET, task=task), "priced", target=None, targets=TOLD)
+        for task in ("digits", "words")
+    )
+    other.share_targets(dispatcher.policy.shared)
+    recording = Recording(dispatcher, tmp_path / "run", rows=300)
+    generator = np.random.default_rng(2)
+    for step in range(400):
+        word = int(generator.integers(-(2**63), 2**63))
+        other.arrive(step / 9, word, classes=1 << int(generator.integers(3)))
+        recording.arrive(step / 9, word)
+        for one in (other, recording):
+            for server in np.flatnonzero(one.site.queue).tolist():
+                one.finish(server, step / 9, 0.1)
+    recording.close()
+    found = replay(tmp_path / "run", requests=None)
+    assert (found.requests, found.differences, found.losses) == (400, (), ())
+    file = sorted((tmp_path / "run").glob("*.events"))[-1]
+    rows = np.frombuffer(file.read_bytes(), EVENT).copy()
+    shared = rows["kind"] == SHARED
+    assert shared.any()
+    rows["kind"][shared] = LASTING  # that no class is left out, which changes nothing
+    rows["classes"][shared] = 0
+    file.write_bytes(rows.tobytes())
+    assert replay(tmp_path / "run", requests=None).differences
+    rows["kind"][shared], rows["server"][shared] = SHARED, 1000
+    file.write_bytes(rows.tobytes())
+    (loss,) = replay(tmp_path / "run", requests=None).losses
+    assert "no such memory is shared with other tasks" in loss

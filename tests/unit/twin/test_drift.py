@@ -138,9 +138,9 @@ def test_what_is_driven_does_not_rehearse_a_fall() -> None:
     falls = inferway.load(FILE | {"nodes": node}).with_(policy="priced")
     record: Any = SimpleNamespace(task="t", intended_s=np.arange(3_000) / 100)
     tasks = {"t": replace(falls.tasks["t"], drift=Drift("c", 0.0, -0.6, 1.0, False))}
-    fallen = _simulated(replace(falls, tasks=tasks), record, None, 1, None)
+    fallen = _simulated(replace(falls, tasks=tasks), {"t": record}, {"t": None}, 1, None)
     tasks = {"t": replace(falls.tasks["t"], drift=None)}
-    plain = _simulated(replace(falls, tasks=tasks), record, None, 1, None)
+    plain = _simulated(replace(falls, tasks=tasks), {"t": record}, {"t": None}, 1, None)
     assert fallen == plain
 
 
