@@ -56,7 +56,6 @@ COMMANDS: Final[dict[str, dict[str, Case]]] = {
     "init": _commands({"init": "init models", "init in JSON": "init models --json"}),
     "mistakes": {name: partial(_mistake, name, text) for name, text in MISTAKES.items()},
     "refused": _commands(REFUSED),
-    "schema": _commands({"schema": "schema"}),
 }
 NUMBERED: Final[dict[str, dict[str, Case]]] = {
     "numbers": _commands(NUMBERS) | {"compile again": _compiled}

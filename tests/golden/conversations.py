@@ -15,7 +15,7 @@ import onnx
 from exchanges import EXCHANGES, KEYED, KEYS, Exchange, row_of
 from onnx import TensorProto, helper, numpy_helper
 from secured import secured
-from served import body, indented, names, running, serving, told, until
+from served import body, names, running, serving, told, until
 from transcript import plain, transcript
 
 _GET: Final = b"GET %s HTTP/1.1\r\nHost: test\r\n\r\n"
@@ -28,7 +28,6 @@ CHAPTERS: Final = (
     "http-with-keys",
     "metrics",
     "network",
-    "openapi",
     "server-commands",
     "status",
     "tls",
@@ -45,7 +44,6 @@ def conversations(folder: Path) -> Chapters:
     with serving(folder, "served.yaml", *limits) as said:
         chapters["http"] = _asked(EXCHANGES, said, folder)
         port = said["http_port"]
-        chapters["openapi"]["openapi"] = indented(body("/v2/openapi.json", port))
         url = f"http://127.0.0.1:{port}"
         checked = transcript(folder, ["conformance", url, "--json"])
         chapters["server-commands"]["conformance"] = _unported(checked, port)

@@ -100,11 +100,6 @@ def body(path: str, port: int) -> str:
     return content.decode()
 
 
-def indented(page: str) -> str:
-    """Write JSON over lines, so that it can be compared by them."""
-    return json.dumps(json.loads(page), indent=1) + "\n"
-
-
 def names(metrics: str) -> str:
     """Leave the numbers out of what Prometheus reads; names, types and labels stay."""
     lines = (line if line[0] == "#" else line.rpartition(" ")[0] for line in metrics.splitlines())
