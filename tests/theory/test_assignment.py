@@ -145,11 +145,15 @@ def test_a_change_is_made_where_it_is_worth_it() -> None:
     options = [option("a", "v", "gpu", 10.0, 0.9), option("a", "w", "gpu", 10.0, 0.8)]
     held = {("a", "w", "gpu"): 1}
     asked = {"a": Asked(10.0)}
-    # A point more for each of ten requests a second: 1 of what all being right would be 10 of.
-    kept = assign(Slots({"gpu": 1}), options, asked, held=held, change=1.1)
-    moved = assign(Slots({"gpu": 1}), options, asked, held=held, change=0.9)
+    # A point more of ten requests a second; a second of loading costs nine right answers.
+    kept = assign(Slots({"gpu": 1}), options, asked, held=held, stay_s=8.0)
+    moved = assign(Slots({"gpu": 1}), options, asked, held=held, stay_s=10.0)
     assert kept.copies == held
     assert moved.copies == {("a", "v", "gpu"): 1}
+    assert moved.worth == pytest.approx(0.9 - 0.9 * 10.0 / 10.0 / 10.0, abs=1e-4)
+    fixed = assign(Slots({"gpu": 1}), options, asked, held=held, fixed=True)
+    assert fixed.copies == held
+    assert fixed.worth == pytest.approx(0.8, abs=1e-4)
 
 
 def test_no_task_is_left_without_a_copy_unless_it_may_be() -> None:

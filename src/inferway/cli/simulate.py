@@ -21,10 +21,14 @@ _QUERIES = 1_000_000
 _SLOTS, _SLOTS_OF_EVENTS = 240, 20
 _DIFFERENCES = 5  # that people are shown of a replay
 
-_APART = {"--trace": ("--queries", "--warmup", "--sweep"), "--sweep": ("--records", "--policy")}
+_APART = {
+    "--trace": ("--queries", "--warmup", "--sweep", "--dry-run"),
+    "--sweep": ("--records", "--policy", "--dry-run"),
+}
 _OF_NETWORK = ("--slots", "--regret", "--events", "--fetch-rate")
 _OF_SITE = (
     "--queries", "--warmup", "--records", "--replications", "--node", "--trace", "--workers",
+    "--dry-run",
 )  # fmt: skip
 
 
@@ -99,6 +103,13 @@ def simulate(
             show_default="125 MB",
         ),
     ] = None,
+    dry_run: Annotated[
+        bool,
+        says(
+            "Of `placement: {policy: assign}`: move nothing, and say what would be moved.",
+            "--dry-run",
+        ),
+    ] = False,
     json: terminal.Json = False,
 ) -> None:
     """Simulate the file's site with the very policies that the live server calls.
@@ -110,7 +121,7 @@ def simulate(
         "--queries": queries, "--warmup": warmup, "--records": records, "--node": node,
         "--replications": replications, "--trace": trace, "--workers": workers, "--slots": slots,
         "--regret": regret, "--events": events, "--fetch-rate": fetch_rate, "--policy": policy,
-        "--sweep": sweep,
+        "--sweep": sweep, "--dry-run": dry_run,
     }  # fmt: skip
     for option, others in _APART.items():
         for other in others:
@@ -137,6 +148,11 @@ def simulate(
         if policy is not None:
             deployment = options.redirected(deployment, policy)
         folder = _folder(deployment, out) if report else None
+        if dry_run and not deployment.assigns:
+            raise CommandError(
+                f"--dry-run is of the placement policy assign, which {file} does not name"
+            )
+        settings["dry_run"] = dry_run
         _site(deployment, folder, json, records=records, trace=trace, **settings)
         return
     if events and regret:

@@ -219,6 +219,11 @@ class Deployment(Section):
             field = field[: max(field.rfind("."), field.rfind("["), 0)]
         return lines.get(field, 0)
 
+    @property
+    def assigns(self) -> bool:
+        """True where a placement policy gives out the devices of a node, without a network."""
+        return _within(self.placement)
+
     def named(self) -> dict[str, Task]:
         """Return the tasks by the names that clients use: digits-0, digits-1, ... of a count."""
         return {name: task for task in self.tasks.values() for name in task.names}
@@ -393,10 +398,13 @@ def _stated(source: Source) -> Deployment | None:
 def _resolved(stated: Deployment, source: Source) -> Deployment:
     """Fill in what the file leaves out; it may be used only if nothing is noted in `source`."""
     resolution = Resolution(stated.tasks, source)
-    alone = stated.network is None and stated.placement is None
+    within = _within(stated.placement)
+    alone = stated.network is None and (stated.placement is None or within)
     nodes = {name: resolution.node(name, node, fill=alone) for name, node in stated.nodes.items()}
     if alone and not source.data.get("nodes"):
         nodes = {"here": resolution.default_node()}
+    if within:
+        _check_within(stated, source)
     for name, workload in stated.workload.items():
         resolution.check_workload(name, workload, stated.network)
     for task in resolution.tasks.values():
@@ -427,6 +435,34 @@ def _resolved(stated: Deployment, source: Source) -> Deployment:
     return resolved
 
 
+def _within(placement: PolicySpec | None) -> bool:
+    return placement is not None and row_of("placement", placement.policy).within
+
+
+def _check_within(stated: Deployment, source: Source) -> None:
+    """Refuse what gives out devices where there is a network, or no devices."""
+    assert stated.placement is not None
+    name = stated.placement.policy
+    if stated.network is not None:
+        sentence = (
+            f"{name} gives out the devices of one node; between the nodes of a network, exchange "
+            "or infida moves copies"
+        )
+        source.note(("placement",), sentence)
+    elif not any(node.devices for node in stated.nodes.values()):
+        source.note(("placement",), f"{name} gives out the `devices` of a node, and none has any")
+    if stated.targets:
+        source.note(
+            ("targets",), f"{name} keeps each task's own target, and none over several tasks yet"
+        )
+    for task, what in stated.tasks.items():
+        if what.count > 1:
+            source.note(
+                ("tasks", task, "count"),
+                f"{name} gives out devices to tasks by name; list identical ones by themselves",
+            )
+
+
 def _weighs(stated: Deployment, task: Task) -> tuple[Place, str] | None:
     """Name what goes by the accuracies of a task's variants though it has no target."""
     place: Place = ("dispatch",) if task.dispatch is None else ("tasks", task.name, "dispatch")
@@ -436,6 +472,8 @@ def _weighs(stated: Deployment, task: Task) -> tuple[Place, str] | None:
         kind, place, policy = "scheduling", ("scheduling",), stated.scheduling
     if policy is not None and row_of(kind, policy.policy).weighing:
         return place, policy.policy
+    if stated.placement is not None and _within(stated.placement):
+        return ("placement",), stated.placement.policy
     if stated.network is not None or stated.placement is not None:
         return ("tasks", task.name), "a network, which weighs accuracy against latency,"
     return None
@@ -456,7 +494,12 @@ def _unserved_alone(deployment: Deployment) -> Iterator[str]:
             f"scheduling: {scheduling.policy} goes by the workload's state, which a "
             "live server cannot see"
         )
-    if deployment.placement is not None:
+    if deployment.placement is not None and deployment.assigns:
+        yield (
+            f"placement: {deployment.placement.policy} gives out devices in the twin; live servers "
+            "do not yet"
+        )
+    elif deployment.placement is not None:
         yield (
             f"placement: {deployment.placement.policy} moves models between the nodes of a "
             "network; for `serve`, list `instances` under the node"

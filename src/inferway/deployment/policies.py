@@ -62,6 +62,7 @@ class Row(NamedTuple):
     thrifty: bool = False  # of dispatch: it keeps an energy budget
     joint: bool = False  # of dispatch: it keeps targets over several tasks
     weighing: bool = False  # of dispatch or scheduling: it tells variants apart by accuracy alone
+    within: bool = False  # of placement: it gives out the devices of one site, without a network
     sighted: bool = False  # of a scheduler: it goes by the workload's state, unseen by live servers
 
 
@@ -109,6 +110,9 @@ _SECTIONS: Final[Mapping[str, str]] = {
     ),
     "ExchangePlacement": (
         "Exchange: each node trades copies for others by the gain that is really served."
+    ),
+    "AssignPlacement": (
+        "Gives out the devices of one node to the copies of all tasks, by the demand seen so far."
     ),
     "PlainPlacement": "A placement policy without options of its own.",
 }
@@ -166,6 +170,7 @@ SCHEDULING: Final[Mapping[str, Row]] = {
 PLACEMENT: Final[Mapping[str, Row]] = {
     "infida": Row("placement.infida:Infida", "InfidaPlacement"),
     "exchange": Row("placement.exchange:ExchangePolicy", "ExchangePlacement"),
+    "assign": Row("placement.assign:Assign", "AssignPlacement", within=True),
     "infida-offline": Row("placement.static:InfidaOffline", "PlainPlacement", hindsight=True),
     "static-greedy": Row("placement.static:StaticGreedy", "PlainPlacement", hindsight=True),
     "olag": Row("placement.counters:Olag", "PlainPlacement"),

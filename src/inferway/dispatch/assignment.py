@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 _UNSERVED: Final = 10.0
 _GAP: Final = 1e-4  # Relative gap at which the solver is content, if nothing else is asked for
 _LIMIT_S: Final = 10.0
+_LOAD_S: Final = 1.0  # What loading a copy takes at least, where it is weighed
 _TIE: Final = 1e-6  # Of equal accuracy, the lowest price: what one copy counts of all traffic
 
 
@@ -130,11 +131,14 @@ class Assignment:
         By task, variant and device, 1/s.
     unserved_per_s
         What is left of each task's rate, 1/s.
+    worth
+        Accuracy of all requests in the mean, less what is not served and what changes cost.
     """
 
     copies: dict[tuple[str, str, str], int]
     traffic_per_s: dict[tuple[str, str, str], float]
     unserved_per_s: dict[str, float]
+    worth: float
 
     def of(self, task: str) -> dict[str, dict[str, int]]:
         """Copies of a task, by variant and device."""
@@ -249,7 +253,8 @@ def assign(
     *,
     every: bool = True,
     held: Mapping[tuple[str, str, str], int] | None = None,
-    change: float = 0.0,
+    stay_s: float | None = None,
+    fixed: bool = False,
     gap: float = _GAP,
 ) -> Assignment | None:
     """Find the copies that serve what is asked for, and that most accurately.
@@ -266,8 +271,12 @@ def assign(
         Whether each task is to have a copy, even one that cannot be served.
     held
         Copies that there are, by task, variant and device.
-    change
-        What another copy than those costs, in right answers per second.
+    stay_s
+        For how long copies are likely to stay, s: one that is not there yet carries nothing while
+        it is loaded, at least a second, and that part of its traffic is what it costs. None where
+        it costs nothing.
+    fixed
+        Whether the copies are those that are held, so that only their traffic is found.
     gap
         Part of the best value by which the answer may be worse.
 
@@ -281,7 +290,7 @@ def assign(
     count, total = len(columns), sum(one.rate_per_s for one in asked.values())
     # Columns: copies, traffic by option, unserved by task, and copies that there were not before.
     traffic, unserved, added = count, 2 * count, 2 * count + len(tasks)
-    width = added + (count if change else 0)
+    width = added + (0 if stay_s is None else count)
     rows: list[dict[int, float]] = []
     limits: list[tuple[float, float]] = []
 
@@ -289,11 +298,11 @@ def assign(
         rows.append(row)
         limits.append((least, most))
 
+    there = [(held or {}).get(one.key, 0) for one in columns]
     for k, one in enumerate(columns):
         add(-np.inf, 0.0, {traffic + k: 1.0 / one.carried_per_s, k: -1.0})
-        if change:
-            there = (held or {}).get(one.key, 0)
-            add(-np.inf, float(there), {k: 1.0, added + k: -1.0})
+        if stay_s is not None:
+            add(-np.inf, float(there[k]), {k: 1.0, added + k: -1.0})
     for t, name in enumerate(tasks):
         _ask(add, asked[name], name, columns, traffic, unserved + t, every)
     for device, most in slots.slots.items():
@@ -310,14 +319,19 @@ def assign(
     cost[:count] = _TIE * price
     cost[traffic:unserved] = [-one.accuracy / total for one in columns]
     cost[unserved:added] = _UNSERVED / total
-    cost[added:] = change / total
+    if stay_s is not None:
+        lost = [one.accuracy * one.carried_per_s * max(_LOAD_S, one.load_s) for one in columns]
+        cost[added:] = np.array(lost) / stay_s / total
+    copies_least, copies_most = np.zeros(width), np.full(width, np.inf)
+    if fixed:
+        copies_least[:count] = copies_most[:count] = there
     whole = np.zeros(width, np.int64)
     whole[:count] = 1
     with silence():
         solution: Any = milp(
             cost,
             integrality=whole,
-            bounds=Bounds(np.zeros(width), np.full(width, np.inf)),
+            bounds=Bounds(copies_least, copies_most),
             constraints=_constraint(rows, limits, width),
             options={"mip_rel_gap": gap, "time_limit": _LIMIT_S},
         )
@@ -336,6 +350,7 @@ def assign(
             name: max(0.0, rate) if rate > 1e-6 * asked[name].rate_per_s else 0.0
             for name, rate in zip(tasks, found[unserved:added].tolist(), strict=True)
         },
+        worth=-float(solution.fun),
     )
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -201,9 +202,20 @@ def _traffic(need: Need) -> tuple[EscalationProgram, Any]:
     )
 
 
+_SILENCE = threading.Lock()
+
+
 @contextmanager
 def silence() -> Iterator[None]:
-    """Send what HiGHS prints on standard output, a trace of its own, nowhere: ours may be JSON."""
+    """Send what HiGHS prints on standard output, a trace of its own, nowhere: ours may be JSON.
+
+    One thread at a time; what others print meanwhile goes nowhere, too.
+    """
+    with _SILENCE:
+        yield from _silenced()
+
+
+def _silenced() -> Iterator[None]:
     sys.stdout.flush()
     try:
         kept = os.dup(1)

@@ -22,8 +22,9 @@ from inferway.experiments.text import (
     text,
     totals,
 )
-from inferway.twin.result import Comparison, TaskResult, TwinResult
+from inferway.twin.result import AssignResult, Comparison, TaskResult, TwinResult
 
+_LAST: Final = 5  # Decisions of a placement policy that are shown
 _SHOWN: Final = (
     *("task", *(f"response_time_s.{name}" for name in ("mean", "p50", "p95", "p99"))),
     *("accuracy.mean", "accuracy_target", "rejected", "dropped", "late", "rate_per_s", "queries"),
@@ -82,8 +83,38 @@ def tables(result: TwinResult) -> Iterator[Laid]:
     from rich.text import Text
 
     parts = [task(name, one) for name, one in result.tasks.items()]
-    for place, part in enumerate(one for one in [*parts, totals(result.totals)] if one):
+    parts += [totals(result.totals), _moved(result.placement)]
+    for place, part in enumerate(one for one in parts if one):
         yield from [*([Text()] if place else []), *part]
+
+
+def _moved(result: AssignResult | None) -> list[Laid]:
+    """Lay out which devices have changed hands."""
+    from rich.text import Text
+
+    if result is None:
+        return []
+    told = f"{result.slots} slots of {seconds(result.slot_s)}"
+    rows = [
+        ["goodput of any copies, at most", percent(result.bound, 2)],
+        *([f"copies of {name}, mean", f"{mean:.3g}"] for name, mean in result.copies.items()),
+    ]
+    laid: list[Laid] = [table("Devices", ["", "twin"], rows, caption=f"Over {told}.")]
+    moves = [
+        [seconds(one["at_s"]), f"{_side(move['from'])} to {_side(move['to'])}", one["reason"]]
+        for one in result.decisions[-_LAST:]
+        for move in one["moves"]
+    ]
+    if moves:
+        name = "Would be moved" if result.dry_run else "Moved"
+        count = len(result.decisions)
+        caption = f"The last {_LAST} of {count} decisions." if count > _LAST else None
+        laid += [Text(), table(name, ["at", "device", "why"], moves, caption=caption)]
+    return laid
+
+
+def _side(copy: dict[str, str] | None) -> str:
+    return "nothing" if copy is None else f"{copy['variant']} on {copy['device']}"
 
 
 def task(name: str, result: TaskResult) -> list[Laid]:

@@ -24,7 +24,8 @@ from inferway.policies.registry import policy_class as find
 if TYPE_CHECKING:
     from inferway.deployment import Deployment
 
-POLICIES = PLACEMENT
+# Those that decide for the nodes of a network.
+POLICIES = {name: row for name, row in PLACEMENT.items() if not row.within}
 WRITTEN = "written"  # What the file itself lists, among the policies of the network twin
 # Where a file names none: from alpha 2 on it gains the most of those that learn, below about the
 # same, with far fewer bytes (docs/studies/placement.md).

@@ -100,6 +100,7 @@ def kinds_of(scenario: Scenario, *, records: bool = False) -> tuple[Kind, ...]:
         scenario.failures
         or scenario.outages
         or any(scenario.batches)
+        or scenario.movable
         or scenario.fleet.devices is not None
     )
     distributions = {time.distribution for time in scenario.service}
@@ -325,6 +326,7 @@ class GeneralEngine(SiteEngine):
         future = [
             (servers + one, float(random.exponential(outages.every_s[one]))) for one in failing
         ]
+        self._retiring = 2 * servers + len(changes)  # The first of the items that `retire` uses
         for item, at_s in [*future, *enumerate(changes, 2 * servers)]:
             event_list.put_in_heap(self.world.future, 0, item, at_s)
         # Arrivals have a generator of their own: the same for every policy and every engine.
@@ -415,6 +417,21 @@ class GeneralEngine(SiteEngine):
             return self.advance(1)
         finally:
             self.world.counts[state.CLASSES] = ALL_CLASSES
+
+    def retire(self, server: int, at_s: float) -> None:
+        """Let a server of a movable scenario take no more requests; it answers those it has."""
+        self._move(2 * server, at_s)
+
+    def enlist(self, server: int, at_s: float) -> None:
+        """Let a server that was retired take requests again."""
+        self._move(2 * server + 1, at_s)
+
+    def _move(self, number: int, at_s: float) -> None:
+        if not self.scenario.movable:
+            raise ValueError("this scenario's servers stay where they are")
+        # There is room: one change of each server at most is to come.
+        at_s = max(at_s, self.now_s)
+        event_list.put_in_heap(self.world.future, 0, self._retiring + number, at_s)
 
     def drain(self) -> None:
         """Run until the site is empty."""
@@ -553,5 +570,11 @@ def outages_of(scenario: Scenario) -> tuple[state.Outages, list[float]]:
         for sign, at_s in ((1, outage.at_s), (-1, outage.at_s + outage.for_s))
     ]
     servers, signs, times_s = zip(*changes, strict=True) if changes else ((), (), ())
-    outages = state.Outages(every_s, for_s, np.array(servers, np.int64), np.array(signs, np.int64))
+    movable = np.arange(fleet.servers if scenario.movable else 0)
+    outages = state.Outages(
+        every_s,
+        for_s,
+        np.concatenate([np.array(servers, np.int64), np.repeat(movable, 2)]),
+        np.concatenate([np.array(signs, np.int64), np.tile([2, -2], len(movable))]),
+    )
     return outages, list(times_s)

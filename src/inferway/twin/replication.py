@@ -222,12 +222,13 @@ def _course(
         sink=None if sink is None else partial(sink, replication),
         shared=None if together is None else together.shared,
     )
-    labeling = _labeling(engine, scenario, seed, replication)
+    labeling = labeling_of(engine, scenario, seed, replication)
     step_s = None if together is None else together.step_s
-    clock = _Clock(engine, scenario, sample_s, labeling, step_s)
+    clock = RunClock(engine, scenario, sample_s, labeling, step_s)
     crowded, warmed, done, start_s, start_present = "", 0, 0, 0.0, 0
     blocks: list[Any] = []
     ends_s, most = np.inf, queries
+    before: Any = None
     try:
         warmed = yield from _warm_up(clock, scenario, warmup, stop)
         if together is not None:
@@ -239,38 +240,70 @@ def _course(
         engine.count_anew()
         clock.samples, engine.cpu_s = [], 0.0
         block = max(1, min(_LARGEST_BLOCK, math.ceil(queries / BLOCKS)))
-        before, arrived = _sums(engine, labeling), 1
+        before, arrived = sums(engine, labeling), 1
         while done < most and arrived and engine.now_s < ends_s and not stop.is_set():
             arrived = yield from clock.advance(min(block, most - done), ends_s)
             done += arrived
-            after = _sums(engine, labeling)
+            after = sums(engine, labeling)
             blocks.append(after - before)
             before = after
             if progress is not None:
                 progress(arrived)
     except CrowdedError as error:
         crowded = str(error)
+    return finished(
+        clock,
+        blocks,
+        labeling,
+        before=before,
+        start=(start_s, start_present),
+        queries=done,
+        warmup=warmed,
+        crowded=crowded,
+        complete=done >= most
+        or (done > 0 and not crowded and (clock.ended or engine.now_s >= ends_s)),
+    )
+
+
+def finished(
+    clock: RunClock,
+    blocks: list[Any],
+    labeling: Labeling | None,
+    *,
+    before: Any,
+    start: tuple[float, float],
+    queries: int,
+    warmup: int,
+    crowded: str,
+    complete: bool,
+) -> Replicated:
+    """Let a site empty, check what was counted, and put it together.
+
+    `before` are the sums at the end of the last block, `start` the time from which requests count
+    and how many were in the system then.
+    """
+    engine = clock.engine
     area, present, now_s = float(engine.tally.area[0]), engine.present, engine.now_s
     lengths, balance = engine.tally.lengths.copy(), float(engine.site.balance[0])
     held_s = engine.tally.held_s.copy()
     if not crowded:
         engine.drain()
         if blocks:
-            blocks[-1] = blocks[-1] + (_sums(engine, labeling) - before)
+            blocks[-1] = blocks[-1] + (sums(engine, labeling) - before)
         _check(engine)
     engine.hand_over()
     return Replicated(
         tally=engine.tally,
-        queries=done,
-        warmup=warmed,
-        span_s=now_s - start_s,
+        queries=queries,
+        warmup=warmup,
+        span_s=now_s - start[0],
         area=area,
         blocks=np.array(blocks).reshape(-1, 4),
-        growth=float(present - start_present),
+        growth=float(present - start[1]),
         balance=balance,
         cpu_s=engine.cpu_s,
         crowded=crowded,
-        complete=done >= most or (done > 0 and not crowded and (clock.ended or now_s >= ends_s)),
+        complete=complete,
         kind=engine.kind,
         samples=clock.samples,
         lengths=lengths / np.maximum(lengths.sum(axis=1, keepdims=True), 1e-300),
@@ -280,7 +313,7 @@ def _course(
     )
 
 
-def _labeling(engine: Engine, scenario: Scenario, seed: int, replication: int) -> Labeling | None:
+def labeling_of(engine: Engine, scenario: Scenario, seed: int, replication: int) -> Labeling | None:
     """What labels answers, where a variant drifts."""
     if scenario.drift is None:
         return None
@@ -294,7 +327,7 @@ def _labeling(engine: Engine, scenario: Scenario, seed: int, replication: int) -
     )
 
 
-class _Clock:
+class RunClock:
     """Moves an engine on, and stops it where something is due.
 
     That is where the site is sampled, the policy told a rate, the routing set, or labels come.
@@ -380,7 +413,7 @@ def _begins(scenario: Scenario) -> bool:
 
 
 def _warm_up(
-    clock: _Clock, scenario: Scenario, warmup: int | None, stop: Event
+    clock: RunClock, scenario: Scenario, warmup: int | None, stop: Event
 ) -> Generator[float, None, int]:
     """Run until the site has forgotten how it began; how many requests arrived.
 
@@ -422,7 +455,8 @@ def truncation(means: Floats) -> int:
     return int(np.argmin(errors))
 
 
-def _sums(engine: Engine, labeling: Labeling | None = None) -> Any:
+def sums(engine: Engine, labeling: Labeling | None = None) -> Any:
+    """(4,) answers so far, and sums of their response times, accuracies and scores."""
     tally, again = engine.tally, engine.again
     answered = tally.answered.sum(axis=0)
     if again is None:

@@ -544,6 +544,41 @@ class EventResult(NetworkResult):
 
 
 @dataclass(frozen=True)
+class AssignResult:
+    """Account of the devices that a placement policy has given out anew.
+
+    Attributes
+    ----------
+    slot_s, slots
+        Length of a slot, s, and how many count, in all replications.
+    moves
+        Devices that have changed hands; 0 of a dry run.
+    bound
+        Greatest accuracy-weighted goodput over all requests of any copies, slot by slot, at the
+        rates that each had, where devices can be divided at will and nothing waits.
+    copies
+        That have served, by ``TASK/VARIANT:DEVICE``, in the mean over slots.
+    decisions
+        Each that moved something, or would have: ``replication``, ``at_s``, ``rates_per_s`` that
+        were asked for, ``accuracy_before`` and ``accuracy``, ``reason``, and ``moves``.
+    dry_run
+        Whether nothing was moved.
+    """
+
+    slot_s: float
+    slots: int
+    moves: int
+    bound: float
+    copies: dict[str, float]
+    decisions: tuple[dict[str, Any], ...]
+    dry_run: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """As `inferway simulate FILE --json` prints it under ``placement``."""
+        return values(self, "slot_s slots moves bound copies decisions dry_run")
+
+
+@dataclass(frozen=True)
 class TwinResult:
     """Result of `inferway.simulate`."""
 
@@ -551,6 +586,7 @@ class TwinResult:
     # Of a file with `network`; `tasks` is empty then. With ``events=True`` it is an
     # `EventResult`.
     network: NetworkResult | None = None
+    placement: AssignResult | None = None  # Where a policy has given out a node's devices
 
     @property
     def totals(self) -> Totals | None:
@@ -561,7 +597,9 @@ class TwinResult:
         """As `inferway simulate FILE --json` prints it."""
         if self.network is None:
             totals = {} if (found := self.totals) is None else {"totals": found.to_json()}
-            return {"schema": 1, "tasks": as_json(self.tasks), "network": None, **totals}
+            moved = {} if self.placement is None else {"placement": self.placement.to_json()}
+            tasks = as_json(self.tasks)
+            return {"schema": 1, "tasks": tasks, "network": None, **totals, **moved}
         whole = self.network.to_json()
         tasks, policy, slot_s = (whole.pop(key) for key in ("tasks", "policy", "slot_s"))
         about = {"policy": policy, "slot_s": slot_s, "notes": list(self.network.notes)}

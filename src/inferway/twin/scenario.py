@@ -87,6 +87,7 @@ class Scenario:
     # policy is built on the fleet as it is.
     measured_s: Mapping[str, Mapping[int, tuple[float, float]]] = field(default_factory=dict)
     balance: float = 0.0  # Accuracy balance at the start
+    movable: bool = False  # Whether servers are retired and enlisted while it runs
     measured: bool = False  # Whether the promise is on what labels measure
     drift: Drift | None = None  # What becomes of a variant's true accuracy, and who is told
     # Requests that are drawn from where a policy may ask a second server; if not given, the

@@ -68,6 +68,7 @@ def simulate(
     start_s: float | None = None,
     letters_lost: float | None = None,
     letters_s: float | None = None,
+    dry_run: bool = False,
     progress: Callable[[str, int], None] | None = None,
 ) -> TwinResult:
     """Simulate the site of a deployment file, each of its tasks with the policy that it names.
@@ -120,6 +121,8 @@ def simulate(
         letters about a slot that never come, and the mean time that letters take beside half the
         round trip. With either, nodes decide with what came within a tenth of a slot, as live;
         with neither, at the slot's end with all of it.
+    dry_run
+        Of the placement policy `assign`: move nothing, and tell what would be moved.
     progress
         Told the task and how many more queries are done, now and then, from several threads; of a
         network the policy and how many more slots, or requests with `events`.
@@ -172,7 +175,8 @@ def simulate(
         moves = {"fetch_rate": fetch_rate, "start_s": start_s}
         moves |= {"letters_lost": letters_lost, "letters_s": letters_s}
         return _networked(deployment, slots, regret, events, moves, settings)
-    if slots is not None or placement is not None or regret or events:
+    elsewhere = placement is not None and not deployment.assigns
+    if slots is not None or elsewhere or regret or events:
         raise ValueError("the file has no `network`, so there are no slots and no placement")
     settings = {"seed": deployment.seed if seed is None else seed, "workers": workers, "stop": stop}
     if trace is not None:
@@ -183,6 +187,21 @@ def simulate(
         raise ValueError("the file has no `workload`, so there is nothing to simulate")
     settings |= {"queries": queries, "warmup": warmup}
     settings["replications"] = 1 if replications is None else replications
+    if deployment.assigns:
+        if records is not None:
+            raise ValueError("`records` are not kept where devices are given out anew")
+        return _assigned(
+            deployment,
+            node,
+            names,
+            dry_run=dry_run,
+            progress=progress,
+            **settings,
+        )
+    if dry_run:
+        raise ValueError(
+            "`dry_run` is of the placement policy assign, which the file does not name"
+        )
     found: dict[str, TaskResult] = {}
     for group in groups_of(deployment, names):
         files = {name: records / f"{name}.parquet" for name in group if records is not None}
@@ -221,6 +240,32 @@ def groups_of(deployment: Deployment, names: Sequence[str]) -> list[tuple[str, .
         whole = frozenset().union(*(groups[name] for name in inside))
         groups |= dict.fromkeys(whole, whole)
     return [tuple(one for one in names if one in group) for group in dict.fromkeys(groups.values())]
+
+
+def _assigned(
+    deployment: Deployment,
+    node: str | None,
+    names: tuple[str, ...],
+    *,
+    workers: int | None,
+    **settings: Any,
+) -> TwinResult:
+    """Run in a thread, so that Ctrl-C ends it at the end of a slot."""
+    from inferway.twin.assigned import simulate_assigned
+
+    stop = settings["stop"] = settings["stop"] or threading.Event()
+    pool = ThreadPoolExecutor(max_workers=1)
+    try:
+        running = pool.submit(simulate_assigned, deployment, node, names, **settings)
+        whole = _ended([running], stop)
+        found, moved = running.result()
+    finally:
+        pool.shutdown(wait=False)
+    if not whole or stop.is_set():
+        if not any(one.queries for one in found.values()):
+            raise KeyboardInterrupt
+        found = {name: replace(one, notes=(*one.notes, INTERRUPTED)) for name, one in found.items()}
+    return TwinResult(found, placement=moved)
 
 
 def _networked(

@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 WINDOW_S: Final = 10.0  # Time over which a rate is counted for a percentile
 _WINDOWS: Final = 1_000  # So many of them
-_PERCENTILE = re.compile(r"p(?P<percent>\d{1,2}(?:\.\d+)?)")
+PERCENTILE: Final = r"^p([1-9]|[1-9]\d)(\.\d+)?$"
+"""Pattern of a percentile, of a file's schema, too."""
 
 
 def percentile_of(peak: str) -> float | None:
-    """Read ``p95`` as 95; None for what is no percentile above 0."""
-    match = _PERCENTILE.fullmatch(peak)
-    return float(match["percent"]) if match is not None and float(match["percent"]) > 0 else None
+    """Read ``p95`` as 95; None for what is no percentile."""
+    return float(peak[1:]) if re.fullmatch(PERCENTILE, peak) else None
 
 
 def read_peak(value: float | str) -> float | str:

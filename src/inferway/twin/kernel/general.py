@@ -532,6 +532,7 @@ def _change(world: World, item: int, now_s: float) -> None:
     """A server fails or returns; what is at one that fails is dispatched anew."""
     site, outages, serving = world.bound.site, world.outages, world.serving
     servers = site.queue.size
+    retires = False
     if item < 2 * servers:
         server = item - servers
         fails = serving.down[server] % 2 == 0
@@ -542,6 +543,7 @@ def _change(world: World, item: int, now_s: float) -> None:
     else:
         server = outages.server[item - 2 * servers]
         serving.down[server] += 2 * outages.change[item - 2 * servers]
+        retires = outages.change[item - 2 * servers] == 2
     healthy = serving.down[server] == 0
     if healthy == site.healthy[server]:
         return
@@ -549,6 +551,8 @@ def _change(world: World, item: int, now_s: float) -> None:
     if healthy:
         if site.held[0] > 0:
             _release_held(world, now_s)
+        return
+    if retires:
         return
     k = site.server_class[server]
     serving.batch[server] = 0

@@ -73,7 +73,9 @@ class Outages(NamedTuple):
     every_s: Floats  # (n,) mean time to the next failure; inf where a server never fails at random
     for_s: Floats  # (n,) mean time until it returns
     server: Ints  # (M,) the server of each set change
-    change: Ints  # (M,) 1 where it goes, -1 where it returns
+    # (M,) 1 where it goes, -1 where it returns; 2 where it takes no more requests and answers those
+    # that it has, -2 where it takes some again.
+    change: Ints
 
 
 class Records(NamedTuple):

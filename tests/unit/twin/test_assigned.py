@@ -1,0 +1,181 @@
+"""The twin of a site whose devices are given out anew."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import inferway
+from inferway.deployment import Deployment, DeploymentError
+from inferway.twin.assigned import simulate_assigned
+from inferway.twin.engine import GeneralEngine, engine_of
+from inferway.twin.scenario import Scenario, scenario_of
+
+# Task a has its burst while b is quiet, and the other way round.
+POOL = """\
+tasks:
+  a: &task
+    deadline: 100 ms
+    variants:
+      low: {accuracy: 0.7, load_time: 1 s, service: {gpu: {mean: 5 ms}}}
+      high: {accuracy: 0.9, load_time: 2 s, service: {gpu: {mean: 20 ms}}}
+  b: *task
+nodes:
+  here:
+    devices: {gpu: {count: 8}}
+    instances: {a/high: 4, b/high: 4}
+dispatch: {policy: deadline}
+placement: {policy: assign}
+workload:
+  a: {arrivals: {process: phases, phases: [{for: 60 s, rate: 600/s}, {for: 60 s, rate: 50/s}]}}
+  b: {arrivals: {process: phases, phases: [{for: 60 s, rate: 50/s}, {for: 60 s, rate: 600/s}]}}
+"""
+
+
+def loaded(folder: Path, text: str = POOL) -> Deployment:
+    file = folder / "pool.yaml"
+    file.write_text(text, encoding="utf-8")
+    return inferway.load(file)
+
+
+@pytest.fixture
+def pool(tmp_path: Path) -> Deployment:
+    return loaded(tmp_path)
+
+
+def test_devices_follow_the_demand(pool: Deployment) -> None:
+    queries = 78_000  # 240 s
+    moved = inferway.simulate(pool, queries=queries)
+    still = inferway.simulate(pool, queries=queries, dry_run=True)
+    assert moved.placement is not None
+    assert still.placement is not None
+    assert moved.totals is not None
+    assert still.totals is not None
+    assert moved.totals.goodput > still.totals.goodput + 0.1
+    assert moved.totals.goodput <= moved.placement.bound
+    # What is lost is lost before it can be known, in the first slot of a burst.
+    assert moved.totals.violation_ratio < 0.5 * still.totals.violation_ratio
+    assert moved.placement.slots == 24
+    assert moved.placement.moves >= 8
+    assert still.placement.moves == 0
+    assert still.placement.copies == {"a/high:gpu": 4.0, "b/high:gpu": 4.0}
+    assert still.placement.decisions  # what would be moved
+    assert sum(moved.placement.copies.values()) <= 8
+    told = moved.to_json()
+    assert told["placement"]["decisions"][0]["moves"][0]["from"]["variant"] in ("a/high", "b/high")
+    assert "would not all be served" in str(moved)
+    assert "Would be moved" in str(still)
+
+
+def test_nothing_of_the_future_is_known(pool: Deployment) -> None:
+    # The first slot's decision comes after its end.
+    found = inferway.simulate(pool, queries=10_000)
+    assert found.placement is not None
+    assert found.placement.decisions[0]["at_s"] == pytest.approx(10.0)
+
+
+def test_the_same_seed_gives_the_same_numbers(pool: Deployment) -> None:
+    runs = [inferway.simulate(pool, queries=20_000, seed=3).to_json() for _ in range(2)]
+    for run in runs:
+        for task in run["tasks"].values():
+            del task["queries_per_cpu_s"]
+    assert runs[0] == runs[1]
+    other = inferway.simulate(pool, queries=20_000, seed=4)
+    assert other.tasks["a"].goodput != runs[0]["tasks"]["a"]["goodput"]
+
+
+def test_no_request_is_lost_or_made(pool: Deployment) -> None:
+    found, _ = simulate_assigned(
+        pool, None, ["a", "b"], queries=20_000, replications=2, seed=1, warmup=10_000
+    )
+    for one in found.values():
+        assert one.replications == 2
+        assert one.warmup > 0
+        answered = sum(part.share for part in one.classes.values())
+        assert answered == pytest.approx(1.0)
+        # Entered is answered or lost: `finished` has checked that flows balance.
+        assert one.queries > 0
+
+
+def test_a_retired_server_answers_what_it_has_and_takes_no_more(pool: Deployment) -> None:
+    scenario = one_server(pool)
+    engine = engine_of(scenario, seed=1)
+    assert isinstance(engine, GeneralEngine)
+    engine.count_anew()
+    engine.retire(0, 1.0)
+    engine.enlist(0, 2.0)
+    engine.advance(1 << 30, 1.0)
+    before = int(engine.tally.rejected.sum())
+    engine.advance(1 << 30, 1.5)
+    assert not engine.site.healthy[0]
+    assert engine.site.queue[0] == 0  # within half a second it has answered its last
+    assert engine.tally.rejected.sum() > before
+    dropped = int(engine.tally.dropped.sum())
+    assert dropped == 0  # those that it had were answered
+    assert engine.tally.answered.sum() + engine.tally.rejected.sum() == engine.tally.arrived.sum()
+    engine.advance(1 << 30, 3.0)
+    assert engine.site.healthy[0]
+    assert engine.present > 0
+
+
+def one_server(pool: Deployment) -> Scenario:
+    from dataclasses import replace
+
+    alone = pool.with_(instances={"a/high": 1, "b/high": 1})
+    return replace(scenario_of(alone, "a"), movable=True)
+
+
+def test_servers_that_may_not_move_stay(pool: Deployment) -> None:
+    engine = engine_of(scenario_of(pool, "a"), seed=1)
+    assert isinstance(engine, GeneralEngine)
+    with pytest.raises(ValueError, match="servers stay where they are"):
+        engine.retire(0, 1.0)
+
+
+def test_instances_that_do_not_fit_are_not_begun_with(tmp_path: Path) -> None:
+    many = loaded(tmp_path, POOL.replace("{a/high: 4, b/high: 4}", "{a/high: 40, b/high: 4}"))
+    found = inferway.simulate(many, queries=5_000)
+    assert found.placement is not None
+    assert sum(found.placement.copies.values()) <= 8
+    none = loaded(tmp_path, POOL.replace("    instances: {a/high: 4, b/high: 4}\n", ""))
+    assert inferway.simulate(none, queries=5_000).placement is not None
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "sentence"),
+    [
+        (
+            "    devices: {gpu: {count: 8}}\n",
+            "    hardware: gpu\n",
+            "gives out the `devices` of a node",
+        ),
+        ("  a: &task\n", "  a: &task\n    count: 2\n", "gives out devices to tasks by name"),
+        ("policy: assign}", "policy: assign, peak: p0}", "peak"),
+        ("policy: assign}", "policy: assign, peak: -1}", "peak"),
+        (
+            "workload:",
+            "targets: {both: {tasks: [a, b], accuracy: 0.8}}\nworkload:",
+            "none over several tasks yet",
+        ),
+        (
+            "workload:",
+            "network: {links: [{between: [here, there], rtt: 1 ms}]}\nworkload:",
+            "gives out the devices of one node",
+        ),
+    ],
+)
+def test_where_devices_cannot_be_given_out(
+    tmp_path: Path, old: str, new: str, sentence: str
+) -> None:
+    with pytest.raises(DeploymentError, match=sentence):
+        loaded(tmp_path, POOL.replace(old, new))
+
+
+def test_what_is_of_assign_alone(pool: Deployment, tmp_path: Path) -> None:
+    static = loaded(tmp_path, POOL.replace("placement: {policy: assign}\n", ""))
+    with pytest.raises(ValueError, match="`dry_run` is of the placement policy assign"):
+        inferway.simulate(static, dry_run=True)
+    with pytest.raises(ValueError, match="`records` are not kept"):
+        inferway.simulate(pool, records=tmp_path)
+    assert inferway.simulate(static, queries=2_000, placement={"policy": "assign"}).placement
