@@ -48,7 +48,7 @@ def tree(body: str) -> str:
     return after("network:\n  tree:\n    - {tier: top, nodes: 1, repository: true}\n" + body)
 
 
-TOP = "tasks, nodes, network, dispatch, scheduling, placement, cost, seed, workload"
+TOP = "tasks, targets, nodes, network, dispatch, scheduling, placement, cost, seed, workload"
 TASK = (
     "variants, catalog, accuracy_target, energy_budget, deadline, count, max_instances, dispatch, "
     "difficulty, idempotent, feedback, shadow, drift, canary"
