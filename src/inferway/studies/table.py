@@ -33,6 +33,7 @@ STUDIES = {
     "promise": "queueing.promise",
     "batches": "queueing.batches",
     "escalation": "queueing.escalation",
+    "drift": "queueing.drift",
     "catalog": "placement.inputs",
     "upstream": "placement.inputs",
     "popularity": "placement.inputs",
