@@ -104,9 +104,18 @@ class ServerQueues:
     # Shadows: runs that nobody waits for, which no queue and no policy knows of.
 
     def is_spare(self, server: int) -> bool:
-        """Tell whether a server takes requests and has none, nor a shadow, and its device room."""
+        """Tell whether a server takes requests and has none, nor a shadow, and its device room.
+
+        Where servers share devices, nothing may wait at any: it may be next there.
+        """
         idle = not self.queues[server] and server not in self._shadows and not self._shadows_end
-        return idle and bool(self._view.healthy[server]) and self._has_room(server)
+        if not idle or not self._view.healthy[server] or not self._has_room(server):
+            return False
+        return not self._shares or not any(map(self._has_waiting, range(len(self.queues))))
+
+    def _has_waiting(self, server: int) -> bool:
+        batch, queue = self._serving[server], self.queues[server]
+        return any(batch is None or one not in batch.members for one in queue)
 
     def run_shadow(self, shadow: ShadowRun) -> None:
         """Have its server, which is spare, run a shadow, until a request is put there."""
@@ -317,6 +326,8 @@ class ServerQueues:
             for request in members:
                 request.untime()
             if self._shares:
+                for other in [*self._shadows]:
+                    self._give_way(other)
                 self.dispatcher.start_run(server, len(members), self._now())
             else:
                 self._begin(server, len(members))

@@ -158,8 +158,14 @@ class RayRuntime(AwaitedRuntime):
             raise RemoteError(Fault.UNREACHABLE, f"{name} {have}", unserved=True)
         if self._ask is None:
             self._ask = getattr(self._variant.handle, self._variant.method)
+        try:
+            response = self._ask.remote(inputs)
+        except Exception as error:  # Ray's own, or RuntimeError of a handle that is shut down
+            reason = " ".join(str(error).split())
+            raise RemoteError(
+                Fault.UNREACHABLE, f"{name} cannot be asked: {reason:.200}", unserved=True
+            ) from error
         self._out += 1
-        response = self._ask.remote(inputs)
         try:
             async with asyncio.timeout(self._timeout_s):
                 return await response

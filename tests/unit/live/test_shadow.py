@@ -19,6 +19,7 @@ from inferway.live.shadow import Shadowing, shadowing
 from inferway.protocol import Signature, Tensor
 from inferway.runtime import NullRuntime
 from inferway.site import Fleet
+from inferway.site.devices import DeviceSlots
 from inferway.site.view import ALL_CLASSES
 
 SIGNATURE = Signature((Tensor("x", "FP32", (-1, 2)),), (Tensor("y", "INT64", (-1,)),))
@@ -53,8 +54,20 @@ class Failing(Classes):
 class Serving:
     """A site of a small variant and a large one, with shadows."""
 
-    def __init__(self, big: Classes, share: float = 1.0, path: Path | None = None) -> None:
-        fleet = Fleet(("tiny", "big"), np.array([1e3, 1e2]), np.array([0.7, 0.9]), np.array([1, 1]))
+    def __init__(
+        self,
+        big: Classes,
+        share: float = 1.0,
+        path: Path | None = None,
+        devices: DeviceSlots | None = None,
+    ) -> None:
+        fleet = Fleet(
+            ("tiny", "big"),
+            np.array([1e3, 1e2]),
+            np.array([0.7, 0.9]),
+            np.array([1, 1]),
+            devices=devices,
+        )
         self.tiny, self.big = Classes(), big
         dispatcher = Dispatcher(fleet, "fastest-only", target=0.8, rate_per_s=50)
         options = PoolOptions(target=0.8)
@@ -135,6 +148,27 @@ def test_a_shadow_never_runs_where_somebody_waits(tmp_path: Path) -> None:
         await asyncio.wait_for(serving.ask(), LIMIT_S)  # now the large one is idle
         await serving.until(lambda: len(serving.book._line) == 4)
         assert serving.book.shadows.busy == 1
+        await serving.stop()
+
+    asyncio.run(main())
+
+
+def test_a_shadow_takes_no_core_that_a_request_waits_for() -> None:
+    async def main() -> None:
+        core = DeviceSlots(
+            names=("cpu",),
+            slots=np.array([1]),
+            exclusive=np.zeros(1, bool),
+            overhead_s=np.zeros(1),
+            device=np.zeros(2, np.int64),
+            taken=np.array([1, 1]),
+        )
+        serving = Serving(Classes(), devices=core)
+        await serving.start()
+        # The core is free for a moment after each of them, and the next one is waiting.
+        await asyncio.wait_for(asyncio.gather(*(serving.ask() for _ in range(4))), LIMIT_S)
+        assert serving.book.shadows.busy == 3
+        await serving.until(lambda: len(serving.book._line) == 5)
         await serving.stop()
 
     asyncio.run(main())
