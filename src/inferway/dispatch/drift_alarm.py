@@ -64,12 +64,14 @@ class DriftWatch:
 
     Attributes
     ----------
+    profile
+        The same.
     alarms, last
         Number of alarms, and the last one; None before the first.
     """
 
     def __init__(self, profile: float) -> None:
-        self._profile, self.alarms = profile, 0
+        self.profile, self.alarms = profile, 0
         self.last: DriftAlarm | None = None
         self._recent = deque[tuple[float, float]](maxlen=KEPT)
         self._left = list[tuple[float, float]]()
@@ -83,10 +85,10 @@ class DriftWatch:
         The next one is looked for among the labels that come from then on. With this one, so many
         labels of the variant have come.
         """
-        if not self._profile:
+        if not self.profile:
             expected = 0.0
         elif expected is None:
-            expected = self._profile
+            expected = self.profile
         self._recent.append((score, expected))
         adwin = self._adwin
         adwin.update(score - expected)
@@ -105,7 +107,7 @@ class DriftWatch:
         return self.last
 
     def _said(self, apart: Any) -> float:
-        return min(max(self._profile + float(apart), 0.0), 1.0)
+        return min(max(self.profile + float(apart), 0.0), 1.0)
 
     def relabeled(self, profile: float) -> LabeledAccuracy:
         """Make what counts right after an alarm: the labels since the accuracy has changed.
@@ -117,10 +119,16 @@ class DriftWatch:
             labeled.add(score, expected)
         return labeled
 
+    def anew(self, profile: float) -> DriftWatch:
+        """Begin anew with another profile, whose labels are not to be mixed with those so far."""
+        begun = DriftWatch(profile)
+        begun.alarms, begun.last = self.alarms, self.last
+        return begun
+
     def pack(self) -> bytes:
         """Write down all that `unpack` needs to go on from here."""
         recent = np.array(self._recent, np.float32).tobytes()
-        state = self._profile, self.alarms, self.last, recent
+        state = self.profile, self.alarms, self.last, recent
         return msgspec.msgpack.encode(state)
 
     @classmethod

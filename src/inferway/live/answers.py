@@ -628,6 +628,10 @@ class AnswerBook:
                     profile = known.labeled.profile
                 watch = DriftWatch(profile or 0.0)
             self._known[key] = known = known._replace(watch=watch)
+        labeled, watch = known.labeled, known.watch
+        if labeled is not None and watch is not None and watch.profile != labeled.profile:
+            # It was begun before a profile said an accuracy, and nothing was expected until then.
+            self._known[key] = known = known._replace(watch=watch.anew(labeled.profile))
         return known
 
     def _state(self, table: str, key: tuple[str, str]) -> bytes | None:

@@ -58,6 +58,18 @@ def test_a_restart_goes_on_with_the_labels_before_it() -> None:
     assert (again.alarms, again.last) == (1, after.last)
 
 
+def test_a_watch_begun_anew_keeps_its_alarms_and_no_label() -> None:
+    random, blind = np.random.default_rng(5), DriftWatch(0.0)
+    alarms_of(blind, random.random(2_000) < 0.9, None)
+    assert len(alarms_of(blind, random.random(2_000) < 0.5, None)) == 1
+    anew = blind.anew(0.5)
+    assert (anew.profile, anew.alarms, anew.last) == (0.5, 1, blind.last)
+    assert alarms_of(anew, random.random(2_000) < 0.5, 0.5) == []
+    (alarm,) = alarms_of(anew, random.random(1_000) < 0.2, 0.5)
+    assert anew.relabeled(0.5).expected == pytest.approx(0.5)
+    assert alarm.before == pytest.approx(0.5, abs=0.05)
+
+
 def test_what_is_no_state_is_refused() -> None:
     with pytest.raises(ValueError, match=r"[Ee]xpected|truncated"):
         DriftWatch.unpack(b"\x94\x00")

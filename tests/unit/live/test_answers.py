@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from pathlib import Path
+from random import Random
 
 import pytest
 
 import inferway
 from inferway.deployment.tasks import Feedback
 from inferway.live import ServeError, Server
-from inferway.live.answers import AnswerBook, FeedbackItem, ServedModel
+from inferway.live.answers import AnswerBook, FeedbackItem, ServedModel, VariantAccuracy
+from inferway.live.log import logger
 from inferway.live.request import InferRequest, Outcome
 
 
@@ -74,3 +76,36 @@ def test_without_river_an_alarm_is_refused_with_a_sentence(monkeypatch: pytest.M
     with pytest.raises(ServeError, match=r"digits\.drift: drift alarms need river.*way\[drift"):
         server({})
     server({"alarm": False})
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_an_alarm_after_a_profile_has_come_counts_no_answer_from_before_it(
+    tmp_path: Path, restarted: bool
+) -> None:
+    pytest.importorskip("river.drift", reason="alarms need river: pip install 'inferway[drift]'")
+    random, log = Random(3), logger("error")
+    book, asked = AnswerBook(tmp_path / "answers", "t", log), 0
+
+    def label(profile: float | None, count: int, accuracy: float) -> VariantAccuracy:
+        nonlocal asked
+        served = {"a": ServedModel("model", profile)}
+        book.follow(Feedback(), served, watch=True)
+        for _ in range(count // 50):
+            names = [str(number) for number in range(asked, asked + 50)]
+            asked += 50
+            for name in names:
+                book.note(answered(name), served)
+            book.join([FeedbackItem(id=one, correct=random.random() < accuracy) for one in names])
+        return book.measured["a"]
+
+    assert label(None, 1000, 0.9).estimate is None
+    if restarted:
+        asyncio.run(book.close())
+        book = AnswerBook(tmp_path / "answers", "t", log)
+    told = label(0.9, 2000, 0.9)
+    assert (told.alarms, told.labels) == (0, 3000)
+    assert told.estimate == pytest.approx(0.9, abs=0.03)
+    told = label(0.9, 1300, 0.75)
+    assert (told.alarms, told.labels) == (1, 4300)
+    assert told.estimate == pytest.approx(0.75, abs=0.05)
+    asyncio.run(book.close())
