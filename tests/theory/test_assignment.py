@@ -171,3 +171,9 @@ def test_what_a_copy_carries_within_a_deadline() -> None:
     assert carried_per_s(0.1, {}, 0.1) == 0.0
     assert carried_per_s(0.1, {4: 0.2, 8: 0.3}, None) == pytest.approx(8 / 0.3)
     assert carried_per_s(0.1, {4: 0.2, 8: 0.3}, 0.5) == pytest.approx(20.0)
+
+
+def test_the_bound_of_nothing_is_nothing() -> None:
+    options = [option("a", "v", "gpu", 10.0, 0.9)]
+    assert fluid_bound(Slots({"gpu": 1}), options, {"a": 0.0}) == 0.0
+    assert fluid_bound(Slots({"gpu": 1}), options, {"b": 1.0}) == 0.0

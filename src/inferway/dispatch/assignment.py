@@ -412,10 +412,17 @@ def fluid_bound(slots: Slots, options: Sequence[Option], rates_per_s: Mapping[st
         As for `assign`.
     rates_per_s
         By task, 1/s.
+
+    Returns
+    -------
+    float
+        0 where nothing is asked for, or no option answers what is.
     """
     from inferway.dispatch.bounds import linear_program
 
     columns = [one for one in options if rates_per_s.get(one.task, 0.0) > 0.0]
+    if not columns:
+        return 0.0
     tasks = [name for name, rate in rates_per_s.items() if rate > 0.0]
     load = [
         [one.slots / one.carried_per_s / most if one.device == name else 0.0 for one in columns]

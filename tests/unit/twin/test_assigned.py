@@ -179,3 +179,16 @@ def test_what_is_of_assign_alone(pool: Deployment, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="`records` are not kept"):
         inferway.simulate(pool, records=tmp_path)
     assert inferway.simulate(static, queries=2_000, placement={"policy": "assign"}).placement
+
+
+def test_a_slot_without_a_request_is_one_like_others(tmp_path: Path) -> None:
+    text = POOL[: POOL.index("workload:")] + (
+        "workload:\n"
+        "  a: {arrivals: {process: poisson, rate: 0.02/s}}\n"
+        "  b: {arrivals: {process: poisson, rate: 0.02/s}}\n"
+    )
+    found = inferway.simulate(loaded(tmp_path, text), queries=10, warmup=0, seed=1)
+    assert found.placement is not None
+    assert found.placement.slots == 50
+    assert found.placement.bound == pytest.approx(0.9)
+    assert 0 < sum(one.queries for one in found.tasks.values()) < 50
