@@ -251,6 +251,8 @@ def _course(
                 progress(arrived)
     except CrowdedError as error:
         crowded = str(error)
+        if together is not None:
+            together.waits.discard(name)  # or the others would wait for it for ever
     return finished(
         clock,
         blocks,

@@ -242,6 +242,17 @@ def groups_of(deployment: Deployment, names: Sequence[str]) -> list[tuple[str, .
     return [tuple(one for one in names if one in group) for group in dict.fromkeys(groups.values())]
 
 
+def _simulable(deployment: Deployment) -> tuple[str, ...]:
+    """Name the tasks with a workload, but for those whose targets need a task without one."""
+    names = tuple(deployment.workload)
+    while True:
+        broken = [one for one in deployment.targets.values() if not set(one.tasks) <= {*names}]
+        left = tuple(name for name in names if not any(name in one.tasks for one in broken))
+        if left == names:
+            return names
+        names = left
+
+
 def _assigned(
     deployment: Deployment,
     node: str | None,
@@ -632,7 +643,7 @@ def compile_beforehand(deployment: Deployment) -> list[Compilation]:
             return made
         for task in deployment.tasks:
             dispatcher_of(deployment, task)
-        for group in groups_of(deployment, tuple(deployment.workload)):
+        for group in groups_of(deployment, _simulable(deployment)):
             scenarios = {task: scenario_of(deployment, task) for task in group}
             if len(scenarios) > 1:
                 run_together(scenarios, queries=1, warmup=0, workers=1)

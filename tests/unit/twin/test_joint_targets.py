@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,8 @@ import pytest
 import inferway
 from inferway.dispatch.joint import demands_of, means_of
 from inferway.dispatch.joint_bounds import JointMean, best_mean, solve_jointly
-from inferway.twin import run, scenario_of
+from inferway.twin import engine, run, run_together, scenario_of
+from inferway.twin.simulation import compile_beforehand
 
 SLACK = 0.001
 """How far a mean over so many answers may be below its target; it does not shrink with chance
@@ -187,3 +189,41 @@ def test_who_shares_a_target_is_not_simulated_alone() -> None:
     with pytest.raises(ValueError, match=r"targets\.all: it is over t1 as well, which is not"):
         inferway.simulate(deployment, tasks=("t0",), queries=10)
     assert math.isfinite(mean_s(inferway.simulate(deployment, queries=100, warmup=0)))
+
+
+class Patience(Event):
+    """An event that is set when it has been asked for often enough."""
+
+    asked = 0
+
+    def is_set(self) -> bool:
+        self.asked += 1
+        return super().is_set() or self.asked > 100_000
+
+
+def test_nobody_waits_for_a_task_whose_warm_up_was_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "MOST_PRESENT", 2048)
+    data = sites(0)
+    names = list(data["tasks"])
+    data["targets"] = {"all": {"tasks": names, "accuracy": within_reach(data, 0.5)}}
+    data["workload"]["t1"]["arrivals"]["rate"] = "20000/s"
+    deployment = inferway.load(data)
+    patience = Patience()
+    scenarios = {name: scenario_of(deployment, name) for name in names}
+    try:
+        found = run_together(scenarios, queries=5_000, workers=1, stop=patience)
+    except KeyboardInterrupt:  # what a run that is stopped before anything counts ends with
+        pytest.fail("the other task has waited without an end")
+    assert not patience.is_set()
+    assert not found["t1"].stable
+    assert found["t0"].stable
+
+
+def test_of_a_target_that_lacks_a_workload_nothing_is_compiled_for_the_twin() -> None:
+    data = sites(0)
+    names = list(data["tasks"])
+    data["targets"] = {"all": {"tasks": names, "accuracy": within_reach(data, 0.5)}}
+    whole = data["workload"]
+    for name in names:
+        data["workload"] = {one: what for one, what in whole.items() if one != name}
+        compile_beforehand(inferway.load(data))  # the live part alone
