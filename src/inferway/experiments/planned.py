@@ -239,6 +239,11 @@ def _tasks(deployment: Deployment, rate_per_s: float | None) -> list[Task]:
     for task in tasks:
         if task.count > 1:
             raise ValueError(f"tasks.{task.name}: {task.count} identical tasks cannot be planned")
+        for target in deployment.targets_over(task):
+            raise ValueError(
+                f"targets.{target.name}: it is over several tasks, and each is planned by itself; "
+                "plan without it, with targets of the tasks' own"
+            )
     return tasks
 
 

@@ -54,7 +54,8 @@ def rate_at_peak(arrivals: Arrivals, peak: float | str, *, seed: int = 0) -> flo
         A process with a rate of its own, not a load.
     peak
         A number of times the mean; or a percentile, such as ``p95``, of the rates in windows of
-        10 s: a thousand of them, or as many as there are.
+        10 s: a thousand of them, or as many as there are. A trace that is shorter has one rate,
+        its mean.
     seed
         Of the arrivals that are drawn for a percentile.
     """
@@ -69,5 +70,7 @@ def rate_at_peak(arrivals: Arrivals, peak: float | str, *, seed: int = 0) -> flo
         if last >= _WINDOWS:
             last = _WINDOWS
             break
-    # Of a trace that ends, windows that are whole count, or the only one.
-    return float(np.percentile(counts[: max(1, last)], percent)) / WINDOW_S
+    if last == 0:
+        return mean_rate(arrivals)
+    # Of a trace that ends, windows that are whole count.
+    return float(np.percentile(counts[:last], percent)) / WINDOW_S

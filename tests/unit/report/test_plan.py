@@ -11,6 +11,7 @@ import inferway
 from inferway.deployment import Deployment
 from inferway.experiments.planned import plan
 from inferway.twin import run, scenario_of
+from inferway.workload.peak import rate_at_peak
 
 ONE = """\
 tasks:
@@ -261,3 +262,33 @@ def test_batches_carry_more_than_single_runs(tmp_path: Path) -> None:
     assert single.price >= 8
     assert batched.price <= 4
     assert batched.holds
+
+
+def test_tasks_of_a_target_over_several_are_not_planned(tmp_path: Path) -> None:
+    task = "{deadline: 1 s, variants: {a: {accuracy: 0.9, service: {mean: 10 ms}}}}"
+    text = (
+        f"tasks: {{t: {task}, u: {task}, v: {task}}}\n"
+        "targets: {both: {tasks: [t, u], accuracy: 0.8}}\n"
+        "workload: {t: {arrivals: {process: poisson, rate: 3/s}}}\n"
+    )
+    deployment = loaded(tmp_path, text)
+    for rate in (None, 3.0):
+        with pytest.raises(ValueError, match=r"targets\.both: it is over several tasks"):
+            plan(deployment, rate=rate, queries=1_000)
+    alone = loaded(tmp_path, text.replace("workload: {t:", "workload: {v:"))
+    assert plan(alone, queries=1_000, tries=2).holds
+
+
+def test_a_trace_shorter_than_a_window_has_one_rate(tmp_path: Path) -> None:
+    file = tmp_path / "trace.csv"
+    file.write_text("".join(f"{number / 100}\n" for number in range(201)))
+    deployment = loaded(
+        tmp_path,
+        "tasks: {t: {variants: {a: {accuracy: 0.9, service: {mean: 10 ms}}}}}\n"
+        f"workload: {{t: {{arrivals: {{process: trace, file: {file}}}}}}}\n",
+    )
+    arrivals = deployment.workload["t"].arrivals
+    assert rate_at_peak(arrivals, "p95") == pytest.approx(100.0)
+    # Of a longer one, the windows that are whole count.
+    file.write_text("".join(f"{number / 100}\n" for number in range(1_900)))
+    assert rate_at_peak(arrivals, "p95") == pytest.approx(100.0)
