@@ -84,6 +84,7 @@ def run(
     options.workers(workers, "processes")
     writable(out)
     documents: dict[str, Any] = {}
+    failed: list[str] = []
     for one in chosen:
         with terminal.progress() as show:
 
@@ -91,8 +92,12 @@ def run(
                 left = "" if now.done == 0 else f", {_minutes(now.seconds_left)} left"
                 show(f"{now.study}: {now.done} of {now.total} points{left}", now.share)
 
-            with failing(ValueError, code=FAILED):
-                found = one.run(scale, out=out, seed=seed, workers=workers, progress=tell)
+            try:
+                with failing(ValueError, code=FAILED):
+                    found = one.run(scale, out=out, seed=seed, workers=workers, progress=tell)
+            except RuntimeError as error:  # which keeps no other study from its run
+                failed.append(str(error))
+                continue
         claims = found.claims
         image, _ = save(found.figure, out / one.name / place(scale, seed) / one.name)
         if json:
@@ -107,8 +112,10 @@ def run(
         else:
             title = Text(f"{one.name} ({one.source}): {image}", style="bold")
             terminal.show(title, *as_text(claims), Text())
-    if json:
+    if json and (documents or not failed):
         terminal.document({"schema": 1, "studies": documents})
+    if failed:
+        raise CommandError("; ".join(failed), FAILED)
 
 
 @app.command()

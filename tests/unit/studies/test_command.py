@@ -6,7 +6,7 @@ import pytest
 
 from inferway.cli import main
 from inferway.cli.study import _minutes
-from inferway.studies import STUDIES
+from inferway.studies import STUDIES, Study
 
 
 def document(capsys, *arguments):
@@ -46,6 +46,29 @@ def test_run_stores_draws_and_says(tmp_path, capsys):
     assert page["page"] == str(tmp_path / "report-smoke.html")
     assert page["bytes"] == len(text.encode())
     assert "Example 3" in text
+
+
+def test_a_study_that_fails_keeps_no_other_from_its_run(tmp_path, capsys, monkeypatch):
+    run = Study.run
+
+    def run_or_fail(study, *arguments, **options):
+        if study.name == "blocking":
+            raise RuntimeError("1 of 2 points of blocking failed")
+        return run(study, *arguments, **options)
+
+    monkeypatch.setattr(Study, "run", run_or_fail)
+    asked = ["study", "run", "blocking", "shuffle-pair", "--scale", "smoke"]
+    asked += ["--out", str(tmp_path), "--workers", "1"]
+    assert main(asked) == 1
+    output = capsys.readouterr()
+    assert "The pair {2, 3} allows 0.25." in output.out
+    assert output.err.strip() == "inferway: 1 of 2 points of blocking failed"
+    assert main([*asked, "--json"]) == 1
+    output = capsys.readouterr()
+    assert list(json.loads(output.out)["studies"]) == ["shuffle-pair"]
+    assert main(["study", "run", "blocking", "--out", str(tmp_path), "--json"]) == 1
+    output = capsys.readouterr()
+    assert (output.out, "blocking failed" in output.err) == ("", True)
 
 
 @pytest.mark.parametrize(
