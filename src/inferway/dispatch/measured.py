@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, Self
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import msgspec
 import numpy as np
@@ -11,6 +12,9 @@ from inferway.profiling.confidence_sequence import ConfidenceSequence
 from inferway.site.confidence import corrected
 from inferway.site.fleet import Fleet
 from inferway.site.view import Floats, Site
+
+if TYPE_CHECKING:
+    from inferway.dispatch.joint import TargetState
 
 ENOUGH: Final = 500  # Labels of a variant from which on their estimate counts, and no limit
 MEMORY: Final = 1000.0  # Labels in which the estimate forgets, by the factor e
@@ -100,9 +104,9 @@ class Exploration:
 
     A variant that is asked no more gets no labels, and an unlucky start, or a fall that is over,
     would count for ever. So one request in `EXPLORED` goes to such a variant, in turn where there
-    are several, while a server of it is idle and the accuracy balance is not below 0. It counts as
-    labels say, so that the balance owes at most one such answer, which the policy makes up for, and
-    the promise is kept as it is without.
+    are several, while a server of it is idle and neither the accuracy balance nor that of a target
+    over several tasks is below 0. It counts as labels say, so that the balance owes at most one
+    such answer, which the policy makes up for, and the promise is kept as it is without.
     """
 
     def __init__(self) -> None:
@@ -120,9 +124,14 @@ class Exploration:
         self._since += 1
         return self._since >= EXPLORED
 
-    def choose(self, site: Site, floor: float = 0.0) -> int:
-        """Choose the class of a request that is due, with its floor; -1 for none now."""
+    def choose(self, site: Site, floor: float = 0.0, targets: Sequence[TargetState] = ()) -> int:
+        """Choose the class of a request that is due, with its floor; -1 for none now.
+
+        The targets are those over several tasks that this one is one of.
+        """
         if site.balance[0] < 0.0 or site.held[0] > 0:
+            return -1
+        if any(target.balance < 0.0 for target in targets):
             return -1
         count = len(self._ruled_out)
         for ahead in range(count):

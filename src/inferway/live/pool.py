@@ -308,7 +308,7 @@ class Pool:
         """Keep these targets over several tasks, in memory that the pools of all of them share."""
         assert self.recording is None
         self.dispatcher.share_targets(shared)
-        self.targets = targets
+        self.targets = self.servers.targets = targets
         self._prices = (self.dispatcher.policy.price, *(one.row for one in targets))
         told = tuple((one.name, one.tasks, one.kind, one.goal) for one in targets)
         self.facts = self.facts._replace(targets=told)
@@ -402,7 +402,7 @@ class Pool:
         assert exploration is not None
         if not exploration.is_due() or request.classes != ALL_CLASSES or not request.counted:
             return False
-        k = exploration.choose(self.dispatcher.site, request.floor)
+        k = exploration.choose(self.dispatcher.site, request.floor, self.targets)
         if k < 0 or self._decide(request, 1 << k, request.deadline_s) < 0:
             return False
         exploration.asked()

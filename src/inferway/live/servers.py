@@ -14,6 +14,7 @@ from typing import Final
 
 from inferway.dispatch.batching import run_s_of
 from inferway.dispatch.dispatcher import Dispatcher
+from inferway.dispatch.joint import BALANCE, TargetState
 from inferway.dispatch.recording import Recording
 from inferway.dispatch.turns import NEVER_DUE_S
 from inferway.live.headroom import is_closed
@@ -45,6 +46,11 @@ class ServerQueues:
     What policies predict of a server, it predicts for those who tell clients of the future.
 
     `expired` ends requests that a server drops, with the reason.
+
+    Attributes
+    ----------
+    targets
+        Those over several tasks that this one is one of.
     """
 
     def __init__(
@@ -73,6 +79,7 @@ class ServerQueues:
         # Of servers that wait for more, when they are asked again at the latest.
         self._timers: dict[int, asyncio.TimerHandle] = {}
         self.draw = random.Random(options.seed).getrandbits
+        self.targets: Sequence[TargetState] = ()
         self._shadows: dict[int, ShadowRun] = {}
         self._shadows_end = False
         self._flushing = False
@@ -159,9 +166,13 @@ class ServerQueues:
         if not request.settled:
             self.dispatcher.withdraw(server, position, self._now(), request.counted)
             if self._measured and request.counted:
-                # The dispatch moved it by the accuracy that counted then.
+                # The dispatch moved the balances by the accuracy that counted then.
                 site, k = self.dispatcher.site, self._class_of[server]
-                site.balance[0] += request.rows * (site.accuracy[k] - request.credit)
+                since = request.rows * (site.accuracy[k] - request.credit)
+                site.balance[0] += since
+                for target in self.targets:
+                    if target.kind == "accuracy":
+                        target.row[BALANCE] += since
             return
         # An answer has come before: it is sent, if there is anybody to send it to.
         hand = request.hand

@@ -16,6 +16,7 @@ import numpy as np
 
 from inferway.deployment.tasks import Drift
 from inferway.dispatch.drift_alarm import DriftWatch
+from inferway.dispatch.joint import TargetState
 from inferway.dispatch.measured import (
     EXPLORED,
     Exploration,
@@ -82,6 +83,7 @@ class Labeling:
     ) -> None:
         self._engine, self._fleet, self._drift, self._measured = engine, fleet, drift, measured
         self._random = np.random.default_rng(seed)
+        told = engine.scenario.targets
         labels_per_s = max(drift.labels * rate_per_s, 1e-9)
         self.every_s = max(_SOONEST_S, _TOGETHER / labels_per_s)
         true = fleet.accuracy.copy()
@@ -96,6 +98,11 @@ class Labeling:
         )
         self._labels_of = dict.fromkeys(profiles, 0)
         self._exploration = Exploration()
+        self._targets = [
+            TargetState(one, row)
+            for one, row in zip(told, engine.policy.shared if told else (), strict=True)
+            if fleet.task in one["tasks"]
+        ]
         # How often `explore` is due, s; never where nothing follows labels.
         self.explore_s = EXPLORED / rate_per_s if measured else None
         self._scores = deque[float](maxlen=LAST)
@@ -182,7 +189,7 @@ class Labeling:
     def explore(self) -> int:
         """Have the next request go to a variant that labels have ruled out; how many arrived."""
         engine = self._engine
-        k = self._exploration.choose(engine.site)
+        k = self._exploration.choose(engine.site, targets=self._targets)
         late_s, rate = engine.scenario.deadline_s, self._fleet.rate
         # Who would be late is not asked.
         if k < 0 or (late_s is not None and 1.0 / rate[k] > late_s):

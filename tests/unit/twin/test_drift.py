@@ -13,6 +13,7 @@ import pytest
 
 import inferway
 from inferway.deployment import Drift
+from inferway.dispatch.joint import BALANCE
 from inferway.experiments.driven import _simulated
 from inferway.twin.drift import Labeling
 from inferway.twin.engine import engine_of
@@ -232,3 +233,30 @@ def test_without_river_an_alarm_is_not_rehearsed(monkeypatch: pytest.MonkeyPatch
     deployment = inferway.load(FILE).with_(policy="priced", **{"tasks.t.drift.alarm": True})
     with pytest.raises(ValueError, match=r"drift alarms need river.*or say `alarm"):
         inferway.simulate(deployment, queries=2_000)
+
+
+def test_nobody_explores_while_a_target_over_several_tasks_is_behind() -> None:
+    other = {"variants": {"a": {"accuracy": 0.9, "service": {"mean": "5 ms"}}}}
+    deployment = inferway.load(
+        FILE
+        | {
+            "tasks": FILE["tasks"] | {"u": other},
+            "targets": {"both": {"tasks": ["t", "u"], "accuracy": 0.85}},
+            "nodes": {"here": {"instances": {"t/a": 2, "t/b": 3, "t/c": 2, "u/a": 1}}},
+            "workload": FILE["workload"]
+            | {"u": {"arrivals": {"process": "poisson", "rate": "50/s"}}},
+        }
+    )
+    scenario = scenario_of(deployment.with_(policy="priced"), "t")
+    engine = engine_of(scenario, seed=5)
+    engine.count_anew()
+    accuracy = scenario.fleet.accuracy
+    labeling = Labeling(
+        engine, scenario.fleet, scenario.drift, measured=True, rate_per_s=100.0, seed=(5, 0)
+    )
+    labeling._exploration.follow(accuracy, accuracy - 0.2)
+    engine.site.balance[0], explored = 1.0, []
+    for balance in (-1.0, 1.0):
+        engine.policy.shared[0, BALANCE] = balance
+        explored.append(labeling.explore())
+    assert explored == [0, 1]
