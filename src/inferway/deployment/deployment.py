@@ -440,7 +440,7 @@ def _within(placement: PolicySpec | None) -> bool:
 
 
 def _check_within(stated: Deployment, source: Source) -> None:
-    """Refuse what gives out devices where there is a network, or no devices."""
+    """Refuse what gives out devices where there are none, or where it does not apply."""
     assert stated.placement is not None
     name = stated.placement.policy
     if stated.network is not None:
@@ -460,6 +460,13 @@ def _check_within(stated: Deployment, source: Source) -> None:
             source.note(
                 ("tasks", task, "count"),
                 f"{name} gives out devices to tasks by name; list identical ones by themselves",
+            )
+    for node in stated.nodes.values():
+        if node.outages:
+            source.note(
+                ("nodes", node.name, "outages"),
+                f"{name} gives out copies anew, so none can be named that goes away at a set time; "
+                "`failures` come at random",
             )
 
 

@@ -159,6 +159,11 @@ def test_instances_that_do_not_fit_are_not_begun_with(tmp_path: Path) -> None:
             "none over several tasks yet",
         ),
         (
+            "dispatch:",
+            "    outages: [{instances: {a/high: 1}, at: 5 s, for: 5 s}]\ndispatch:",
+            "none can be named that goes away at a set time",
+        ),
+        (
             "workload:",
             "network: {links: [{between: [here, there], rtt: 1 ms}]}\nworkload:",
             "gives out the devices of one node",
