@@ -111,6 +111,7 @@ def test_no_other_copies_are_better(
         assert rate <= found.copies[key] * carried[key] * (1 + 1e-6)
     rates = {task: what.rate_per_s for task, what in asked.items()}
     served = worth(found, options) + MISSED * sum(found.unserved_per_s.values())
+    assert found.accuracy == pytest.approx(served / sum(rates.values()), abs=1e-9)
     assert served / sum(rates.values()) <= fluid_bound(slots, options, rates) + 1e-6
 
 

@@ -131,13 +131,17 @@ class Assignment:
         By task, variant and device, 1/s.
     unserved_per_s
         What is left of each task's rate, 1/s.
+    accuracy
+        Of all requests in the mean, 0..1; one that is not served counts as 0.
     worth
-        Accuracy of all requests in the mean, less what is not served and what changes cost.
+        The same, less what is not served and what changes cost: what the program makes greatest,
+        and no accuracy.
     """
 
     copies: dict[tuple[str, str, str], int]
     traffic_per_s: dict[tuple[str, str, str], float]
     unserved_per_s: dict[str, float]
+    accuracy: float
     worth: float
 
     def of(self, task: str) -> dict[str, dict[str, int]]:
@@ -342,14 +346,16 @@ def assign(
     keys = [one.key for one in columns]
     rates = dict(zip(keys, found[traffic:unserved].tolist(), strict=True))
     taken = {key: n for key, n in zip(keys, copies.tolist(), strict=True) if n > 0}
+    # The solver's tolerance lets a little pass where there is no copy.
+    carried = {key: rates[key] for key in taken if rates[key] > 1e-9 * total}
     return Assignment(
         copies=taken,
-        # The solver's tolerance lets a little pass where there is no copy.
-        traffic_per_s={key: rates[key] for key in taken if rates[key] > 1e-9 * total},
+        traffic_per_s=carried,
         unserved_per_s={
             name: max(0.0, rate) if rate > 1e-6 * asked[name].rate_per_s else 0.0
             for name, rate in zip(tasks, found[unserved:added].tolist(), strict=True)
         },
+        accuracy=sum(one.accuracy * carried.get(one.key, 0.0) for one in columns) / total,
         worth=-float(solution.fun),
     )
 

@@ -89,16 +89,20 @@ class Decision:
         By task, variant and device.
     rates_per_s
         What each task asks for, its peak included, 1/s.
-    worth_before, worth
-        Accuracy of all requests in the mean with the copies of before, and with these.
+    accuracy_before, accuracy
+        Of all these requests in the mean, 0..1, with the copies of before, and with these; one that
+        is not served counts as 0. None where those of before are not what the devices hold, or not
+        what is pinned.
     reason
         In words.
+    moves
+        Copies that go, and those that take their places.
     """
 
     copies: dict[Key, int]
     rates_per_s: dict[str, float]
-    worth_before: float
-    worth: float
+    accuracy_before: float | None
+    accuracy: float | None
     reason: str
     moves: tuple[tuple[Key | None, Key | None], ...] = ()
 
@@ -106,8 +110,8 @@ class Decision:
         """By name; a copy is ``{"variant": "TASK/VARIANT", "device": NAME}``."""
         return {
             "rates_per_s": self.rates_per_s,
-            "accuracy_before": self.worth_before,
-            "accuracy": self.worth,
+            "accuracy_before": self.accuracy_before,
+            "accuracy": self.accuracy,
             "reason": self.reason,
             "moves": [{"from": _written(a), "to": _written(b)} for a, b in self.moves],
         }
@@ -197,13 +201,11 @@ class Assign:
         rates = self._forecast.see(rates_per_s)
         asked = self._asked(rates)
         now = assign(self.slots, self.options, asked, held=held, fixed=True, every=False)
-        before = -np.inf if now is None else now.worth
-        short = [] if now is None else [k for k, one in now.unserved_per_s.items() if one > 0]
+        before = None if now is None else now.accuracy
         bound = fluid_bound(self.slots, self.options, rates)
-        if now is not None and before >= bound - _ROOM:
-            return Decision(
-                dict(held), rates, before, before, "about as accurate as any copies could be"
-            )
+        if now is not None and now.worth >= bound - _ROOM:
+            why = "about as accurate as any copies could be"
+            return Decision(dict(held), rates, before, before, why)
         found = assign(
             self.slots,
             self.options,
@@ -213,15 +215,18 @@ class Assign:
             every=self._every,
             gap=_GAP,
         )
-        if found is None or found.worth < before + _GAIN:
-            return Decision(dict(held), rates, before, before, "no move gains what it costs")
-        why = (
-            f"{', '.join(short)} would not all be served"
-            if short
-            else f"a mean accuracy of {found.worth:.4f} where it would be {before:.4f}"
-        )
+        if found is None or (now is not None and found.worth < now.worth + _GAIN):
+            why = "no move gains what it costs"
+            return Decision(dict(held), rates, before, before, why)
+        short = [] if now is None else [k for k, one in now.unserved_per_s.items() if one > 0]
+        if now is None:
+            why = "the devices do not hold what is there, or it lacks what is pinned"
+        elif short:
+            why = f"{', '.join(short)} would not all be served"
+        else:
+            why = f"a mean accuracy of {found.accuracy:.4f} where it would be {now.accuracy:.4f}"
         moves = tuple(pairs(held, found.copies))
-        return Decision(found.copies, rates, before, found.worth, why, moves)
+        return Decision(found.copies, rates, before, found.accuracy, why, moves)
 
     def _asked(self, rates_per_s: Mapping[str, float]) -> dict[str, Asked]:
         return {

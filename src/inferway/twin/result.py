@@ -560,7 +560,8 @@ class AssignResult:
         That have served, by ``TASK/VARIANT:DEVICE``, in the mean over slots.
     decisions
         Each that moved something, or would have: ``replication``, ``at_s``, ``rates_per_s`` that
-        were asked for, ``accuracy_before`` and ``accuracy``, ``reason``, and ``moves``.
+        were asked for, ``accuracy_before`` and ``accuracy`` of these in the mean, where one that is
+        not served counts as 0, ``reason``, and ``moves``.
     dry_run
         Whether nothing was moved.
     """

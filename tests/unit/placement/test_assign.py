@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 
 import pytest
@@ -56,11 +57,37 @@ def test_devices_go_to_the_task_that_asks_for_more() -> None:
     assert busy.copies[LOW] >= 2
     assert sum(n for key, n in busy.copies.items() if key[0] == "b") >= 1
     assert "a would not all be served" in busy.reason
-    assert busy.worth > busy.worth_before
+    # Two copies carry 40/s of the 250/s of a; b has 20/s by its moving mean.
+    assert busy.accuracy_before is not None
+    assert busy.accuracy is not None
+    assert busy.accuracy_before == pytest.approx((40 + 20) * 0.9 / 270)
+    assert busy.accuracy_before < busy.accuracy < 0.9
     assert len(busy.moves) >= 2
     told = busy.to_json()
     assert told["moves"][0]["to"]["device"] == "gpu"
     assert told["rates_per_s"] == busy.rates_per_s
+    assert told["accuracy_before"] == busy.accuracy_before
+    assert told["accuracy"] == busy.accuracy
+
+
+def test_what_is_told_is_an_accuracy_whatever_a_move_costs() -> None:
+    # As much as three copies carry, and one copy of four: it takes a second to load each.
+    served = policy().step({"a": 0.0, "b": 900.0}, {OTHER: 3, LOW: 1})
+    assert served.moves == ()
+    assert served.accuracy == served.accuracy_before
+    assert served.accuracy == pytest.approx((300 * 0.7 + 0.1 * 0.7) / 900.1)
+    better = policy().step({"a": 10.0, "b": 10.0}, {LOW: 1, OTHER: 1})
+    assert better.accuracy_before == pytest.approx(0.7)
+    assert better.accuracy == pytest.approx(0.9)
+    assert better.reason == "a mean accuracy of 0.9000 where it would be 0.7000"
+
+
+def test_of_copies_that_devices_do_not_hold_no_accuracy_is_told() -> None:
+    found = policy().step({"a": 10.0, "b": 10.0}, {LOW: 9, OTHER: 1})
+    assert found.accuracy_before is None
+    assert found.accuracy == pytest.approx(0.9)
+    assert found.reason.startswith("the devices do not hold what is there")
+    assert json.loads(json.dumps(found.to_json(), allow_nan=False))["accuracy_before"] is None
 
 
 def test_what_gains_less_than_it_costs_stays() -> None:
