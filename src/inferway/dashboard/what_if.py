@@ -41,7 +41,7 @@ from inferway.twin.engine import engine_of
 from inferway.twin.kernel.state import ANSWERED, LATE, Records
 from inferway.twin.replication import replicate, summarize
 from inferway.twin.result import TaskResult
-from inferway.twin.scenario import Scenario, scenario_of
+from inferway.twin.scenario import Scenario, ordinary, scenario_of
 from inferway.twin.trace import calibrated, departures
 
 REPLICATIONS: Final = 4
@@ -115,6 +115,9 @@ def answer(
         scenario = replace(scenario, options={**scenario.options, "rate": rate_per_s})
     present = _replayed(calibrated(scenario, past.trace), past, stop)
     notes = departures(scenario, past.trace)
+    written = told.content.get("tasks", {}).get(told.fleet["kind"], {})
+    if (canary := written.get("canary")) is not None:
+        notes.append(ordinary(str(canary["variant"])))
     progress("replaying what might have been")
     changed = _changed(deployment, told.fleet, question, name)
     times_s = scaled(times_s, question.rate)

@@ -403,7 +403,9 @@ class Pool:
         if not exploration.is_due() or request.classes != ALL_CLASSES or not request.counted:
             return False
         k = exploration.choose(self.dispatcher.site, request.floor, self.targets)
-        if k < 0 or self._decide(request, 1 << k, request.deadline_s) < 0:
+        if k < 0 or not self.servers.has_place(request, 1 << k):
+            return False
+        if self._decide(request, 1 << k, request.deadline_s) < 0:
             return False
         exploration.asked()
         return True
@@ -417,7 +419,9 @@ class Pool:
         whole = request.classes
         if request.counted and canary.takes(self._draw(64)) and (mine := canary.only(whole)):
             waits = self.options.in_order and self.held  # first come, first served
-            if not waits and self._decide(request, mine, request.deadline_s) >= 0:
+            # It is asked of no policy that would refuse it: a recording has that as a request.
+            takes = not waits and self.servers.has_place(request, mine)
+            if takes and self._decide(request, mine, request.deadline_s) >= 0:
                 canary.requests += 1
                 # Where the canary fails, or rests, another one is asked.
                 return True

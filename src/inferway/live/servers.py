@@ -70,6 +70,7 @@ class ServerQueues:
         # By class, those that floors are held against.
         self._class_of, self.accuracy = class_of, dispatcher.fleet.accuracy.tolist()
         self._rules = [None if rules is None else rules[k] for k in class_of]
+        self._places = int(dispatcher.site.arrived_s.shape[1])
         self._pulls = hasattr(dispatcher.policy, "pull")
         self._shares = dispatcher.shares
         self.batches = self._pulls or rules is not None or self._shares
@@ -396,6 +397,18 @@ class ServerQueues:
         """Time until the first server of these classes has answered a newcomer."""
         return min(
             (sum(self.predict(server, rows)) for server in self._of(classes)), default=math.inf
+        )
+
+    def has_place(self, request: InferRequest, classes: int) -> bool:
+        """Tell whether a server of these classes has a place for a request, and would be in time.
+
+        Only those that may answer it are looked at.
+        """
+        left_s, rows = self.left_s(request), request.rows
+        return any(
+            len(self.queues[server]) < self._places
+            and (left_s == math.inf or sum(self.predict(server, rows)) <= left_s)
+            for server in self._of(classes & self.mask(request))
         )
 
     def idle_s(self, classes: int) -> float:

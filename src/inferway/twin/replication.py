@@ -29,7 +29,7 @@ from inferway.twin.result import (
     Series,
     TaskResult,
 )
-from inferway.twin.scenario import Scenario
+from inferway.twin.scenario import Scenario, ordinary
 from inferway.workload import phases_of
 
 Engine = GeneralEngine | MarkovEngine
@@ -657,7 +657,7 @@ def _devices(fleet: Fleet, outcomes: Sequence[Replicated]) -> dict[str, float] |
 
 
 def _verdict(scenario: Scenario, outcomes: Sequence[Replicated]) -> tuple[bool, tuple[str, ...]]:
-    notes = []
+    notes = [ordinary(scenario.canary)] if scenario.canary else []
     crowded = [outcome.crowded for outcome in outcomes if outcome.crowded]
     growth = sum(outcome.growth for outcome in outcomes)
     arrivals, runs = sum(outcome.queries for outcome in outcomes), len(outcomes)

@@ -90,6 +90,7 @@ class Scenario:
     movable: bool = False  # Whether servers are retired and enlisted while it runs
     measured: bool = False  # Whether the promise is on what labels measure
     drift: Drift | None = None  # What becomes of a variant's true accuracy, and who is told
+    canary: str = ""  # The variant that is tried as one where this is served; empty without one
     # Requests that are drawn from where a policy may ask a second server; if not given, the
     # confidence of each class falls into its bins by their shares.
     answers: AnswerSample | None = None
@@ -274,6 +275,11 @@ class Scenario:
         return None if window is None else float(window)
 
 
+def ordinary(canary: str) -> str:
+    """Say that the twin tries no canary."""
+    return f"{canary}, which is a canary where this is served, is a variant like the others here"
+
+
 def scenario_of(deployment: Deployment, task: str, node: str | None = None) -> Scenario:
     """Read the scenario of a task at a node from a deployment file.
 
@@ -309,6 +315,7 @@ def scenario_of(deployment: Deployment, task: str, node: str | None = None) -> S
         target=what.accuracy_target,
         measured=what.measured,
         drift=what.drift if what.drift is not None and what.drift.falls else None,
+        canary="" if what.canary is None else what.canary.variant,
         energy_budget=what.energy_budget,
         targets=tuple(told_targets(deployment, fleet.node))
         if deployment.targets_over(what)

@@ -37,7 +37,7 @@ from inferway.dispatch.recording import (
     WITHDRAW,
 )
 from inferway.dispatch.replay import MOST_PLACES, events, header, recordings
-from inferway.site.view import ALL_CLASSES, HOLD, Floats, Ints
+from inferway.site.view import HOLD, Floats, Ints
 from inferway.twin.result import Numbers, TaskResult
 from inferway.twin.scenario import Scenario, scenario_of
 
@@ -148,7 +148,7 @@ def _read(folder: Path, head: dict[str, Any]) -> RecordedTrace:
         rows=came["rows"].astype(np.int64),
         deadline_s=came["value"] - came["time_s"],
         floors=int((came["floor"] > 0.0).sum()),
-        pins=int(((came["flag"] == 0) | (came["classes"] != ALL_CLASSES)).sum()),
+        pins=int((came["flag"] == 0).sum()),
         urgent=int((came["priority"] > 0).sum()),
         marks=int((rows["kind"] == MARK).sum()),
         begun=begun,

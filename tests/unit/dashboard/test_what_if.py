@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +124,16 @@ def test_a_lost_node_takes_what_is_reached_by_way_of_it() -> None:
 def test_what_cannot_be_asked_is_said_in_a_sentence(keys: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         asked(**keys)
+
+
+def test_a_canary_is_told_to_be_a_variant_like_the_others() -> None:
+    usual = told()
+    tried = told()
+    tried.content = deepcopy(tried.content)
+    about = {"feedback": {}, "canary": {"variant": "big", "at_least": 0.8}}
+    tried.content["tasks"]["digits"] |= about
+    (note,) = (note for note in asked(tried)["notes"] if note not in asked(usual)["notes"])
+    assert note == "big, which is a canary where this is served, is a variant like the others here"
 
 
 def test_rows_that_are_none_are_refused() -> None:

@@ -311,3 +311,19 @@ def test_a_target_that_only_asking_twice_reaches_is_simulated() -> None:
     assert run(scenario, queries=20_000, workers=1).accuracy.mean == pytest.approx(
         target, abs=0.005
     )
+
+
+def test_a_canary_is_told_to_be_a_variant_like_the_others(file: Path) -> None:
+    usual = inferway.load(file)
+    task = next(iter(usual.tasks.values()))
+    best = max(task.variants.values(), key=lambda one: one.accuracy or 0.0).name
+    about = {"variant": best, "at_least": 0.5}
+    tried = usual.with_(**{f"tasks.{task.name}.feedback": {}, f"tasks.{task.name}.canary": about})
+    without, beside = (
+        inferway.simulate(one, queries=2_000, seed=1).tasks[task.name] for one in (usual, tried)
+    )
+    (note,) = (note for note in beside.notes if note not in without.notes)
+    assert (
+        note == f"{best}, which is a canary where this is served, is a variant like the others here"
+    )
+    assert beside.shares == without.shares
