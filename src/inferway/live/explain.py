@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 
 from inferway.dispatch.joint import PLACES, TargetState
+from inferway.dispatch.measured import EXPLORED
 from inferway.live.request import InferRequest, Outcome
 from inferway.site.confidence import ConfidenceTables
 from inferway.site.view import SIZES
@@ -67,6 +68,7 @@ _LoggedRequest: Any = msgspec.defstruct(
         "fleet", "elsewhere", "id", "before", "server", "rows", "together", "classes", "floor",
         "deadline_s", "priority", "counted", "received_s", "predicted_s", "latency_s", "service_s",
         "outcome", "reason", "settled", "credit", "confidence", "escalated_from", "settlement",
+        "chosen_for",
     ],
     gc=False,
 )  # fmt: skip
@@ -105,6 +107,7 @@ class RequestLog:
                 request.confidence,
                 request.escalated_from,
                 request.settlement,
+                request.chosen_for,
             )
         )
 
@@ -334,9 +337,20 @@ def _why(ended: Any, chosen: int, candidates: list[dict[str, Any]]) -> str:
             f"{name} was asked as well, whose answer was expected to be right with "
             f"{ended.credit:.4g}"
         )
+    if ended.chosen_for == "canary":
+        return f"{name} is tried as a canary, and the request is one of its share"
+    if ended.chosen_for == "explored":
+        return (
+            f"labels have ruled {name} out, and one request in {EXPLORED} explores whether it is "
+            "better by now"
+        )
     fit = [one for one in candidates if one["allowed"] and one["in_time"] and one["healthy"]]
     if len(fit) == 1:
-        return f"{name} was the only variant that was allowed, healthy and predicted to be in time"
+        aside = ", the canary aside," if ended.chosen_for == "beside" else ""
+        return (
+            f"{name} was the only variant{aside} that was allowed, healthy and predicted to be in "
+            "time"
+        )
     if candidates[chosen]["probability"] is not None:
         shares = ", ".join(f"{sum(one['probability']):.3g} {one['variant']}" for one in fit)
         return f"the scheduler's probabilities drew {name}; they were {shares}"

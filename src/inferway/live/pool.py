@@ -405,7 +405,9 @@ class Pool:
         k = exploration.choose(self.dispatcher.site, request.floor, self.targets)
         if k < 0 or not self.servers.has_place(request, 1 << k):
             return False
+        request.chosen_for = "explored"
         if self._decide(request, 1 << k, request.deadline_s) < 0:
+            request.chosen_for = ""
             return False
         exploration.asked()
         return True
@@ -420,13 +422,15 @@ class Pool:
         if request.counted and canary.takes(self._draw(64)) and (mine := canary.only(whole)):
             waits = self.options.in_order and self.held  # first come, first served
             # It is asked of no policy that would refuse it: a recording has that as a request.
-            takes = not waits and self.servers.has_place(request, mine)
-            if takes and self._decide(request, mine, request.deadline_s) >= 0:
-                canary.requests += 1
-                # Where the canary fails, or rests, another one is asked.
-                return True
+            if not waits and self.servers.has_place(request, mine):
+                request.chosen_for = "canary"
+                if self._decide(request, mine, request.deadline_s) >= 0:
+                    canary.requests += 1
+                    # Where the canary fails, or rests, another one is asked.
+                    return True
         if request.counted or canary.state == "taken-back":
             request.classes = canary.without(whole)
+            request.chosen_for = "" if request.classes == whole else "beside"
             if not request.classes:
                 reason = f"variant {canary.terms.variant!r} has been taken back: {canary.reason}"
                 self._end(request, Outcome.UNAVAILABLE, reason)
@@ -837,6 +841,8 @@ class Pool:
 
         It was taken, and so it is not refused for want of room or time elsewhere.
         """
+        if request.chosen_for:
+            request.chosen_for = "" if request.chosen_for == "explored" else "beside"
         for limit_s in (request.deadline_s, math.inf):
             if self._again(request, limit_s) >= 0:
                 return

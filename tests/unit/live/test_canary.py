@@ -1,4 +1,4 @@
-"""Requests beside a canary: who is asked, what a recording has of it, and what is said."""
+"""Requests of a canary and beside it: who is asked, what a recording has, and what is said."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 
 from inferway.deployment.tasks import Canary
 from inferway.dispatch import Dispatcher
+from inferway.dispatch.measured import EXPLORED
 from inferway.live.options import PoolOptions
 from inferway.live.pool import Pool
 from inferway.live.request import InferRequest, Outcome
@@ -31,10 +32,11 @@ class Gated(NullRuntime):
 
     def __init__(self) -> None:
         super().__init__(SIGNATURE)
-        self.gate = threading.Event()
+        self.gate, self.begun = threading.Event(), threading.Event()
         self.gate.set()
 
     def run(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        self.begun.set()
         assert self.gate.wait(LIMIT_S)
         return {"y": inputs["x"]}
 
@@ -42,20 +44,20 @@ class Gated(NullRuntime):
 class Beside:
     """A task with a canary that gets half of the requests, if it can take them."""
 
-    def __init__(self) -> None:
+    def __init__(self, places: int = 1, *, canary: bool = True) -> None:
         fleet = Fleet(
             ("tiny", "big"),
             np.array([1e3, 0.01]),
             np.array([0.7, 0.9]),
             np.array([1, 1]),
-            buffer=1,
+            buffer=places,
             task="a",
         )
         dispatcher = Dispatcher(fleet, "fastest-only", target=0.6, rate_per_s=10.0)
         self.tiny, self.big = Gated(), Gated()
         terms = Canary(variant="big", share=SHARE, at_least=0.95)
-        self.options = PoolOptions(target=0.6, canary=terms)
-        self.pool = Pool("a", SIGNATURE, dispatcher, [self.tiny, self.big], self.options)
+        options = PoolOptions(target=0.6, measured=not canary, canary=terms if canary else None)
+        self.pool = Pool("a", SIGNATURE, dispatcher, [self.tiny, self.big], options)
         self.site = TaskSite.of(self.pool)
         self.asked = 0
 
@@ -67,6 +69,11 @@ class Beside:
         self.asked += 1
         self.site.submit(request)
         return ended
+
+    def reason(self, request: InferRequest) -> str:
+        found = self.site.log.explain(request.id)
+        assert found is not None
+        return str(found["reason"])
 
 
 @pytest.mark.parametrize("why", ["no place", "late", "inaccurate"])
@@ -105,3 +112,61 @@ def test_a_canary_that_cannot_take_its_share_is_not_asked(why: str, tmp_path: Pa
 
     trace = asyncio.run(main())
     assert (trace.pins, int((trace.taken_by < 0).sum())) == (0, 0)
+
+
+CANARY_S = "big is tried as a canary, and the request is one of its share"
+BESIDE_S = (
+    "tiny was the only variant, the canary aside, that was allowed, healthy and predicted to be in "
+    "time"
+)
+
+
+def test_an_explanation_says_what_a_canary_has_to_do_with_it() -> None:
+    async def main() -> None:
+        beside = Beside(places=2)
+        await beside.site.start()
+        said = dict[str, set[str]]()
+        while len(said) < 2:
+            answer = await asyncio.wait_for(beside.ask(), LIMIT_S)
+            said.setdefault(answer.variant, set()).add(beside.reason(answer))
+        assert said == {"big": {CANARY_S}, "tiny": {BESIDE_S}}
+        pinned = await asyncio.wait_for(beside.ask(classes=0b10, counted=False), LIMIT_S)
+        assert beside.reason(pinned) == "the request was pinned to big"
+        # Where the canary has it and does not answer it, another one is asked.
+        beside.big.gate.clear()
+        beside.big.begun.clear()
+        waiting = []
+        while len(beside.pool.queues[1]) < 2:
+            asked = beside.ask()
+            if beside.pool.queues[0]:
+                await asyncio.wait_for(asked, LIMIT_S)
+            else:
+                waiting.append(asked)
+        assert await asyncio.to_thread(beside.big.begun.wait, LIMIT_S)
+        beside.pool.health.rest(1, "for once")
+        moved = await asyncio.wait_for(waiting[1], LIMIT_S)
+        assert (moved.variant, beside.reason(moved)) == ("tiny", BESIDE_S)
+        beside.big.gate.set()
+        assert beside.reason(await asyncio.wait_for(waiting[0], LIMIT_S)) == CANARY_S
+        await beside.site.stop(LIMIT_S)
+
+    asyncio.run(main())
+
+
+def test_an_explanation_says_that_a_request_explores() -> None:
+    async def main() -> None:
+        beside = Beside(canary=False)
+        await beside.site.start()
+        beside.pool.correct({"big": 0.65})
+        said = dict[str, set[str]]()
+        for _ in range(EXPLORED):
+            answer = await asyncio.wait_for(beside.ask(), LIMIT_S)
+            said.setdefault(answer.variant, set()).add(beside.reason(answer).split(";")[0])
+        explored = (
+            f"labels have ruled big out, and one request in {EXPLORED} explores whether it is "
+            "better by now"
+        )
+        assert said == {"big": {explored}, "tiny": {"the policy chose tiny of 2 variants"}}
+        await beside.site.stop(LIMIT_S)
+
+    asyncio.run(main())
