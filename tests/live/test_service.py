@@ -390,7 +390,7 @@ def test_what_cannot_be_served_is_refused() -> None:
     from inferway.live import Server
 
     class Refused:
-        path = "file.yaml"
+        path, tasks = "file.yaml", {}  # type: ignore[var-annotated]
 
         @staticmethod
         def unserved() -> list[str]:
