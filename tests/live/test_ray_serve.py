@@ -142,6 +142,10 @@ def machines() -> Iterator[Machines]:
     ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
     (port,) = free_ports(1)
     head = {"num_cpus": 16, "resources": {"head": 1}}
+    patience = pytest.MonkeyPatch()
+    # A proxy that is not ready three times in a row is started anew, for ever on a busy machine.
+    for limit in ("READY_CHECK_TIMEOUT_S", "HEALTH_CHECK_TIMEOUT_S"):
+        patience.setenv(f"RAY_SERVE_PROXY_{limit}", "120")
     cluster = Cluster(initialize_head=True, head_node_args=head)
     try:
         cluster.add_node(num_cpus=16)
@@ -153,6 +157,7 @@ def machines() -> Iterator[Machines]:
         serve.shutdown()
         ray.shutdown()
         cluster.shutdown()
+        patience.undo()
 
 
 class Running(NamedTuple):

@@ -25,7 +25,7 @@ class Remote:
         self.signature = Signature((Tensor("x", "FP32", (-1, 1)),), (Tensor("y", "FP32", (-1, 1)),))
         self.known_signature = self.signature
         self.fault: Fault | None = None
-        self.down = ""
+        self.down, self.apart = "", False
         self.runs = self.zeros = 0
 
     async def infer(self, inputs: dict[str, Any]) -> dict[str, Any]:

@@ -98,8 +98,8 @@ def test_answers_that_never_come_end_with_the_grace(serve, images):
         return 200
 
     began = time.monotonic()
-    record = drive(serve(behave).url, "t", np.arange(6) * 0.01, images, grace_s=0.2)
-    assert time.monotonic() - began < 30  # and not 60
+    record = drive(serve(behave).url, "t", np.arange(6) * 0.01, images, grace_s=3)
+    assert time.monotonic() - began < 45  # and not 60
     assert (record.status == 0).sum() == 1
     assert np.isnan(record.done_s[record.status == 0]).all()
 
@@ -116,7 +116,7 @@ def test_every_request_without_an_answer_has_a_reason(serve, images):
         "no answer: no connection was free before the end": 2,
         "no answer: no answer before the end": 1,
     }
-    record = drive(serve(behave).url, "t", np.arange(9) * 0.01, images, grace_s=0.2)
+    record = drive(serve(behave).url, "t", np.arange(9) * 0.01, images, grace_s=3)
     assert record.failures() == {
         "429: no": 3,
         "no answer: the connection ended before the answer": 3,
