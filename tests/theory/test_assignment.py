@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
-from inferway.dispatch.assignment import (
+from inferway.placement.assignment import (
     Asked,
     Assignment,
     Option,

@@ -22,7 +22,6 @@ from inferway.deployment import Deployment, Node, Task
 from inferway.deployment.policies import ESCALATE
 from inferway.deployment.units import TIME
 from inferway.deployment.workloads import Workload, poisson
-from inferway.dispatch.assignment import carried_per_s, run_times
 from inferway.dispatch.bounds import max_rate, relaxed
 from inferway.dispatch.escalation_bounds import solve_escalation
 from inferway.dispatch.sizing import Need, cheapest, roomiest
@@ -30,6 +29,7 @@ from inferway.experiments.plan_result import SLACK, Plan, TaskPlan, Trial
 from inferway.experiments.planned_pool import plan_pool, with_instances
 from inferway.experiments.runner import Point
 from inferway.experiments.workers import in_threads
+from inferway.placement.assignment import carried_per_s, run_times
 from inferway.site.confidence import confidence_tables
 from inferway.site.view import Ints
 from inferway.twin.scenario import scenario_of

@@ -1,6 +1,6 @@
 """Planning on devices: the most accurate instances of all tasks together, each tried in the twin.
 
-`inferway.dispatch.assignment` proposes what takes which device. The twin runs each task under the
+`inferway.placement.assignment` proposes what takes which device. The twin runs each task under the
 policy that the file names. One that does not keep what it promises is sized for more than its rate,
 and all are proposed anew, until all hold or there is no room left: then that task is named, and the
 others are planned without it.
@@ -16,10 +16,10 @@ import numpy as np
 
 from inferway.deployment import Deployment, Node, Task
 from inferway.deployment.units import TIME
-from inferway.dispatch.assignment import Asked, Assignment, Option, assign, options_of, slots_of
 from inferway.experiments.plan_result import SLACK, Plan, TaskPlan, Trial
 from inferway.experiments.runner import Point
 from inferway.experiments.workers import in_threads
+from inferway.placement.assignment import Asked, Assignment, Option, assign, options_of, slots_of
 from inferway.twin.scenario import scenario_of
 from inferway.twin.simulation import run
 

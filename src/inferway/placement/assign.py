@@ -1,6 +1,6 @@
 """Assign: which variants of all tasks take which devices of one site, decided anew every slot.
 
-The program of `inferway.dispatch.assignment`, which `inferway plan` solves for the demand that a
+The program of `inferway.placement.assignment`, which `inferway plan` solves for the demand that a
 file states, is solved here for the demand that has been seen: no future is looked at. Nothing moves
 while the copies that there are do about as well as any could, and a move has to be worth the time
 in which its device is empty. `Shift` says in which order devices change hands. There are no sockets
@@ -19,7 +19,7 @@ import numpy as np
 from pydantic import Field
 
 from inferway.deployment.units import PositiveNumber, PositiveSeconds
-from inferway.dispatch.assignment import (
+from inferway.placement.assignment import (
     Asked,
     Option,
     Slots,

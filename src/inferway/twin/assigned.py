@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from inferway.deployment.workloads import PhasedArrivals, TraceArrivals
-from inferway.dispatch.assignment import fluid_bound
 from inferway.placement.assign import Assign, Decision, Key, Shift
+from inferway.placement.assignment import fluid_bound
 from inferway.twin.engine import CrowdedError, GeneralEngine, engine_of
 from inferway.twin.replication import (
     BLOCKS,

@@ -3,42 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 import numpy as np
 import pytest
+from gated import LIMIT_S, SIGNATURE, Gated
 
 from inferway.dispatch import Dispatcher
 from inferway.live.options import PoolOptions
 from inferway.live.pool import Pool
 from inferway.live.request import InferRequest, Outcome
 from inferway.live.site import Balance, TaskSite, balances_of, take_up
-from inferway.protocol import Signature, Tensor
-from inferway.runtime import NullRuntime
 from inferway.site import Fleet
 
-SIGNATURE = Signature((Tensor("x", "FP32", (-1, 2)),), (Tensor("y", "FP32", (-1, 2)),))
-LIMIT_S = 20.0
 SHORT: Any = pytest.approx(-0.2)
 """What an answer of accuracy 0.6 is short of a target of 0.8."""
-
-
-class Gated(NullRuntime):
-    """Answers, or fails, once it may."""
-
-    def __init__(self) -> None:
-        super().__init__(SIGNATURE)
-        self.gate = threading.Event()
-        self.gate.set()
-        self.broken = False
-
-    def run(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        assert self.gate.wait(LIMIT_S)
-        if self.broken:
-            raise ValueError("broken")
-        return {"y": inputs["x"]}
 
 
 class World:

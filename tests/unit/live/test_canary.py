@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from gated import LIMIT_S, SIGNATURE, Gated
 
 from inferway.deployment.tasks import Canary
 from inferway.dispatch import Dispatcher
@@ -17,28 +17,10 @@ from inferway.live.options import PoolOptions
 from inferway.live.pool import Pool
 from inferway.live.request import InferRequest, Outcome
 from inferway.live.site import TaskSite
-from inferway.protocol import Signature, Tensor
-from inferway.runtime import NullRuntime
 from inferway.site import Fleet
 from inferway.twin.trace import RecordedTrace, read
 
-SIGNATURE = Signature((Tensor("x", "FP32", (-1, 2)),), (Tensor("y", "FP32", (-1, 2)),))
-LIMIT_S = 20.0
 SHARE, ASKED = 0.5, 60
-
-
-class Gated(NullRuntime):
-    """Answers once it may."""
-
-    def __init__(self) -> None:
-        super().__init__(SIGNATURE)
-        self.gate, self.begun = threading.Event(), threading.Event()
-        self.gate.set()
-
-    def run(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        self.begun.set()
-        assert self.gate.wait(LIMIT_S)
-        return {"y": inputs["x"]}
 
 
 class Beside:

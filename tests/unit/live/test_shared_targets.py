@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from gated import LIMIT_S, SIGNATURE, Gated
 
 from inferway.dispatch import Dispatcher
 from inferway.dispatch.joint import BALANCE
@@ -21,13 +21,9 @@ from inferway.live.pool import Pool
 from inferway.live.request import InferRequest, Outcome
 from inferway.live.site import TaskSite
 from inferway.live.targets import SharedTargets
-from inferway.protocol import Signature, Tensor
-from inferway.runtime import NullRuntime
 from inferway.site import Fleet
 from inferway.site.view import ALL_CLASSES
 
-SIGNATURE = Signature((Tensor("x", "FP32", (-1, 2)),), (Tensor("y", "FP32", (-1, 2)),))
-LIMIT_S = 20.0
 TOLD: Any = [
     {
         "name": "right", "tasks": ["a", "b"], "accuracy": 0.8,
@@ -41,22 +37,6 @@ TOLD: Any = [
 ]  # fmt: skip
 RIGHT, FRUGAL, OTHERS = range(3)
 BIG = 0b10
-
-
-class Gated(NullRuntime):
-    """Answers, or fails, once it may."""
-
-    def __init__(self) -> None:
-        super().__init__(SIGNATURE)
-        self.gate = threading.Event()
-        self.gate.set()
-        self.broken = False
-
-    def run(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        assert self.gate.wait(LIMIT_S)
-        if self.broken:
-            raise ValueError("broken")
-        return {"y": inputs["x"]}
 
 
 class Joint:

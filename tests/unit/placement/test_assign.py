@@ -7,8 +7,8 @@ from collections import Counter
 
 import pytest
 
-from inferway.dispatch.assignment import Asked, Option, Slots
 from inferway.placement.assign import Assign, DemandForecast, Key, Shift, Step, pairs
+from inferway.placement.assignment import Asked, Option, Slots
 
 
 def option(task: str, variant: str, device: str, rate: float, accuracy: float) -> Option:
