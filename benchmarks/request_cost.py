@@ -78,7 +78,7 @@ def label(book: Any, share: float) -> None:
     """Label a share of the answers of the last moment."""
     import random
 
-    from inferway.live.answers import FeedbackItem
+    from inferway.live.feedback import FeedbackItem
 
     with book._lock:
         book._write()

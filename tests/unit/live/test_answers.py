@@ -12,7 +12,8 @@ import pytest
 import inferway
 from inferway.deployment.tasks import Feedback
 from inferway.live import ServeError, Server
-from inferway.live.answers import AnswerBook, FeedbackItem, ServedModel, VariantAccuracy
+from inferway.live.answers import AnswerBook, ServedModel
+from inferway.live.feedback import FeedbackItem, VariantAccuracy
 from inferway.live.log import logger
 from inferway.live.request import InferRequest, Outcome
 

@@ -14,7 +14,8 @@ import pytest
 from inferway.deployment.tasks import Feedback
 from inferway.dispatch import Dispatcher
 from inferway.live import InferRequest, Outcome, Pool, PoolOptions, TaskSite
-from inferway.live.answers import AnswerBook, FeedbackItem, ServedModel, noting
+from inferway.live.answers import AnswerBook, ServedModel, noting
+from inferway.live.feedback import FeedbackItem
 from inferway.live.shadow import Shadowing, shadowing
 from inferway.protocol import Signature, Tensor
 from inferway.runtime import NullRuntime

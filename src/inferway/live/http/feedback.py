@@ -8,7 +8,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from inferway.live.answers import AnswerBook, FeedbackItem, Joined, VariantAccuracy
+from inferway.live.answers import AnswerBook
+from inferway.live.feedback import FeedbackItem, Joined, VariantAccuracy
 from inferway.live.http.compression import unpacking
 from inferway.live.http.exchange import ENCODING, RETRY, Exchange, Limits
 from inferway.live.security.keys import Role

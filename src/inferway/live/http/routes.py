@@ -13,9 +13,9 @@ from urllib.parse import quote, unquote_to_bytes
 
 import msgspec
 
-from inferway.live.answers import FeedbackItem, Joined
 from inferway.live.explain import KEPT
 from inferway.live.extensions import config_of, statistics_of
+from inferway.live.feedback import FeedbackItem, Joined
 from inferway.live.http.compression import unpacking
 from inferway.live.http.exchange import ENCODING, RETRY, Exchange, Handler, Limits
 from inferway.live.http.feedback import Deleted, FeedbackPages, TaskAccuracy
