@@ -151,6 +151,8 @@ class Plan(Shown):
 
     def tables(self) -> list[Laid]:
         """The instances of each task, and what the twin has of them."""
+        from rich.text import Text
+
         shown: list[Laid] = []
         for task in self.tasks.values():
             target, simulated, tried = task.accuracy_target, task.simulated, len(task.trials)
@@ -178,8 +180,7 @@ class Plan(Shown):
             ) + (" Sized by the bound with escalation." if task.bound == "escalation" else "")
             shown.append(table(f"Task {task.task}, planned", ["", "twin"], rows, caption=caption))
         if self.infeasible:
-            told = [[name, sentence] for name, sentence in self.infeasible.items()]
-            shown.append(table("Not planned", ["task", "why"], told))
+            shown += [Text("Not planned", style="bold"), *map(Text, self.infeasible.values())]
         return shown
 
     def _repr_html_(self) -> str:
