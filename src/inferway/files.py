@@ -1,14 +1,18 @@
-"""Files that are as they were or whole, whatever happens, and folders that one process holds."""
+"""Files that are whole or as they were, folders that one process holds, and Python in files."""
 
 from __future__ import annotations
 
+import ast
 import os
 import secrets
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import BinaryIO
+from typing import BinaryIO, Final
+
+_PARSING: Final = threading.Lock()
 
 
 @contextmanager
@@ -99,6 +103,16 @@ def alone(folder: Path, work: str) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def syntax_tree(source: str | bytes, file: str = "<unknown>") -> ast.Module:
+    """Parse Python, one thread at a time; errors as `ast.parse`.
+
+    Until 3.11.7, Python counts the depth of all threads' trees together, and where one of them is
+    stopped in between it raises SystemError: https://github.com/python/cpython/issues/106905.
+    """
+    with _PARSING:
+        return ast.parse(source, filename=file)
 
 
 def run_source(path: Path, module: ModuleType) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from inferway.deployment.errors import refuse
+from inferway.files import syntax_tree
 
 OWN_CLASS: Final = r"^.+\.py:[A-Za-z_][A-Za-z0-9_]*$"
 """Pattern of the name of one."""
@@ -35,7 +36,7 @@ def file_of_class(named: str, folder: Path) -> Path:
     if not path.is_file():
         raise refuse(f"no such file: {path}")
     try:
-        module = ast.parse(path.read_bytes(), filename=str(path))
+        module = syntax_tree(path.read_bytes(), str(path))
     except (SyntaxError, ValueError) as error:
         number = error.lineno if isinstance(error, SyntaxError) else None
         line = f" in line {number}" if number is not None else ""

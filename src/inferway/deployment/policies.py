@@ -44,7 +44,7 @@ from pydantic_core import core_schema
 from inferway.deployment.own_class import OWN_CLASS, file_of_class
 from inferway.deployment.section import Section, check_kind, says
 from inferway.deployment.units import PositiveSeconds
-from inferway.files import home_folder, write_whole
+from inferway.files import home_folder, syntax_tree, write_whole
 
 FILE_POLICY = re.compile(r"(?P<file>.+\.py):(?P<name>[A-Za-z_][A-Za-z0-9_]*)")
 
@@ -411,7 +411,7 @@ def _written(policy: type) -> str:
             )
         if isinstance(found, FunctionType) and found.__closure__:
             raise ValueError(f"{found.__name__} uses variables of a function around it")
-        for one in ast.walk(ast.parse(source)):
+        for one in ast.walk(syntax_tree(source)):
             if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Load):
                 refer(one.id, found.__name__)
         parts.append(source.rstrip())
@@ -456,7 +456,7 @@ def _source_of(found: Any) -> str | None:
     for code in (one.__code__ for one in members if isinstance(one, FunctionType)):
         lines = linecache.getlines(code.co_filename)
         try:
-            tree = ast.parse("".join(lines))
+            tree = syntax_tree("".join(lines))
         except SyntaxError:
             continue
         for node in ast.walk(tree):

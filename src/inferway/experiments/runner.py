@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from inferway.files import write_whole
+from inferway.files import syntax_tree, write_whole
 from inferway.unreadable import UNREADABLE
 
 
@@ -118,7 +118,7 @@ def version(places: Sequence[str | Path]) -> str:
 @cache
 def _meaning(file: Path) -> bytes:
     """A file's syntax tree without its docstrings."""
-    tree = ast.parse(file.read_bytes())
+    tree = syntax_tree(file.read_bytes())
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     for node in (one for one in ast.walk(tree) if isinstance(one, documented)):
         match node.body:

@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple
 from inferway.deployment.errors import nearest
 from inferway.exporting.model import ExportError, first_line
 from inferway.extras import installing
-from inferway.files import run_source
+from inferway.files import run_source, syntax_tree
 from inferway.profiling.function import running
 
 FRAMEWORKS: Final = {"sklearn": "scikit-learn", "xgboost": "XGBoost", "torch": "PyTorch"}
@@ -177,7 +177,7 @@ def _named(path: Path, name: str) -> LoadedModel:
 def _imported(path: Path) -> set[str]:
     """Find the frameworks that a file imports anywhere, without running it."""
     try:
-        tree = ast.parse(path.read_bytes())
+        tree = syntax_tree(path.read_bytes())
     except OSError as error:
         raise ExportError(f"{path}: cannot read the file: {error.strerror}") from None
     except (SyntaxError, ValueError) as error:

@@ -15,6 +15,8 @@ from typing import Final
 
 from numba.core.errors import NumbaError, UnsupportedBytecodeError
 
+from inferway.files import syntax_tree
+
 COMPILE_ERRORS: Final = (NumbaError, UnsupportedBytecodeError)
 """What Numba raises for code that it does not compile."""
 
@@ -134,7 +136,7 @@ def _functions(policy: type) -> Iterator[ast.FunctionDef]:
     """
     file = _file(policy)
     try:
-        tree = ast.parse(file.read_bytes()) if file else ast.Module([], [])
+        tree = syntax_tree(file.read_bytes()) if file else ast.Module([], [])
     except (OSError, SyntaxError, ValueError):
         return
     for node in tree.body:

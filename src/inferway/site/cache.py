@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from inferway.files import home_folder, write_whole
+from inferway.files import home_folder, syntax_tree, write_whole
 
 PACKAGE = __name__.partition(".")[0]
 # Size of the folder above which the files go that were not used for longest.
@@ -175,7 +175,7 @@ def code_digest(text: bytes) -> str:
 
 def _parsed(text: bytes) -> ModuleSource:
     try:
-        tree = ast.parse(text)
+        tree = syntax_tree(text)
     except (SyntaxError, ValueError):
         return ModuleSource(hashlib.sha256(text).hexdigest(), (), ())
     imports = tuple(sorted(set(_imports(tree))))
