@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -11,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inferway.dispatch import max_escalation_rate, max_rate, solve, solve_escalation
-from inferway.dispatch.sizing import Need, cheapest, roomiest
+from inferway.dispatch.joint_bounds import JointMean, TaskDemand, solve_jointly
+from inferway.dispatch.sizing import Need, TaskGroup, alone, cheapest, roomiest
 from inferway.site import Fleet
 from inferway.site.confidence import difficulty_tables
 
@@ -80,7 +82,7 @@ def needs(draw: st.DrawFn) -> Need:
 @given(needs(), st.sampled_from([1.0, 0.7]))
 def test_nothing_that_could_do_is_cheaper(need: Need, load: float) -> None:
     could = [counts for counts in every(need) if fits(need, counts, load)]
-    found = cheapest(need, load=load)
+    found = cheapest(alone(need), load=load)
     if found is None:
         assert not could
         return
@@ -101,11 +103,61 @@ def test_nothing_that_is_left_has_more_room(need: Need, seed: int) -> None:
         and need.price @ counts < below
         and all((np.array(counts) > few).any() for few in failed)
     }
-    found = roomiest(need, below=below, failed=failed)
+    found = roomiest(alone(need), below=below, failed=failed)
     if found is None:
         assert not left
         return
     assert left[tuple(found.tolist())] == pytest.approx(max(left.values()), rel=1e-3)
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.integers(0, 10_000), st.sampled_from([1.0, 0.7]))
+def test_nothing_that_could_do_for_several_tasks_is_cheaper(seed: int, load: float) -> None:
+    rng = np.random.default_rng(seed)
+    tasks = tuple(
+        Need(
+            task=name,
+            variants=("a", "b"),
+            rate_per_s=float(rng.uniform(0.5, 3)),
+            latency_s=100.0,
+            target=float(rng.uniform(0.3, 0.6)) if rng.random() < 0.5 else None,
+            energy_budget=None,
+            rate=rng.uniform(0.5, 3, 2),
+            accuracy=rng.uniform(0.4, 0.99, 2),
+            energy=rng.uniform(0.5, 5, 2),
+            price=rng.integers(1, 6, 2).astype(float),
+            size_bytes=np.full(2, 2.0**30),
+            least=np.zeros(2, np.int64),
+            most=np.full(2, 3.0),
+            budget_bytes=np.inf,
+        )
+        for name in "tu"
+    )
+    budget = float(rng.choice([np.inf, 6 * 2.0**30]))
+    means = (
+        JointMean(("t", "u"), accuracy=float(rng.uniform(0.5, 0.9))),
+        *([JointMean(("t", "u"), energy=float(rng.uniform(1, 4)))] if rng.random() < 0.5 else []),
+    )
+    could: list[float] = []
+    for counts in itertools.product(range(4), repeat=4):
+        own = np.array(counts[:2]), np.array(counts[2:])
+        if sum(counts) * 2.0**30 > budget or not all(one.any() for one in own):
+            continue
+        demands = {
+            need.task: TaskDemand(
+                fleet_of(need, tuple(of.tolist())), need.rate_per_s / load, need.target
+            )
+            for need, of in zip(tasks, own, strict=True)
+        }
+        with suppress(ValueError):
+            solve_jointly(demands, means)
+            could.append(sum(need.price @ of for need, of in zip(tasks, own, strict=True)))
+    asked = TaskGroup(tasks, means, budget)
+    found = cheapest(asked, load=load)
+    if found is None:
+        assert not could
+        return
+    assert asked.price @ found == pytest.approx(min(could))
 
 
 def test_what_highs_prints_stays_inside(capfd: pytest.CaptureFixture[str]) -> None:
@@ -116,9 +168,9 @@ def test_what_highs_prints_stays_inside(capfd: pytest.CaptureFixture[str]) -> No
     )  # fmt: skip
     failed = []
     for load in (1.0, 0.9, 0.8):
-        found = cheapest(need, load=load)
+        found = cheapest(alone(need), load=load)
         assert found is not None
         failed.append(found)
-    assert roomiest(need, below=25.0, failed=failed) is not None
+    assert roomiest(alone(need), below=25.0, failed=failed) is not None
     print("ours")
     assert capfd.readouterr().out == "ours\n"

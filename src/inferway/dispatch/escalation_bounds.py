@@ -254,6 +254,8 @@ class EscalationProgram(NamedTuple):
 
     asked: Floats  # (K + E,) 1 for the first K
     service_s: Floats  # (K + E,)
+    accuracy: Floats  # (K + E,) of the answer, or what it has more than the one before
+    energy: Floats  # (K + E,) J
     # Target, energy if it counts, K classes' capacities, D devices, and the bins that are asked
     # again.
     rows: Any
@@ -324,10 +326,12 @@ def escalation_program(
     place = np.nonzero(gains > _NONE)
     first, bins, then = place
     asked = np.concatenate([np.ones(classes), np.zeros(len(first))])
-    means = [np.concatenate([(target or 0.0) - accuracy, -gains[place]])]
+    values = np.concatenate([accuracy, gains[place]])
+    energy = np.concatenate([fleet.energy, fleet.energy[then]])
+    means = [(target or 0.0) * asked - values]
     units = [1.0]
     if energy_budget is not None:
-        means.append(np.concatenate([fleet.energy, fleet.energy[then]]) / energy_budget - asked)
+        means.append(energy / energy_budget - asked)
         units.append(energy_budget)
     # Which class each column runs on, and which bin each escalation takes from.
     runs_on = np.concatenate([np.arange(classes), then])
@@ -353,7 +357,8 @@ def escalation_program(
     shape = (bin_row + len(pairs), len(asked))
     rows = csr_array((value, (row, column)), shape=shape)
     return EscalationProgram(
-        asked, (1.0 / fleet.rate)[runs_on], rows, np.array(units), len(load), place
+        *(asked, (1.0 / fleet.rate)[runs_on], values, energy),
+        *(rows, np.array(units), len(load), place),
     )
 
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from inferway.dispatch.bounds import UnreachableError, device_load, linear_program
+from inferway.dispatch.bounds import TOLERANCE, UnreachableError, device_load, linear_program
 from inferway.site.fleet import Fleet
 from inferway.site.view import Floats
 
@@ -80,17 +80,30 @@ def solve_jointly(
 
 
 def best_mean(
-    demands: Mapping[str, TaskDemand], mean: JointMean, others: Sequence[JointMean] = ()
+    demands: Mapping[str, TaskDemand],
+    mean: JointMean,
+    others: Sequence[JointMean] = (),
+    *,
+    limited: bool = True,
 ) -> float | None:
     """Greatest mean accuracy, or least mean energy, J, that is within reach at these rates.
 
     The tasks' own targets and `others` are kept; None where these are out of reach by themselves.
+    `limited` as in `solve_jointly`.
     """
-    program = _Program(demands, limited=True)
+    program = _Program(demands, limited)
     weight = sum(program.weights[name] for name in mean.tasks)
     goal = program.values(mean) * (1.0 if mean.accuracy is None else -1.0)
     solution = program.solved(goal, [program.excess(one) for one in others])
     return None if solution is None else abs(float(goal @ solution.x)) / weight
+
+
+def exceeds(mean: JointMean, best: float) -> bool:
+    """Tell whether a mean asks for more than the best one that is within reach."""
+    if mean.accuracy is not None:
+        return mean.accuracy > best + TOLERANCE
+    assert mean.energy is not None
+    return mean.energy < best * (1 - TOLERANCE)
 
 
 class _Program:

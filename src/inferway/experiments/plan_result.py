@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
+from inferway.deployment.units import ENERGY
 from inferway.experiments.curves import Curve, Drawing, Panel, panels
 from inferway.experiments.text import Frame, Laid, Shown, frame, number, percent, seconds, table
 from inferway.twin.result import as_json
@@ -86,12 +87,49 @@ class TaskPlan:
 
 
 @dataclass(frozen=True)
+class TargetPlan:
+    """A target over several tasks, and what the twin has of it.
+
+    Attributes
+    ----------
+    tasks
+        Those of its tasks that are planned.
+    accuracy, energy
+        What is promised: one of them, 0..1 or J.
+    mean
+        Of all their answers, simulated.
+    holds
+        Whether it is kept.
+    """
+
+    tasks: tuple[str, ...]
+    accuracy: float | None
+    energy: float | None
+    mean: float
+    holds: bool
+
+    def to_json(self) -> dict[str, Any]:
+        """By name, as it stands under ``targets``."""
+        kind = "accuracy" if self.energy is None else "energy"
+        return {
+            "tasks": list(self.tasks),
+            kind: getattr(self, kind),
+            "mean": as_json(self.mean),
+            "holds": self.holds,
+        }
+
+
+@dataclass(frozen=True)
 class Plan(Shown):
-    """The instances that a node needs for all its tasks; `infeasible` says why some have none."""
+    """The instances that a node needs for all its tasks; `infeasible` says why some have none.
+
+    `targets` are those over several of the tasks.
+    """
 
     node: str
     tasks: dict[str, TaskPlan]
     infeasible: dict[str, str] = field(default_factory=dict)
+    targets: dict[str, TargetPlan] = field(default_factory=dict)
 
     @property
     def holds(self) -> bool:
@@ -117,6 +155,11 @@ class Plan(Shown):
             "node": self.node,
             "holds": self.holds,
             "price": sum(task.price for task in self.tasks.values()),
+            **(
+                {"targets": {name: one.to_json() for name, one in self.targets.items()}}
+                if self.targets
+                else {}
+            ),
             **({"infeasible": self.infeasible} if self.infeasible else {}),
         }
 
@@ -179,6 +222,13 @@ class Plan(Shown):
                 else f"The cheapest found in {count}; more --tries may find a cheaper one."
             ) + (" Sized by the bound with escalation." if task.bound == "escalation" else "")
             shown.append(table(f"Task {task.task}, planned", ["", "twin"], rows, caption=caption))
+        if self.targets:
+            rows = [
+                [name, ", ".join(one.tasks), *_means(one), "kept" if one.holds else "missed"]
+                for name, one in self.targets.items()
+            ]
+            columns = ["target", "tasks", "asked for", "twin", ""]
+            shown.append(table("Targets over several tasks", columns, rows))
         if self.infeasible:
             shown += [Text("Not planned", style="bold"), *map(Text, self.infeasible.values())]
         return shown
@@ -193,6 +243,13 @@ class Plan(Shown):
 
 def _fails(trial: Trial) -> int:
     return int(not trial.holds)
+
+
+def _means(one: TargetPlan) -> tuple[str, str]:
+    """What a target promises, and what came of it."""
+    if one.energy is None:
+        return f"{one.accuracy:g}", number(one.mean, "{:.4f}")
+    return ENERGY.write(one.energy), number(one.mean, "{:.4g} J")
 
 
 def _written(placed: dict[str, int] | None, count: int) -> str:

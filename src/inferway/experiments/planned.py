@@ -5,14 +5,15 @@ before they see an answer, or for `escalate` by the bound with escalation. The t
 the policy that the file names. First the load is searched at which the cheapest instances just
 hold: that gives a price. Then whatever is cheaper is tried, what leaves most room first; what fails
 rules out all that has no more of any variant. When nothing is left, no cheaper instances hold, if
-more of them never make a site worse. Where the node lists devices, what runs on them is found for
+more of them never make a site worse. Tasks that targets over several join are sized and tried
+together. Where the node lists devices, what runs on them is found for
 all tasks together, in `inferway.experiments.planned_pool`.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -24,20 +25,24 @@ from inferway.deployment.units import TIME
 from inferway.deployment.workloads import Workload, poisson
 from inferway.dispatch.bounds import max_rate, relaxed
 from inferway.dispatch.escalation_bounds import solve_escalation
-from inferway.dispatch.sizing import Need, cheapest, roomiest
-from inferway.experiments.plan_result import SLACK, Plan, TaskPlan, Trial
+from inferway.dispatch.joint import means_of, replace_goal, written
+from inferway.dispatch.joint_bounds import JointMean, TaskDemand, best_mean, exceeds
+from inferway.dispatch.sizing import Need, TaskGroup, cheapest, roomiest
+from inferway.experiments.plan_result import Plan, TargetPlan, TaskPlan, Trial
 from inferway.experiments.planned_pool import plan_pool, with_instances
+from inferway.experiments.planned_trial import tried, without_others
 from inferway.experiments.runner import Point
 from inferway.experiments.workers import in_threads
 from inferway.placement.assignment import carried_per_s, run_times
 from inferway.site.confidence import confidence_tables
 from inferway.site.view import Ints
-from inferway.twin.scenario import scenario_of
-from inferway.twin.simulation import run
+from inferway.twin.simulation import groups_of
 from inferway.workload import mean_rate
 from inferway.workload.peak import rate_at_peak, read_peak
 
 LOST: Final = 1e-3  # part of the requests that may find no room, where buffers are finite
+
+_Trials = tuple[dict[str, Trial], dict[str, TargetPlan]]
 
 
 def plan(
@@ -62,6 +67,8 @@ def plan(
     Where it lists devices, they are there already, and all tasks share them: found are the copies
     that answer most accurately, each with room on its device for its runs, with targets, budgets
     and deadlines kept.
+
+    Tasks that targets over several join are planned together, so that these hold, too.
 
     A task that nothing was found for is named in `Plan.infeasible`, and the others are planned.
 
@@ -132,54 +139,84 @@ def plan(
             f"nodes.{place.name}: has no `devices` that tasks share, so nothing is left out of a "
             "plan; leave best effort out"
         )
-    needs = [_need(deployment, task, place, latency) for task in tasks]
-    pinned = [float(need.size_bytes @ need.least) for need in needs]
-    left = (np.inf if place.budget_bytes is None else float(place.budget_bytes)) - sum(pinned)
-    found, infeasible = {}, {}
-    for need, least in zip(needs, pinned, strict=True):
-        price = need.price if need.price.any() else np.ones(len(need.rate))
-        need = replace(need, budget_bytes=left + least, price=price)
+    needs = {task.name: _need(deployment, task, place, latency) for task in tasks}
+    pinned = {name: float(need.size_bytes @ need.least) for name, need in needs.items()}
+    left = np.inf if place.budget_bytes is None else float(place.budget_bytes)
+    left -= sum(pinned.values())
+    found: dict[str, TaskPlan] = {}
+    infeasible: dict[str, str] = {}
+    kept: dict[str, TargetPlan] = {}
+    for names in groups_of(deployment, list(needs)):
+        of = without_others(deployment, names)
+        group = TaskGroup(
+            tuple(
+                needs[name]
+                if needs[name].price.any()
+                else replace(needs[name], price=np.ones(len(needs[name].rate)))
+                for name in names
+            ),
+            tuple(means_of(of).values()),
+            left + sum(pinned[name] for name in names),
+        )
 
-        def simulated(counts: Ints, tried: int, need: Need = need) -> Trial:
-            instances = _by_variant(need, counts)
+        def simulated(
+            counts: Ints, attempt: int, group: TaskGroup = group, of: Deployment = of
+        ) -> _Trials:
+            instances = {
+                need.task: _by_variant(need, own)
+                for need, own in zip(group.needs, group.apart(counts), strict=True)
+            }
             if progress is not None:
-                listed = ", ".join(f"{count} {variant}" for variant, count in instances.items())
-                progress(f"{need.task}: {listed}", tried / tries)
-            about = {"deployment": deployment, "place": place, "need": need, "counts": counts}
+                listed = (
+                    f"{task}: {', '.join(f'{count} {variant}' for variant, count in own.items())}"
+                    for task, own in instances.items()
+                )
+                progress("; ".join(listed), attempt / tries)
+            about = {"deployment": of, "place": place, "needs": group.needs, "of": instances}
             (computed,) = in_threads([Point(instances, _tried, about | settings)], 1, stop)
-            trial: Trial = computed.result
-            return trial
+            trials: _Trials = computed.result
+            return trials
 
         try:
-            _check_possible(need)
-            best, trials, nothing_left = _search(need, tries, simulated)
+            _check_possible(group, of)
+            best, every, nothing_left = _search(group, list(of.targets), tries, simulated)
         except ValueError as error:
-            infeasible[need.task] = str(error)
+            for name in names:
+                said = str(error)
+                apart = len(names) > 1 and not said.startswith(f"tasks.{name}:")
+                infeasible[name] = f"tasks.{name}: {said}" if apart else said
             continue
-        found[need.task] = TaskPlan(
-            need.task,
-            need.rate_per_s,
-            need.latency_s,
-            need.target,
-            need.energy_budget,
-            _by_variant(need, best),
-            float(need.price @ best),
-            trials[tuple(best.tolist())],
-            tuple(trials.values()),
-            nothing_left,
-            "blind" if need.confidence is None else "escalation",
-        )
-        left = need.budget_bytes - float(need.size_bytes @ best)
+        trials, targets = every[tuple(best.tolist())]
+        kept |= targets
+        for need, own in zip(group.needs, group.apart(best), strict=True):
+            found[need.task] = TaskPlan(
+                need.task,
+                need.rate_per_s,
+                need.latency_s,
+                need.target,
+                need.energy_budget,
+                _by_variant(need, own),
+                float(need.price @ own),
+                trials[need.task],
+                tuple(one[need.task] for one, _ in every.values()),
+                nothing_left,
+                "blind" if need.confidence is None else "escalation",
+            )
+            left += pinned[need.task] - float(need.size_bytes @ own)
     if not found:
         raise ValueError(next(iter(infeasible.values())))
-    return Plan(place.name, found, infeasible)
+    in_order = {name: found[name] for name in needs if name in found}
+    return Plan(place.name, in_order, infeasible, kept)
 
 
 def _search(
-    need: Need, tries: int, simulated: Callable[[Ints, int], Trial]
-) -> tuple[Ints, dict[tuple[int, ...], Trial], bool]:
-    """The best instances of one task, all that were tried, and if nothing cheaper is left."""
-    known: dict[tuple[int, ...], Trial] = {}
+    group: TaskGroup,
+    targets: Sequence[str],
+    tries: int,
+    simulated: Callable[[Ints, int], _Trials],
+) -> tuple[Ints, dict[tuple[int, ...], _Trials], bool]:
+    """The best instances of tasks together, all that were tried, and if nothing cheaper is left."""
+    known: dict[tuple[int, ...], _Trials] = {}
     best, price = None, np.inf
 
     def holds(counts: Ints) -> bool:
@@ -188,37 +225,50 @@ def _search(
         key = tuple(counts.tolist())
         if key not in known:
             known[key] = simulated(counts, len(known))
-        if known[key].holds and need.price @ counts < price:
-            best, price = counts, float(need.price @ counts)
-        return known[key].holds
+        if (held := _all_hold(known[key])) and group.price @ counts < price:
+            best, price = counts, float(group.price @ counts)
+        return held
 
     full, spare = 1.0, 0.0  # loads that are too high, and that hold
     for step in range(7):
         load = 0.8 if step == 0 else (full + spare) / 2
-        counts = cheapest(need, load=load)
+        counts = cheapest(group, load=load)
         if counts is not None and holds(counts):
             spare = load
         else:
             full = load
-    failed = [np.array(key) for key, trial in known.items() if not trial.holds]
+    failed = [np.array(key) for key, trials in known.items() if not _all_hold(trials)]
     # Where nothing holds and nothing limits, the roomiest would be without end.
-    budget = np.isfinite(need.budget_bytes)
-    limited = np.isfinite(need.most).all() or (budget and (need.size_bytes > 0).all())
+    budget = np.isfinite(group.budget_bytes)
+    most = np.concatenate([need.most for need in group.needs])
+    sizes = np.concatenate([need.size_bytes for need in group.needs])
+    limited = np.isfinite(most).all() or (budget and (sizes > 0).all())
     nothing_left = False
     while len(known) < tries and (best is not None or limited) and not nothing_left:
-        counts = roomiest(need, below=price, failed=failed)
+        counts = roomiest(group, below=price, failed=failed)
         nothing_left = counts is None
         if counts is not None and not holds(counts):
             failed.append(counts)
     if best is not None:
         return best, known, nothing_left
-    limits = ["`max_instances`"] if np.isfinite(need.most).any() else []
+    limits = ["`max_instances`"] if np.isfinite(most).any() else []
     limits += ["the node's budget"] if budget else []
     within = f" within {' and '.join(limits)}" if limits else ""
     count = f"; {len(known)} that could were simulated, and failed" if known else ""
+    if len(group.needs) > 1:
+        tasks = ", ".join(f"tasks.{need.task}" for need in group.needs)
+        joined = ", ".join(f"targets.{name}" for name in targets)
+        raise ValueError(
+            f"no instances{within} were found that keep what {tasks} and {joined} promise{count}"
+        )
     raise ValueError(
-        f"tasks.{need.task}: no instances{within} were found that keep what it promises{count}"
+        f"tasks.{group.needs[0].task}: no instances{within} were found that keep what it "
+        f"promises{count}"
     )
+
+
+def _all_hold(trials: _Trials) -> bool:
+    return all(one.holds for one in trials[0].values())
 
 
 def _place(deployment: Deployment, node: str | None) -> Node:
@@ -239,11 +289,7 @@ def _tasks(deployment: Deployment, rate_per_s: float | None) -> list[Task]:
     for task in tasks:
         if task.count > 1:
             raise ValueError(f"tasks.{task.name}: {task.count} identical tasks cannot be planned")
-        for target in deployment.targets_over(task):
-            raise ValueError(
-                f"targets.{target.name}: it is over several tasks, and each is planned by itself; "
-                "plan without it, with targets of the tasks' own"
-            )
+    groups_of(deployment, [task.name for task in tasks])  # or a target is over others as well
     return tasks
 
 
@@ -304,47 +350,48 @@ def _need(deployment: Deployment, task: Task, place: Node, latency_s: float | No
     )
 
 
-def _check_possible(need: Need) -> None:
-    """Refuse a latency that no number of instances reaches."""
-    means = need.target, need.energy_budget
-    if need.confidence is None:
-        max_rate(need.ample, *means)
-        least_s = relaxed(need.ample, *means).response_time_s
-    else:
-        least_s = solve_escalation(need.ample, means[0], None, means[1]).response_time_s
-    if least_s > need.latency_s:
-        raise ValueError(
-            f"tasks.{need.task}: no number of instances answers within {TIME.write(need.latency_s)}"
-            f" on average; the service alone takes {least_s:.4g} s or more at the target"
-        )
+def _check_possible(group: TaskGroup, deployment: Deployment) -> None:
+    """Refuse latencies and targets that no number of instances reaches."""
+    for need in group.needs:
+        means = need.target, need.energy_budget
+        if need.confidence is None:
+            max_rate(need.ample, *means)
+            least_s = relaxed(need.ample, *means).response_time_s
+        else:
+            least_s = solve_escalation(need.ample, means[0], None, means[1]).response_time_s
+        if least_s > need.latency_s:
+            raise ValueError(
+                f"tasks.{need.task}: no number of instances answers within "
+                f"{TIME.write(need.latency_s)} on average; the service alone takes {least_s:.4g} s "
+                "or more at the target"
+            )
+    demands = {
+        need.task: TaskDemand(need.ample, need.rate_per_s, need.target, need.energy_budget)
+        for need in group.needs
+    }
+    kept: list[JointMean] = []
+    for name, mean in means_of(deployment).items():
+        best = best_mean(demands, mean, kept, limited=False)
+        if best is not None and exceeds(mean, best):
+            raise ValueError(
+                f"targets.{name}: no number of instances keeps {written(mean)} over "
+                f"{', '.join(mean.tasks)} at these rates; {written(replace_goal(mean, best))} is "
+                "within reach"
+            )
+        kept.append(mean)
 
 
-def _tried(deployment: Deployment, place: Node, need: Need, counts: Ints, **settings: Any) -> Trial:
-    chosen = _by_variant(need, counts)
-    instances = {(need.task, variant): count for variant, count in chosen.items()}
+def _tried(
+    deployment: Deployment,
+    place: Node,
+    needs: Sequence[Need],
+    of: dict[str, dict[str, int]],
+    **settings: Any,
+) -> _Trials:
+    instances = {(task, name): count for task, own in of.items() for name, count in own.items()}
     there = with_instances(place, instances)
-    planned = replace(deployment, nodes={place.name: there})
-    scenario = replace(scenario_of(planned, need.task, place.name), deadline_s=None)
-    result = run(scenario, **settings)
-    response_time_s = result.response_time_s.mean if result.stable else float("inf")
-    energy = dict(zip(need.variants, need.energy, strict=True))
-    used = sum(share * energy[variant] for variant, share in result.shares.items())
-    used += sum(one.share * energy[one.first] for one in result.escalated or ())
-    busy = sum(chosen.get(variant, 0) * part for variant, part in result.utilization.items())
-    lost = result.rejected + result.dropped
-    return Trial(
-        instances=chosen,
-        response_time_s=response_time_s,
-        accuracy=result.accuracy.mean,
-        utilization=float(busy / counts.sum()),
-        lost=lost,
-        holds=bool(
-            response_time_s <= need.latency_s
-            and (need.target is None or result.accuracy.mean >= need.target - SLACK)
-            and (need.energy_budget is None or used <= need.energy_budget * (1 + SLACK))
-            and lost <= LOST
-        ),
-    )
+    latency_s = {need.task: need.latency_s for need in needs}
+    return tried(deployment, there, latency_s, in_time=False, lost=LOST, **settings)
 
 
 def _by_variant(need: Need, counts: Ints) -> dict[str, int]:

@@ -8,20 +8,22 @@ others are planned without it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
 
 from inferway.deployment import Deployment, Node, Task
 from inferway.deployment.units import TIME
-from inferway.experiments.plan_result import SLACK, Plan, TaskPlan, Trial
+from inferway.dispatch.joint import means_of
+from inferway.experiments.plan_result import Plan, TargetPlan, TaskPlan, Trial
+from inferway.experiments.planned_trial import tried, without_others
 from inferway.experiments.runner import Point
 from inferway.experiments.workers import in_threads
 from inferway.placement.assignment import Asked, Assignment, Option, assign, options_of, slots_of
-from inferway.twin.scenario import scenario_of
-from inferway.twin.simulation import run
+from inferway.twin.simulation import groups_of
 
 MISSED: Final = 0.01  # Part of the requests that may be late, dropped or rejected
 _MORE: Final = 1.08  # What a task is sized for beyond its rate after each trial that fails
@@ -77,7 +79,8 @@ class _Pool:
             {name: self._deadline_s(task) for name, task in self.tasks.items()},
         )
         self.factor = dict.fromkeys(rates_per_s, 1.0)
-        self.trials: dict[str, dict[Any, Trial]] = {name: {} for name in rates_per_s}
+        self.trials: dict[str, list[Trial]] = {name: [] for name in rates_per_s}
+        self.results: dict[Any, Any] = {}  # By tasks and their copies, as `tried` returns them
         self.infeasible: dict[str, str] = {}
 
     def _deadline_s(self, task: Task) -> float | None:
@@ -111,13 +114,16 @@ class _Pool:
                     latency_s=self._latency_s,
                     most=self.tasks[name].max_instances,
                     least={v: n for (task, v), n in pinned.items() if task == name},
+                    weight=1.0 / self.factor[name],
                 )
                 for name in names
             }
             slots = slots_of(self._place)
-            found = assign(slots, self.options, asked, every=not self.best_effort)
+            means = means_of(without_others(self._deployment, names))
+            settled = partial(assign, slots, self.options, asked)
+            found = settled(means=[*means.values()], every=not self.best_effort)
             if found is None and not self.best_effort:
-                found = assign(slots, self.options, asked, every=False)
+                found = settled(means=[*means.values()], every=False)
             if found is None:
                 raise ValueError(
                     f"nodes.{self._place.name}: its devices cannot hold the copies that are pinned"
@@ -133,10 +139,15 @@ class _Pool:
                 return found
             # Who has failed with less goes first: it asks for more than its rate.
             worst = max(short, key=lambda name: (len(self.trials[name]), short[name]))
-            self._give_up(worst, found)
+            joined = [name for name, mean in means.items() if worst in mean.tasks]
+            free = settled() if joined else None
+            if free is None or any(free.unserved_per_s[name] > 0 for name in names):
+                joined = []
+            self._give_up(worst, found, joined)
         return None
 
-    def _give_up(self, name: str, found: Assignment) -> None:
+    def _give_up(self, name: str, found: Assignment, joined: Sequence[str]) -> None:
+        """Leave a task out, and say why; `joined` are targets without which it had room."""
         tried, rate = len(self.trials[name]), self.rates_per_s[name]
         beside = " beside those of the other tasks" if len(self.left) > 1 else ""
         if tried:
@@ -149,43 +160,37 @@ class _Pool:
             )
         else:
             part = 1 - found.unserved_per_s[name] / rate
+            kept = "" if not joined else " with " + ", ".join(f"targets.{one}" for one in joined)
+            kept = f"{kept} kept" if joined else ""
             why = (
-                f"the devices have no room{beside} for {rate:.6g}/s; "
+                f"the devices have no room{beside} for {rate:.6g}/s{kept}; "
                 f"{max(0.0, part):.0%} of them would be served"
             )
         self.infeasible[name] = f"tasks.{name}: {why}"
 
-    def tried(self, name: str, node: Node, **settings: Any) -> Trial:
-        """Simulate one task on a node."""
-        instances = {v: n for (task, v), n in node.instances.items() if task == name}
-        if not instances:
-            return Trial({}, np.inf, np.nan, 0.0, 1.0, False)
-        planned = replace(self._deployment, nodes={node.name: node})
-        scenario = scenario_of(planned, name, node.name)
-        in_time = self._latency_s is None
-        result = run(scenario if in_time else replace(scenario, deadline_s=None), **settings)
-        task, fleet = self.tasks[name], scenario.fleet
-        response_time_s = result.response_time_s.mean if result.stable else np.inf
-        energy = dict(zip(fleet.variants, fleet.energy.tolist(), strict=True))
-        used = sum(share * energy[variant] for variant, share in result.shares.items())
-        used += sum(one.share * energy[one.first] for one in result.escalated or ())
-        count = dict(zip(fleet.variants, fleet.count.tolist(), strict=True))
-        busy = sum(count[variant] * part for variant, part in result.utilization.items())
-        target, budget = task.accuracy_target, task.energy_budget
-        lost = result.violation_ratio
-        return Trial(
-            instances=instances,
-            response_time_s=response_time_s,
-            accuracy=result.accuracy.mean,
-            utilization=float(busy / fleet.servers),
-            lost=lost,
-            holds=bool(
-                lost <= MISSED
-                and response_time_s <= self.latency_of(name)
-                and (target is None or result.accuracy.mean >= target - SLACK)
-                and (budget is None or used <= budget * (1 + SLACK))
-            ),
+    def groups(self) -> list[tuple[str, ...]]:
+        """Group the tasks that are left as targets over several join them."""
+        left = self.left
+        return groups_of(without_others(self._deployment, left), left)
+
+    def tried(
+        self, names: Sequence[str], node: Node, **settings: Any
+    ) -> tuple[dict[str, Trial], dict[str, TargetPlan]]:
+        """Simulate tasks together on a node; those without a copy there serve nothing."""
+        there = {task for (task, _), count in node.instances.items() if count > 0}
+        some = [name for name in names if name in there]
+        trials = {name: Trial({}, np.inf, np.nan, 0.0, 1.0, False) for name in names}
+        if not some:
+            return trials, {}
+        found, targets = tried(
+            without_others(self._deployment, some),
+            node,
+            {name: self.latency_of(name) for name in some},
+            in_time=self._latency_s is None,
+            lost=MISSED,
+            **settings,
         )
+        return trials | found, targets
 
 
 def plan_pool(
@@ -204,26 +209,27 @@ def plan_pool(
     pool = _Pool(deployment, place, rates_per_s, latency_s, best_effort)
     node, found = place, None
     chosen: dict[str, Trial] = {}
+    kept: dict[str, TargetPlan] = {}
     for attempt in range(tries):
         found = pool.proposed()
         if found is None:
             break
         node = assigned(place, found)
-        chosen, points = {}, []
-        for name in pool.left:
-            key = tuple(sorted((v, *one) for v, on in found.of(name).items() for one in on.items()))
-            if key in pool.trials[name]:
-                chosen[name] = pool.trials[name][key]
-            else:
-                points.append((name, key))
-        for name, key in points:
-            if progress is not None:
-                listed = ", ".join(f"{count} {variant}" for variant, count in _counted(key))
-                progress(f"{name}: {listed}", attempt / tries)
-            about = {"name": name, "node": node}
-            point = Point({"task": name}, pool.tried, {**about, **settings})
-            (computed,) = in_threads([point], 1, settings["stop"])
-            chosen[name] = pool.trials[name][key] = computed.result
+        chosen, kept = {}, {}
+        for names in pool.groups():
+            key = tuple(sorted((*of, n) for of, n in found.copies.items() if of[0] in names))
+            if (names, key) not in pool.results:
+                if progress is not None:
+                    progress(_listed(names, key), attempt / tries)
+                about = {"names": names, "node": node}
+                point = Point({"tasks": names}, pool.tried, {**about, **settings})
+                (computed,) = in_threads([point], 1, settings["stop"])
+                pool.results[names, key] = computed.result
+                for name, trial in computed.result[0].items():
+                    pool.trials[name].append(trial)
+            trials, targets = pool.results[names, key]
+            chosen |= trials
+            kept |= targets
         failed = [
             name
             for name, trial in chosen.items()
@@ -255,21 +261,27 @@ def plan_pool(
             instances={variant: sum(on.values()) for variant, on in placed.items()},
             price=sum(prices[key] * count for key, count in found.copies.items() if key[0] == name),
             simulated=chosen[name],
-            trials=tuple(pool.trials[name].values()),
+            trials=tuple(pool.trials[name]),
             cheapest=False,
             bound="devices",
             placed=placed,
         )
     if not tasks:
         raise ValueError(next(iter(pool.infeasible.values())))
-    return Plan(place.name, tasks, pool.infeasible)
+    return Plan(place.name, tasks, pool.infeasible, kept)
 
 
-def _counted(key: tuple[Any, ...]) -> list[tuple[str, int]]:
-    counts: dict[str, int] = {}
-    for variant, _, count in key:
-        counts[variant] = counts.get(variant, 0) + count
-    return list(counts.items())
+def _listed(names: Sequence[str], key: tuple[Any, ...]) -> str:
+    """Say in words which copies are tried."""
+    parts = []
+    for name in names:
+        counts: dict[str, int] = {}
+        for task, variant, _, count in key:
+            if task == name:
+                counts[variant] = counts.get(variant, 0) + count
+        listed = ", ".join(f"{count} {variant}" for variant, count in counts.items())
+        parts.append(f"{name}: {listed}")
+    return "; ".join(parts)
 
 
 def _check_stated(

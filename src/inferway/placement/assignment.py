@@ -20,6 +20,7 @@ import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import coo_array
 
+from inferway.dispatch.joint_bounds import JointMean
 from inferway.dispatch.sizing import silence
 from inferway.site.view import Floats, Ints
 
@@ -90,6 +91,8 @@ class Asked:
         Copies of one variant, at most; None for no limit.
     least
         Copies by variant, at least.
+    weight
+        What one of its requests counts in means over several tasks.
     """
 
     rate_per_s: float
@@ -98,6 +101,7 @@ class Asked:
     latency_s: float | None = None
     most: int | None = None
     least: Mapping[str, int] = field(default_factory=dict)
+    weight: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -255,6 +259,7 @@ def assign(
     options: Sequence[Option],
     asked: Mapping[str, Asked],
     *,
+    means: Sequence[JointMean] = (),
     every: bool = True,
     held: Mapping[tuple[str, str, str], int] | None = None,
     stay_s: float | None = None,
@@ -271,6 +276,8 @@ def assign(
         What may run on them.
     asked
         By task.
+    means
+        Over what is served of several tasks, those that are not asked left out.
     every
         Whether each task is to have a copy, even one that cannot be served.
     held
@@ -309,6 +316,12 @@ def assign(
             add(-np.inf, float(there[k]), {k: 1.0, added + k: -1.0})
     for t, name in enumerate(tasks):
         _ask(add, asked[name], name, columns, traffic, unserved + t, every)
+    for mean in means:
+        excess = {}
+        for k, one in enumerate(columns):
+            if one.task in mean.tasks:
+                excess[traffic + k] = asked[one.task].weight * _excess(one, mean)
+        add(-np.inf, 0.0, excess)
     for device, most in slots.slots.items():
         here = [(k, one) for k, one in enumerate(columns) if one.device == device]
         add(0.0, float(most), {k: float(one.slots) for k, one in here})
@@ -358,6 +371,14 @@ def assign(
         accuracy=sum(one.accuracy * carried.get(one.key, 0.0) for one in columns) / total,
         worth=-float(solution.fun),
     )
+
+
+def _excess(option: Option, mean: JointMean) -> float:
+    """Excess of one answer over the limit of a mean, which is at most 0 in sum."""
+    if mean.accuracy is not None:
+        return mean.accuracy - option.accuracy
+    assert mean.energy is not None
+    return option.energy / mean.energy - 1.0
 
 
 def _ask(

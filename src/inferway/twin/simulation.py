@@ -234,7 +234,7 @@ def groups_of(deployment: Deployment, names: Sequence[str]) -> list[tuple[str, .
         if len(inside) < len(target.tasks):
             left = next(name for name in target.tasks if name not in groups)
             raise ValueError(
-                f"targets.{target.name}: it is over {left} as well, which is not simulated: give "
+                f"targets.{target.name}: it is over {left} as well, which is left out: give "
                 "it a workload, and name all tasks of the target"
             )
         whole = frozenset().union(*(groups[name] for name in inside))

@@ -264,19 +264,97 @@ def test_batches_carry_more_than_single_runs(tmp_path: Path) -> None:
     assert batched.holds
 
 
-def test_tasks_of_a_target_over_several_are_not_planned(tmp_path: Path) -> None:
-    task = "{deadline: 1 s, variants: {a: {accuracy: 0.9, service: {mean: 10 ms}}}}"
-    text = (
-        f"tasks: {{t: {task}, u: {task}, v: {task}}}\n"
-        "targets: {both: {tasks: [t, u], accuracy: 0.8}}\n"
-        "workload: {t: {arrivals: {process: poisson, rate: 3/s}}}\n"
+BOTH = "targets: {both: {tasks: [t, u], accuracy: 0.78}}\n"
+JOINED = f"""\
+{BOTH}tasks:
+  t:
+    accuracy_target: 0.72
+    variants:
+      a: {{accuracy: 0.7, price: 1, service: {{distribution: exponential, rate: 2/s}}}}
+      b: {{accuracy: 0.9, price: 2, service: {{distribution: exponential, rate: 1/s}}}}
+  u:
+    variants:
+      a: {{accuracy: 0.6, price: 1, service: {{distribution: exponential, rate: 2/s}}}}
+      b: {{accuracy: 0.95, price: 4, service: {{distribution: exponential, rate: 1/s}}}}
+workload:
+  t: {{arrivals: {{process: poisson, rate: 4/s}}}}
+  u: {{arrivals: {{process: poisson, rate: 2/s}}}}
+"""
+
+
+def test_tasks_of_a_target_over_several_are_planned_together(tmp_path: Path) -> None:
+    deployment = loaded(tmp_path, JOINED)
+    found = plan(deployment, latency=1.5, queries=20_000, tries=12)
+    assert found.holds
+    both = found.targets["both"]
+    assert both.holds
+    assert both.tasks == ("t", "u")
+    accuracy = {name: one.simulated.accuracy for name, one in found.tasks.items()}
+    assert both.mean == pytest.approx((4 * accuracy["t"] + 2 * accuracy["u"]) / 6, abs=2e-3)
+    assert both.mean >= 0.78 - 1e-3
+    assert accuracy["t"] >= 0.72 - 1e-3
+    told = {"tasks": ["t", "u"], "accuracy": 0.78, "mean": both.mean, "holds": True}
+    assert found.to_json()["targets"] == {"both": told}
+    assert "Targets over several tasks" in str(found)
+    assert {len(one.trials) for one in found.tasks.values()} == {len(found.tasks["t"].trials)}
+    # Fewer of anything would not do as the twin says: what is tried is what is promised together.
+    prices = [
+        sum(trial.instances.get("a", 0) for trial in pair)
+        + 2 * pair[0].instances.get("b", 0)
+        + 4 * pair[1].instances.get("b", 0)
+        for pair in zip(found.tasks["t"].trials, found.tasks["u"].trials, strict=True)
+        if all(trial.holds for trial in pair)
+    ]
+    assert min(prices) == sum(one.price for one in found.tasks.values())
+    # Without it, the tasks need less.
+    apart = loaded(tmp_path, JOINED.replace(BOTH, ""))
+    alone = plan(apart, latency=1.5, queries=20_000, tries=12)
+    assert alone.to_json()["price"] < found.to_json()["price"]
+    assert "targets" not in alone.to_json()
+
+
+def test_what_no_plan_keeps_over_several_tasks_is_said(tmp_path: Path) -> None:
+    high = loaded(tmp_path, JOINED.replace("0.78", "0.93"))
+    with pytest.raises(
+        ValueError, match=r"tasks\.t: targets\.both: no number of instances keeps .* 0\.9167 is"
+    ):
+        plan(high, latency=1.5, queries=1_000)
+    most = loaded(
+        tmp_path,
+        JOINED.replace("    variants", "    max_instances: 2\n    variants"),
     )
-    deployment = loaded(tmp_path, text)
-    for rate in (None, 3.0):
-        with pytest.raises(ValueError, match=r"targets\.both: it is over several tasks"):
-            plan(deployment, rate=rate, queries=1_000)
-    alone = loaded(tmp_path, text.replace("workload: {t:", "workload: {v:"))
-    assert plan(alone, queries=1_000, tries=2).holds
+    with pytest.raises(
+        ValueError,
+        match=r"within `max_instances` were found .* what tasks\.t, tasks\.u and targets\.both pro",
+    ):
+        plan(most, latency=1.5, queries=1_000, tries=3)
+    part = loaded(tmp_path, JOINED.replace("  u: {arrivals: {process: poisson, rate: 2/s}}\n", ""))
+    with pytest.raises(ValueError, match=r"targets\.both: it is over u as well, which is left out"):
+        plan(part, latency=1.5, queries=1_000)
+
+
+def test_devices_are_given_to_tasks_of_a_target_over_several(tmp_path: Path) -> None:
+    text = POOL.replace("gpu: {count: 2}", "gpu: {count: 3}")
+    text = text.replace("dispatch: {policy: deadline}\n", "")
+    text = text.replace("{accuracy: 0.9,", "{accuracy: 0.9, energy: 4 J,")
+    text = text.replace("low: {accuracy", "low: {energy: 1 J, accuracy")
+    free = plan(loaded(tmp_path, text), queries=20_000)
+    assert free.targets == {}
+    assert free.tasks["u"].simulated.accuracy > 0.85
+    joint = text + "targets: {both: {tasks: [t, u], energy: 2 J}}\n"
+    kept = plan(loaded(tmp_path, joint), queries=20_000)
+    assert kept.holds
+    both = kept.targets["both"]
+    assert both.holds
+    assert 1.5 < both.mean <= 2.0 * (1 + 1e-3)
+    # What no devices keep is named, and that it is the target which leaves no room.
+    most = text.replace(
+        "u: {arrivals: {process: poisson, rate: 100", "u: {arrivals: {process: poisson, rate: 250"
+    )
+    most += "targets: {both: {tasks: [t, u], accuracy: 0.9}}\n"
+    few = plan(loaded(tmp_path, most), queries=5_000, tries=3)
+    assert not few.holds
+    assert any("with targets.both kept" in one for one in few.infeasible.values())
 
 
 def test_a_trace_shorter_than_a_window_has_one_rate(tmp_path: Path) -> None:
