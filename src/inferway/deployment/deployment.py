@@ -250,6 +250,17 @@ class Deployment(Section):
             found += _unserved_task(self, task, members, alone=True)
         return found
 
+    def unsimulated(self) -> list[str]:
+        """Say, in a sentence each, what of a site's machine `inferway simulate` leaves out."""
+        if self.network is not None or not self.workload:
+            return []
+        return [
+            f"nodes.{node.name}.devices: there are none, so in the twin its instances never wait "
+            "for a core or an accelerator that they share"
+            for node in self.nodes.values()
+            if not node.devices and sum(node.instances.values()) > 1
+        ]
+
     def unserved_at_node(self) -> list[str]:
         """Say, in a sentence each, what of this file the nodes of a network cannot run."""
         members: dict[str, Node] = {f"nodes.{name}": node for name, node in self.nodes.items()}

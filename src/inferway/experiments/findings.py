@@ -37,6 +37,8 @@ class CheckResult(Shown):
         instance reaches.
     unserved
         A sentence for each thing that only the twin can run.
+    unsimulated
+        A sentence for each thing that the twin leaves out.
     size
         Of a network: how many nodes, links, request types and pairs; None without one.
     notes
@@ -51,6 +53,7 @@ class CheckResult(Shown):
     size: dict[str, int] | None = None
     notes: Sequence[str] = ()
     deployment: Deployment | None = field(default=None, repr=False, compare=False)
+    unsimulated: tuple[str, ...] = ()
 
     @property
     def _all(self) -> tuple[Caution, ...]:
@@ -93,7 +96,7 @@ class CheckResult(Shown):
 
     def __str__(self) -> str:
         lines = [f"line {one.line}: {one}" if one.line else str(one) for one in self]
-        return "\n".join([*lines, *self.unserved]) or "nothing found"
+        return "\n".join([*lines, *self.unserved, *self.unsimulated]) or "nothing found"
 
 
 def _loads(deployment: Deployment) -> dict[str, float]:
@@ -157,6 +160,7 @@ def check(deployment: Deployment) -> CheckResult:
         None if built is None else built.size,
         () if built is None else tuple(built.notes),
         deployment,
+        tuple(deployment.unsimulated()),
     )
 
 

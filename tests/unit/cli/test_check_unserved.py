@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import inferway
 from inferway.cli.app import main
 
 
@@ -24,3 +25,49 @@ def test_a_network_without_models_is_for_the_twin(
     assert json.loads(capsys.readouterr().out)["unserved"] == [
         "tasks.detection.catalog: catalogs have no models to serve; list `variants`"
     ]
+
+
+SHARED = """\
+tasks:
+  words:
+    variants:
+      quick: {accuracy: 0.7, service: {mean: 8 ms}}
+      exact: {accuracy: 0.8, service: {mean: 53 ms}}
+nodes: {here: NODE}
+workload: {words: {arrivals: {process: poisson, rate: 9/s}}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("node", "left_out"),
+    [
+        ("{}", True),
+        ("{instances: {words/quick: 1}}", False),  # which shares with nobody
+        ("{devices: {cpu: {cores: 2}}}", False),
+    ],
+)
+def test_the_twin_of_a_node_without_devices_has_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], node: str, left_out: bool
+) -> None:
+    file = tmp_path / "words.yaml"
+    file.write_text(SHARED.replace("NODE", node))
+    sentence = (
+        "nodes.here.devices: there are none, so in the twin its instances never wait for a core "
+        "or an accelerator that they share"
+    )
+    assert main(["check", str(file), "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["unsimulated"] == ([sentence] if left_out else [])
+    assert said["warnings"] == []
+    assert main(["check", str(file), "--strict"]) == 0
+    assert (f"note: {sentence}" in capsys.readouterr().out) == left_out
+    assert (sentence in str(inferway.check(inferway.load(file)))) == left_out
+
+
+def test_a_file_without_a_workload_has_no_twin(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "words.yaml"
+    file.write_text(SHARED.replace("NODE", "{}").partition("workload")[0])
+    assert main(["check", str(file), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["unsimulated"] == []
