@@ -476,7 +476,9 @@ class PlainSite:
         def full(until_s: float) -> float:
             """Slots that it takes to do by then what is to be done by then."""
             done_s = sum(taken * min(own_s, until_s) for own_s, taken in works)
-            return done_s / until_s if until_s > 0 else sum(taken for _, taken in works)
+            # Right after now, runs that are overdue take nothing.
+            at_once = sum(taken for own_s, taken in works if own_s > 0)
+            return done_s / until_s if until_s > 0 else at_once
 
         ends_s = [0.0, *(own_s for own_s, _ in works)]
         for end_s in list(ends_s):

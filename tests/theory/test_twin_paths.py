@@ -28,6 +28,7 @@ from systems import (
 from inferway.deployment import Batch, ServiceTime
 from inferway.dispatch import POLICIES
 from inferway.site import Fleet
+from inferway.site.devices import DeviceSlots
 from inferway.twin import Failures, Scenario, SetOutage
 from inferway.twin.engine import engine_of, kinds_of
 from inferway.twin.kernel.escalation import AnswerSample
@@ -98,6 +99,20 @@ def test_batches_on_shared_devices_event_for_event(scenario: Scenario, seed: int
 def test_second_answers_on_shared_devices_event_for_event(scenario: Scenario, seed: int) -> None:
     note(str(scenario))
     compare(scenario, REQUESTS, seed, "general")
+
+
+def test_runs_that_are_overdue_give_their_slots_at_once() -> None:
+    service = (ServiceTime("exponential", 0.5), ServiceTime("exponential", 2.0))
+    scenario = two_classes(service=service, arrivals=poisson(0.5), options={"mode": 3})
+    devices = DeviceSlots(
+        names=("x",),
+        slots=np.array([3]),
+        exclusive=np.array([False]),
+        overhead_s=np.zeros(1),
+        device=np.array([0, 0]),
+        taken=np.array([1, 3]),
+    )
+    compare(replace(scenario, fleet=replace(scenario.fleet, devices=devices)), 400, 1, "general")
 
 
 @QUICK
