@@ -142,6 +142,9 @@ def serve() -> Iterator[Serve]:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        # A transport that is closed lets go of its socket in the turn that follows.
+        for _ in range(2):
+            await asyncio.sleep(0)
 
     asyncio.run_coroutine_threadsafe(stop(), loop).result(5)
     loop.call_soon_threadsafe(loop.stop)

@@ -147,7 +147,8 @@ def test_a_server_that_goes_away_is_told_by_its_error(serve, images):
 
     server.behave = behave
     record = drive(server.url, "t", np.arange(60) * 0.01, images, connections=40)
-    assert record.status[:5].tolist() == [200] * 5
+    # Where the generator begins late, requests come at once, and in any order.
+    assert (record.status == 200).sum() == 5
     reasons = record.failures()
     assert sum(reasons.values()) == 55
     assert reasons["no answer: no connection: connection refused"] > 10
