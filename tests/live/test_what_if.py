@@ -13,6 +13,7 @@ pytest.importorskip("starlette", reason="the extra `dashboard` is not installed"
 from dashboards import Page, dashboard
 
 import inferway
+from inferway.catalog import testset as load_testset
 from inferway.live import Keys
 
 ROW = {"inputs": [{"name": "image", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}]}
@@ -27,6 +28,24 @@ tasks:
       small: {model: zoo://digits/small}
 nodes:
   here: {instances: {digits/tiny: 1, digits/small: 1}, buffer: 64}
+"""
+
+TWO = """
+tasks:
+  plain:
+    variants:
+      tiny: {model: zoo://digits/tiny, accuracy: 0.8}
+      large: {model: zoo://digits/large, accuracy: 0.95}
+  firm:
+    accuracy_target: 0.7
+    variants:
+      tiny: {model: zoo://digits/tiny, accuracy: 0.6}
+      large: {model: zoo://digits/large, accuracy: 0.9}
+targets: {both: {tasks: [plain, firm], accuracy: 0.85}}
+nodes:
+  here:
+    buffer: 64
+    instances: {plain/tiny: 1, plain/large: 1, firm/tiny: 1, firm/large: 1}
 """
 
 
@@ -163,3 +182,30 @@ def test_of_a_server_without_keys_nothing_is_changed_from_a_page(
     assert refused.status == 403
     assert "has no keys" in refused.json["error"]
     assert running.server.sites["digits"].target == 0.75
+
+
+def test_tasks_of_a_target_over_several_are_replayed_together(start: Any, tmp_path: Path) -> None:
+    file = tmp_path / "two.yaml"
+    file.write_text(TWO)
+    running = start(deployment=inferway.load(file))
+    url, images = admin_of(running), load_testset().images[:1]
+    tensor = {"name": "image", "datatype": "FP32", "shape": list(images.shape)}
+    body = {"inputs": [tensor | {"data": images.ravel().tolist()}]}
+    for number in range(240):
+        path = f"/v2/models/{'firm' if number % 4 == 3 else 'plain'}/infer"
+        assert running.infer(body, path=path).status == 200
+    status = running.get("/status", admin=True).json["targets"]["both"]
+    with dashboard(url) as page:
+        settings = page.ask(f"/what-if?server={url}&task=firm").json
+        assert settings["policies"] == ["priced"]
+        found = post(page, "/what-if", {"server": url, "task": "firm", "rate": 0.9})
+        assert found.status == 200, found.json
+        assert 40 <= found.json["requests"] <= 60
+        both = found.json["targets"]["both"]
+        assert both["tasks"] == ["plain", "firm"]
+        # A few of the first of one task came before the first of the other.
+        assert both["live"] == pytest.approx(status["mean"], abs=0.01)
+        assert 0.8 <= both["present"] <= 0.95
+        refused = post(page, "/what-if", {"server": url, "task": "firm", "policy": "tad"})
+        assert refused.status == 400
+        assert "keeps no target over several tasks" in refused.json["error"]

@@ -62,8 +62,8 @@ class Past(NamedTuple):
         What the server did.
     lead_s
         Mean time from the receipt of a request to its decision.
-    gained
-        By how much answers have moved the accuracy balance; 0 without a target.
+    counted, earned, energy_j
+        Of the answers that promises count, rows: how many, and their accuracy and energy in sum.
     expected
         (m,) accuracy of each request's answer: the one it was expected to have, where the server
         looked at its confidence, else that of who answered; nan where there is none.
@@ -74,12 +74,26 @@ class Past(NamedTuple):
     from_s: float
     live: Course
     lead_s: float
-    gained: float
+    counted: float
+    earned: float
+    energy_j: float
     expected: Floats
 
+    def gained(self, target: float | None) -> float:
+        """By how much answers have moved the accuracy balance; 0 without a target."""
+        return 0.0 if target is None else self.earned - target * self.counted
 
-def past_of(head: Mapping[str, Any], rows: Rows, fleet: Mapping[str, Any]) -> Past:
+
+def past_of(
+    head: Mapping[str, Any],
+    rows: Rows,
+    fleet: Mapping[str, Any],
+    *,
+    since_s: float = -np.inf,
+) -> Past:
     """Read the last minutes from a server's rows and what it says of the task's fleet.
+
+    None of them was decided before `since_s`, in seconds since 1970.
 
     Raises
     ------
@@ -88,6 +102,8 @@ def past_of(head: Mapping[str, Any], rows: Rows, fleet: Mapping[str, Any]) -> Pa
     """
     decided_s = rows["received_s"] + rows["decided_s"]
     rows = rows[np.argsort(decided_s, kind="stable")]
+    decided_s = rows["received_s"] + rows["decided_s"]
+    rows = rows[decided_s >= since_s - head["clock_s"]]
     rows = rows[~np.isin(rows["outcome"], _NONE_OF_ITS)][-MOST:]
     if len(rows):
         rows = rows[rows["received_s"] > rows["received_s"][-1] - WINDOW_S]
@@ -137,11 +153,17 @@ def past_of(head: Mapping[str, Any], rows: Rows, fleet: Mapping[str, Any]) -> Pa
     response_s = rows["ended_s"].astype(np.float64)[answered]
     live = course(trace.arrived_s[answered], response_s, expected[answered], ends_s)
     counted = answered & (rows["flags"] & PINNED == 0)
-    worth = (expected[counted] - (fleet["target"] or 0.0)) * rows["rows"][counted]
-    gained = 0.0 if fleet["target"] is None else float(np.nansum(worth))
+    of_each = rows["rows"][counted].astype(np.float64)
+    energy = np.array([one["energy"] for one in classes], np.float64)[taken_by[counted]]
     lead_s = float(rows["decided_s"].mean())
     from_s = start_s + head["clock_s"]
-    return Past(trace, ends_s, from_s, live, lead_s, gained, expected)
+    return Past(
+        *(trace, ends_s, from_s, live, lead_s),
+        counted=float(of_each.sum()),
+        earned=float(np.nansum(expected[counted] * of_each)),
+        energy_j=float((energy * of_each).sum()),
+        expected=expected,
+    )
 
 
 def tables_told(fleet: Mapping[str, Any]) -> ConfidenceTables | None:

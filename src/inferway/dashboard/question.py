@@ -35,7 +35,7 @@ class Question(msgspec.Struct, forbid_unknown_fields=True):
     target, policy
         In place of those in force.
     instances
-        By class, how many.
+        By class, how many. Other tasks that targets join it with stay as they are.
     lost
         A node that is lost, with all that is reached by way of it.
     """
@@ -62,12 +62,18 @@ class ObservedTask(msgspec.Struct):
         As `/requests/TASK` has them.
     folder
         That the policies' files start from; None where none of them is run.
+    beside
+        The other tasks that targets over several join it with, without content.
+    balances
+        Of these targets, by name, at present.
     """
 
     content: dict[str, Any]
     fleet: dict[str, Any]
     requests: bytes = b""
     folder: str | None = None
+    beside: list[ObservedTask] = []
+    balances: dict[str, float] = {}
 
 
 class Prepare(msgspec.Struct, tag="prepare"):

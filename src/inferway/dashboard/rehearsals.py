@@ -12,7 +12,7 @@ from inferway.dashboard.question import POLICIES, ObservedTask, Question, WhatIf
 from inferway.dashboard.reader import Reader
 from inferway.dashboard.twin import SUPERSEDED, SupersededError, TwinProcess
 from inferway.dashboard.watched import UnreadError, WatchedServer
-from inferway.deployment.policies import ESCALATE
+from inferway.deployment.policies import DISPATCH, ESCALATE
 
 _WINDOW_S: Final = 300.0
 _LOOK_S: Final = 1.0
@@ -63,7 +63,9 @@ class Rehearsals:
                     if (source.url, task) not in self._ready and len(self._ready) < _AHEAD:
                         self._ready.add((source.url, task))
                         with suppress(UnreadError):
-                            told = await asyncio.to_thread(self._told, source, task)
+                            told = await asyncio.to_thread(
+                                observed, source, task, folder=self._folder
+                            )
                             await self._twin.prepare(told)
             await asyncio.sleep(_LOOK_S)
 
@@ -81,21 +83,53 @@ class Rehearsals:
         number = self._newest[asker] = self._number
         if len(self._newest) > _PAGES:
             del self._newest[next(iter(self._newest))]
-        told = await asyncio.to_thread(self._told, source, question.task, requests=True)
+        told = await asyncio.to_thread(
+            observed, source, question.task, folder=self._folder, requests=True
+        )
         # What the older of two questions needs may have come after what the newer one does.
         if self._newest.get(asker, number) > number:
             raise SupersededError(SUPERSEDED)
         return await self._twin.ask(asker, question, told)
 
-    def _told(self, source: WatchedServer, task: str, *, requests: bool = False) -> ObservedTask:
-        content = source.told("/deployment")["content"]
-        fleet = fleet_of(source, task)
+
+def observed(
+    source: WatchedServer, task: str, *, folder: str | None = None, requests: bool = False
+) -> ObservedTask:
+    """Ask a server of a task, and of those that targets over several join it with. Blocks.
+
+    Its last requests are left out unless `requests` is given; `folder` is that of `ObservedTask`.
+
+    Raises
+    ------
+    UnreadError
+        When the server cannot be asked.
+    WhatIfError
+        Where the twin does not replay such a fleet.
+    """
+    content = source.told("/deployment")["content"] or {}
+    since_s = source.times[-1] - _WINDOW_S - 1.0 if source.times else 0.0
+    told = []
+    for name in joined_by(content, task):
+        fleet = fleet_of(source, name)
         _check_devices(fleet)
-        rows = b""
-        if requests:
-            since_s = source.times[-1] - _WINDOW_S - 1.0 if source.times else 0.0
-            rows = source.requests(task, since_s)
-        return ObservedTask(content or {}, fleet, rows, self._folder)
+        rows = source.requests(name, since_s) if requests else b""
+        told.append(ObservedTask({}, fleet, rows))
+    balances: dict[str, float] = {}
+    if len(told) > 1:
+        targets = source.told("/status").get("targets", {})
+        balances = {name: one["balance"] for name, one in targets.items()}
+    first, *beside = told
+    return ObservedTask(content, first.fleet, first.requests, folder, beside, balances)
+
+
+def joined_by(content: Mapping[str, Any], task: str) -> list[str]:
+    """List a task and those that targets over several join it with, itself first."""
+    found = [task]
+    for name in found:  # which grows meanwhile
+        for target in content.get("targets", {}).values():
+            if name in target["tasks"]:
+                found += [one for one in target["tasks"] if one not in found]
+    return found
 
 
 def fleet_of(source: WatchedServer, task: str) -> dict[str, Any]:
@@ -125,7 +159,12 @@ def choices(source: WatchedServer, task: str) -> dict[str, Any]:
     known = [one["accuracy"] for one in classes if one["accuracy"] is not None]
     others = [name for one in classes for name in (one["by"], one["node"]) if one["by"]]
     sure = fleet.get("confidence") is not None
-    policies = [name for name in POLICIES if sure or name != ESCALATE]
+    joint = bool(fleet.get("targets"))
+    policies = [
+        name
+        for name in POLICIES
+        if (sure or name != ESCALATE) and (not joint or DISPATCH[name].joint)
+    ]
     if not classes:
         raise WhatIfError(f"nothing answers the task {task!r} now")
     _check_devices(fleet)

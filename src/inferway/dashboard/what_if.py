@@ -7,7 +7,8 @@ what the server did is the twin's error, and goes with the second as a band.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Collection, Mapping
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -35,11 +36,14 @@ from inferway.deployment import Deployment
 from inferway.deployment.deployment import build
 from inferway.deployment.policies import FILE_POLICY
 from inferway.deployment.source import given
-from inferway.deployment.workloads import TraceArrivals, recorded
+from inferway.deployment.workloads import TraceArrivals, Workload, poisson, recorded
+from inferway.dispatch.joint import means_of, told_targets, without_others
+from inferway.dispatch.joint_bounds import JointMean
 from inferway.live.recent import read_rows
 from inferway.twin.engine import engine_of
+from inferway.twin.joint_mean import mean_over
 from inferway.twin.kernel.state import ANSWERED, LATE, Records
-from inferway.twin.replication import replicate, summarize
+from inferway.twin.replication import replicate, replicate_together, summarize
 from inferway.twin.result import TaskResult
 from inferway.twin.scenario import Scenario, ordinary, scenario_of
 from inferway.twin.trace import calibrated, departures
@@ -52,10 +56,11 @@ _NODE: Final = "here"
 
 
 class Replayed(NamedTuple):
-    """One setting's replay."""
+    """One setting's replay; `means` are those of targets over several tasks, by name."""
 
     result: TaskResult
     course: Course
+    means: dict[str, float]
 
 
 class Canceled(Exception):  # noqa: N818 - it is no error
@@ -64,9 +69,10 @@ class Canceled(Exception):  # noqa: N818 - it is no error
 
 def prepared(told: ObservedTask) -> None:
     """Compile what the setting in force needs; ValueError as `answer`."""
-    deployment, name = rehearsal(told)
+    deployment, _ = rehearsal(told)
     times_s = np.linspace(0.0, 1.0, 3)
-    _compiled(_scenario(deployment, name, times_s, told.fleet))
+    for one in (told, *told.beside):
+        _compiled(_scenario(deployment, times_s, one.fleet))
 
 
 def answer(
@@ -76,6 +82,8 @@ def answer(
     progress: Callable[[str], None] = lambda words: None,
 ) -> dict[str, Any]:
     """Replay the last minutes with what is in force, and with what is asked for.
+
+    Other tasks that targets over several join it with are replayed beside it, as they were.
 
     Parameters
     ----------
@@ -97,47 +105,122 @@ def answer(
     """
     if not 0.0 < question.rate <= 100.0:
         raise WhatIfError(f"the rate is multiplied by up to 100, not by {question.rate:g}")
-    try:
-        past = past_of(*read_rows(told.requests), told.fleet)
-    except PastError:
-        raise
-    except (ValueError, KeyError, TypeError, IndexError) as error:
-        raise WhatIfError(f"the server's last requests cannot be read: {error}") from error
     deployment, name = rehearsal(told)
-    balance, target = told.fleet["balance"], told.fleet["target"]
-    begun = 0.0 if balance is None else balance - past.gained
+    past = _past(told)
+    pasts, notes = {name: past}, list[str]()
+    for one in told.beside:
+        try:
+            pasts[one.fleet["task"]] = _past(one, since_s=past.from_s)
+        except PastError as error:
+            notes.append(f"{one.fleet['task']} is not replayed beside it: {error}")
+    deployment = without_others(deployment, pasts)
+    fleets = {one.fleet["task"]: one.fleet for one in (told, *told.beside)}
+    begun = {of: _balance(one.fleet, pasts[of]) for of, one in _by_task(told, pasts).items()}
+    balances = {
+        target: told.balances[target] - _gained(mean, pasts)
+        for target, mean in means_of(deployment).items()
+        if target in told.balances
+    }
     progress("replaying what was")
-    times_s = past.trace.arrived_s
-    scenario = replace(_scenario(deployment, name, times_s, told.fleet), balance=begun)
-    rate_per_s = past.trace.told_rate_per_s
-    if rate_per_s is not None and scenario.options.get("rate") is None:
-        # What the file's workload said to the live policy, it says to this one.
-        scenario = replace(scenario, options={**scenario.options, "rate": rate_per_s})
-    present = _replayed(calibrated(scenario, past.trace), past, stop)
-    notes = departures(scenario, past.trace)
+    arrivals = {of: one.trace.arrived_s + (one.from_s - past.from_s) for of, one in pasts.items()}
+    scenarios = {}
+    rates = {of: one.trace.told_rate_per_s for of, one in pasts.items()}
+    for of, scenario in _scenarios(deployment, arrivals, fleets, rates).items():
+        scenario = replace(scenario, balance=begun[of])
+        rate_per_s = rates[of]
+        if rate_per_s is not None and scenario.options.get("rate") is None:
+            # What the file's workload said to the live policy, it says to this one.
+            scenario = replace(scenario, options={**scenario.options, "rate": rate_per_s})
+        scenarios[of] = scenario
+    notes = [*departures(scenarios[name], past.trace), *notes]
     written = told.content.get("tasks", {}).get(told.fleet["kind"], {})
     if (canary := written.get("canary")) is not None:
         notes.append(ordinary(str(canary["variant"])))
+    present = _replayed(_as_measured(scenarios, pasts), name, past, balances, deployment, stop)
     progress("replaying what might have been")
-    changed = _changed(deployment, told.fleet, question, name)
-    times_s = scaled(times_s, question.rate)
-    first = window(times_s, MOST)
+    changed = without_others(_changed(rehearsal(told)[0], told.fleet, question, name), pasts)
+    arrivals[name] = scaled(arrivals[name], question.rate)
+    first = window(arrivals[name], MOST)
     if first:
-        notes.append(f"of {len(times_s):,} requests the last {MOST:,} are replayed")
-    if len(times_s) - first < 2:
+        notes.append(f"of {len(arrivals[name]):,} requests the last {MOST:,} are replayed")
+    if len(arrivals[name]) - first < 2:
         raise WhatIfError("so few requests are left that there is nothing to replay")
-    asked = replace(
-        _scenario(changed, name, times_s[first:], told.fleet),
-        # Another promise counts from its beginning, as it does in a server.
-        balance=begun if question.target in (None, target) else 0.0,
-    )
-    what_if = _replayed(calibrated(asked, past.trace), past, stop)
-    found = _document(past, present, what_if, changed, notes)
+    since_s = float(arrivals[name][first])
+    arrivals = {
+        of: kept
+        for of, times_s in arrivals.items()
+        if len(kept := times_s[first:] if of == name else times_s[times_s >= since_s]) > 1
+    }
+    changed = without_others(changed, arrivals)
+    asked = {
+        of: replace(
+            scenario,
+            # Another promise counts from its beginning, as it does in a server.
+            balance=0.0
+            if of == name and question.target not in (None, told.fleet["target"])
+            else begun[of],
+        )
+        for of, scenario in _scenarios(changed, arrivals, fleets, None).items()
+    }
+    what_if = _replayed(_as_measured(asked, pasts), name, past, balances, changed, stop)
+    found = _document(past, present, what_if, changed.tasks[name].accuracy_target, notes)
+    found["targets"] = {
+        target: {
+            "tasks": list(mean.tasks),
+            "accuracy" if mean.energy is None else "energy": (
+                mean.accuracy if mean.energy is None else mean.energy
+            ),
+            **_told(
+                {
+                    "live": _mean(mean, pasts),
+                    "present": present.means[target],
+                    "what_if": what_if.means.get(target, math.nan),
+                }
+            ),
+        }
+        for target, mean in means_of(deployment).items()
+    }
     for one in told.fleet["classes"]:
         found["notes"] = [
             note.replace(written_name(one["name"]), one["name"]) for note in found["notes"]
         ]
     return found
+
+
+def _past(told: ObservedTask, since_s: float = -np.inf) -> Past:
+    try:
+        return past_of(*read_rows(told.requests), told.fleet, since_s=since_s)
+    except PastError:
+        raise
+    except (ValueError, KeyError, TypeError, IndexError) as error:
+        raise WhatIfError(f"the server's last requests cannot be read: {error}") from error
+
+
+def _by_task(told: ObservedTask, names: Collection[str]) -> dict[str, ObservedTask]:
+    every = {str(one.fleet["task"]): one for one in (told, *told.beside)}
+    return {name: one for name, one in every.items() if name in names}
+
+
+def _balance(fleet: Mapping[str, Any], past: Past) -> float:
+    """Accuracy balance of a task when its past began; 0 without a target."""
+    balance = fleet["balance"]
+    return 0.0 if balance is None else float(balance) - past.gained(fleet["target"])
+
+
+def _gained(mean: JointMean, pasts: Mapping[str, Past]) -> float:
+    """By how much the answers of a past have moved the balance of a target over several tasks."""
+    of = [pasts[name] for name in mean.tasks]
+    if mean.energy is not None:
+        return sum(mean.energy * one.counted - one.energy_j for one in of)
+    return sum(one.gained(mean.accuracy) for one in of)
+
+
+def _mean(mean: JointMean, pasts: Mapping[str, Past]) -> float:
+    """The mean that a target over several tasks is of, as it was; nan without an answer."""
+    of = [pasts[name] for name in mean.tasks]
+    if not (counted := sum(one.counted for one in of)):
+        return math.nan
+    return sum(one.earned if mean.energy is None else one.energy_j for one in of) / counted
 
 
 def rehearsal(told: ObservedTask) -> tuple[Deployment, str]:
@@ -152,12 +235,38 @@ def rehearsal(told: ObservedTask) -> tuple[Deployment, str]:
         Where the deployment makes none, or its policy is code that is not run here.
     """
     fleet, content = told.fleet, deepcopy(told.content)
-    if shared := fleet.get("targets"):
-        raise WhatIfError(
-            f"the task shares the target {', '.join(shared)} with other tasks, and what if replays "
-            "one task alone"
-        )
     task = str(fleet["task"])
+    every = [told, *told.beside]
+    node = {key: fleet[key] for key in ("buffer", "queue", "late") if fleet[key] is not None}
+    node["instances"] = {
+        f"{of.fleet['task']}/{written_name(one['name'])}": one["instances"]
+        for of in every
+        for one in of.fleet["classes"]
+        if one["instances"]
+    }
+    data: dict[str, Any] = {
+        key: content[key] for key in ("dispatch", "scheduling", "cost", "seed") if key in content
+    }
+    tasks = {str(one.fleet["task"]): _written(one.fleet, content) for one in every}
+    if told.beside:
+        data["targets"] = {
+            name: one for name, one in content["targets"].items() if {*one["tasks"]} <= {*tasks}
+        }
+    data |= {"tasks": tasks, "nodes": {_NODE: node}}
+    data["workload"] = {name: {"arrivals": {"process": "poisson", "rate": "1/s"}} for name in tasks}
+    if not ({"dispatch", "scheduling"} & data.keys() or "dispatch" in tasks[task]):
+        # What is in force where the file names none may go by what this one has not.
+        data["dispatch"] = {"policy": fleet["policy"]}
+    alpha = content.get("cost", {}).get("alpha")
+    for about in tasks.values():
+        chosen = about.get("dispatch", data.get("dispatch"))
+        if alpha is not None and chosen is not None and chosen.get("policy") == "least-cost":
+            chosen.setdefault("alpha", alpha)
+    return build(_sourced(data, told.folder)), task
+
+
+def _written(fleet: Mapping[str, Any], content: Mapping[str, Any]) -> dict[str, Any]:
+    """Write a task as a file has it, of what a server says of its fleet."""
     written = content.get("tasks", {}).get(fleet["kind"], {})
     about: dict[str, Any] = {
         key: written[key] for key in ("dispatch", "energy_budget") if key in written
@@ -171,27 +280,8 @@ def rehearsal(told: ObservedTask) -> tuple[Deployment, str]:
     if fleet.get("confidence") is not None:
         # That something is known of confidences; what, `_scenario` says.
         about["difficulty"] = {"quality": 0.5}
-    classes = fleet["classes"]
-    about["variants"] = {written_name(one["name"]): _variant(one) for one in classes}
-    node = {key: fleet[key] for key in ("buffer", "queue", "late") if fleet[key] is not None}
-    node["instances"] = {
-        f"{task}/{written_name(one['name'])}": one["instances"]
-        for one in classes
-        if one["instances"]
-    }
-    data: dict[str, Any] = {
-        key: content[key] for key in ("dispatch", "scheduling", "cost", "seed") if key in content
-    }
-    data |= {"tasks": {task: about}, "nodes": {_NODE: node}}
-    data["workload"] = {task: {"arrivals": {"process": "poisson", "rate": "1/s"}}}
-    if not ({"dispatch", "scheduling"} & data.keys() or "dispatch" in about):
-        # What is in force where the file names none may go by what this one has not.
-        data["dispatch"] = {"policy": fleet["policy"]}
-    chosen = about.get("dispatch", data.get("dispatch"))
-    alpha = content.get("cost", {}).get("alpha")
-    if alpha is not None and chosen is not None and chosen.get("policy") == "least-cost":
-        chosen.setdefault("alpha", alpha)
-    return build(_sourced(data, told.folder)), task
+    about["variants"] = {written_name(one["name"]): _variant(one) for one in fleet["classes"]}
+    return about
 
 
 def _variant(one: Mapping[str, Any]) -> dict[str, Any]:
@@ -245,16 +335,48 @@ def _changed(
             raise WhatIfError(f"nothing here is answered by node {question.lost[:64]!r}")
         counts |= dict.fromkeys(gone, 0)
     instances = {f"{task}/{written_name(name)}": count for name, count in counts.items()}
-    return deployment.with_(
-        policy=question.policy, target=question.target, instances=instances or None
-    )
+    goal: dict[str, Any] = {}
+    if question.target is not None:
+        goal[f"tasks.{task}.accuracy_target"] = question.target
+    return deployment.with_(policy=question.policy, instances=instances or None, **goal)
 
 
-def _scenario(
-    deployment: Deployment, task: str, times_s: Floats, fleet: Mapping[str, Any]
-) -> Scenario:
+def _scenarios(
+    deployment: Deployment,
+    arrivals: Mapping[str, Floats],
+    fleets: Mapping[str, Mapping[str, Any]],
+    rates_per_s: Mapping[str, float | None] | None,
+) -> dict[str, Scenario]:
+    """Make the scenarios of tasks that are replayed together.
+
+    Policies of targets over several are told these rates, or those of the arrivals without any.
+    """
+    made = {
+        name: _scenario(deployment, times_s, fleets[name]) for name, times_s in arrivals.items()
+    }
+    if not deployment.targets:
+        return made
+    workload = {
+        name: Workload(arrivals=one.arrivals if rates_per_s is None else poisson(rate))
+        for name, one in made.items()
+        for rate in [0.0 if rates_per_s is None else rates_per_s[name] or 0.0]
+        if rates_per_s is None or rate > 0.0
+    }
+    targets = tuple(told_targets(replace(deployment, workload=workload)))
+    return {
+        name: replace(one, targets=targets if one.targets else ()) for name, one in made.items()
+    }
+
+
+def _as_measured(
+    scenarios: Mapping[str, Scenario], pasts: Mapping[str, Past]
+) -> dict[str, Scenario]:
+    return {name: calibrated(one, pasts[name].trace) for name, one in scenarios.items()}
+
+
+def _scenario(deployment: Deployment, times_s: Floats, fleet: Mapping[str, Any]) -> Scenario:
     """Make the scenario of a rehearsal, with what confidences say at the server, if anything."""
-    made = scenario_of(deployment, task)
+    made = scenario_of(deployment, str(fleet["task"]))
     tables = tables_told(fleet)
     if tables is not None:
         names = [written_name(one["name"]) for one in fleet["classes"]]
@@ -269,11 +391,24 @@ def _compiled(scenario: Scenario) -> None:
     engine.drain()
 
 
-def _replayed(scenario: Scenario, past: Past, stop: Event) -> Replayed:
-    """Run a scenario several times; its course is over the stretches of the past."""
+def _replayed(
+    scenarios: Mapping[str, Scenario],
+    task: str,
+    past: Past,
+    balances: Mapping[str, float],
+    deployment: Deployment,
+    stop: Event,
+) -> Replayed:
+    """Run scenarios several times; the course of a task is over the stretches of its past.
+
+    Those of several tasks, or under targets over several, run side by side; `balances` are what
+    these begin with.
+    """
     outcomes, columns = [], list[Any]()
-    assert isinstance(scenario.arrivals, TraceArrivals)
-    requests = len(scenario.arrivals.times_s)
+    times_s = {}
+    for name, one in scenarios.items():
+        assert isinstance(one.arrivals, TraceArrivals)
+        times_s[name] = one.arrivals.times_s
 
     def keep(replication: int, rows: Records) -> None:
         size = int(rows.size[0])
@@ -285,21 +420,37 @@ def _replayed(scenario: Scenario, past: Past, stop: Event) -> Replayed:
     for number in range(REPLICATIONS):
         if stop.is_set():
             raise Canceled
-        outcomes.append(
-            replicate(
-                scenario,
-                queries=requests,
-                seed=scenario_seed(number),
-                replication=number,
+        settings: dict[str, Any] = {"seed": scenario_seed(number), "replication": number}
+        if deployment.targets:
+            rate_per_s = max(one.rate_per_s for one in scenarios.values())
+            horizon_s = max(float(one[-1]) for one in times_s.values())
+            outcomes.append(
+                replicate_together(
+                    scenarios,
+                    # None is cut off where one is at its end sooner than on average.
+                    queries=1 + math.ceil(2.0 * rate_per_s * horizon_s),
+                    kinds=dict.fromkeys(scenarios, "general"),
+                    sinks={task: keep},
+                    stop=stop,
+                    progress={},
+                    balances=balances,
+                    **settings,
+                )
+            )
+        else:
+            alone = replicate(
+                scenarios[task],
+                queries=len(times_s[task]),
                 kind="general",
                 sink=keep,
                 stop=stop,
+                **settings,
             )
-        )
+            outcomes.append({task: alone})
     if stop.is_set():
         raise Canceled
     arrived_s, left_s, server, outcome = (np.concatenate(one) for one in zip(*columns, strict=True))
-    fleet = scenario.fleet
+    fleet = scenarios[task].fleet
     accuracy = np.where(fleet.graded, fleet.accuracy, np.nan).repeat(fleet.count)
     answered = np.isin(outcome, (ANSWERED, LATE))
     drawn = course(
@@ -308,12 +459,17 @@ def _replayed(scenario: Scenario, past: Past, stop: Event) -> Replayed:
         accuracy[server[answered]],
         past.ends_s,
     )
-    result = summarize(scenario, outcomes)
+    results = {
+        name: summarize(scenarios[name], [one[name] for one in outcomes]) for name in outcomes[0]
+    }
+    result = results[task]
     if result.escalated is not None:
         # Which accuracy each answer was expected to have is known of all together.
         by_variant = float(np.mean(accuracy[server[answered]]))
         drawn = drawn._replace(accuracy=drawn.accuracy + result.accuracy.mean - by_variant)
-    return Replayed(result, drawn)
+    fleets = {name: one.fleet for name, one in scenarios.items()}
+    means = {name: mean_over(mean, fleets, results) for name, mean in means_of(deployment).items()}
+    return Replayed(result, drawn, means)
 
 
 def scenario_seed(number: int) -> int:
@@ -325,7 +481,7 @@ def _document(
     past: Past,
     present: Replayed,
     what_if: Replayed,
-    changed: Deployment,
+    target: float | None,
     notes: list[str],
 ) -> dict[str, Any]:
     names = Course._fields
@@ -337,12 +493,11 @@ def _document(
         "p99": was["p99_s"] / live["p99_s"] - 1.0,
         "accuracy": was["accuracy"] - live["accuracy"],
     }
-    (task,) = changed.tasks.values()
     return {
         "from_s": past.from_s,
         "ends_s": listed(past.ends_s),
         "requests": len(past.trace.arrived_s),
-        "target": task.accuracy_target,
+        "target": target,
         "live": {name: listed(getattr(past.live, name)) for name in names},
         "twin": {name: listed(getattr(what_if.course, name)) for name in names},
         "band": {name: [listed(low), listed(high)] for name, (low, high) in bands.items()},

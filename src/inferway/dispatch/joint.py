@@ -11,8 +11,9 @@ deployment, and has a field `shared`, a row for each, which the policies of all 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -46,6 +47,19 @@ def means_of(deployment: Deployment) -> dict[str, JointMean]:
         name: JointMean(one.tasks, one.accuracy, one.energy)
         for name, one in deployment.targets.items()
     }
+
+
+def without_others(deployment: Deployment, names: Collection[str]) -> Deployment:
+    """A deployment whose targets over several tasks are over these alone.
+
+    A mean over answers asks nothing of tasks that have none, so that those without an instance are
+    left out of it.
+    """
+    targets = {}
+    for name, one in deployment.targets.items():
+        if inside := tuple(task for task in one.tasks if task in names):
+            targets[name] = replace(one, tasks=inside)
+    return replace(deployment, targets=targets)
 
 
 def demands_of(deployment: Deployment, node: str | None = None) -> dict[str, TaskDemand]:

@@ -25,12 +25,12 @@ from inferway.deployment.units import TIME
 from inferway.deployment.workloads import Workload, poisson
 from inferway.dispatch.bounds import max_rate, relaxed
 from inferway.dispatch.escalation_bounds import solve_escalation
-from inferway.dispatch.joint import means_of, replace_goal, written
+from inferway.dispatch.joint import means_of, replace_goal, without_others, written
 from inferway.dispatch.joint_bounds import JointMean, TaskDemand, best_mean, exceeds
 from inferway.dispatch.sizing import Need, TaskGroup, cheapest, roomiest
 from inferway.experiments.plan_result import Plan, TargetPlan, TaskPlan, Trial
 from inferway.experiments.planned_pool import plan_pool, with_instances
-from inferway.experiments.planned_trial import tried, without_others
+from inferway.experiments.planned_trial import tried
 from inferway.experiments.runner import Point
 from inferway.experiments.workers import in_threads
 from inferway.placement.assignment import carried_per_s, run_times

@@ -17,9 +17,9 @@ import numpy as np
 
 from inferway.deployment import Deployment, Node, Task
 from inferway.deployment.units import TIME
-from inferway.dispatch.joint import means_of
+from inferway.dispatch.joint import means_of, without_others
 from inferway.experiments.plan_result import Plan, TargetPlan, TaskPlan, Trial
-from inferway.experiments.planned_trial import tried, without_others
+from inferway.experiments.planned_trial import tried
 from inferway.experiments.runner import Point
 from inferway.experiments.workers import in_threads
 from inferway.placement.assignment import Asked, Assignment, Option, assign, options_of, slots_of

@@ -13,7 +13,7 @@ from typing import Any, cast
 import numpy as np
 
 from inferway.deployment.workloads import PhasedArrivals, TraceArrivals
-from inferway.dispatch.joint import empty_shared
+from inferway.dispatch.joint import BALANCE, empty_shared
 from inferway.dispatch.priced import HEADROOM
 from inferway.site.fleet import Fleet
 from inferway.site.view import Floats
@@ -122,18 +122,22 @@ def replicate_together(
     sinks: Mapping[str, Callable[[int, Records], None]],
     stop: Event,
     progress: Mapping[str, Callable[[int], None]],
+    balances: Mapping[str, float] | None = None,
 ) -> dict[str, Replicated]:
     """Run several tasks once, side by side in time, whose policies share targets.
 
     They count from the same time on, for as long as the busiest takes for so many requests. What
-    they share is at most some requests old: each in turn goes on for a short while. The rest is as
-    in `replicate`, by task.
+    they share is at most some requests old: each in turn goes on for a short while. Targets begin
+    with these `balances`, by name, or with 0. The rest is as in `replicate`, by task.
     """
     rates = {name: one.rate_per_s for name, one in scenarios.items()}
     busiest = max(rates.values())
     told = next(one.targets for one in scenarios.values() if one.targets)
+    shared = empty_shared(told, HEADROOM)
+    for row, one in zip(shared, told, strict=True):
+        row[BALANCE] = (balances or {}).get(one["name"], 0.0)
     together = Together(
-        shared=empty_shared(told, HEADROOM),
+        shared=shared,
         step_s=_APART / sum(rates.values()),
         span_s=queries / busiest,
         waits=set() if any(map(_begins, scenarios.values())) else set(scenarios),

@@ -71,3 +71,29 @@ def told(kept: Rows | None = None, **keys: Any) -> ObservedTask:
     some = rows() if kept is None else kept
     body = written(head_of(TASK, ["tiny", "big"], 1000.0, len(some)), some)
     return ObservedTask(CONTENT, fleet(**keys), body)
+
+
+def joined(
+    *, accuracy: float = 0.83, balance: float = 0.0, other: Rows | None = None, **keys: Any
+) -> ObservedTask:
+    """The task with another one beside it, ``plain``, and a target over both."""
+    target = {"tasks": [TASK, "plain"], "accuracy": accuracy}
+    content = {
+        **CONTENT,
+        "tasks": {**CONTENT["tasks"], "plain": {"variants": CONTENT["tasks"][TASK]["variants"]}},
+        "targets": {"both": target},
+    }
+    beside = rows(1000, 50.0, seed=2) if other is None else other
+    return ObservedTask(
+        content,
+        fleet(targets=["both"], **keys),
+        told().requests,
+        beside=[
+            ObservedTask(
+                {},
+                fleet(task="plain", kind="plain", target=None, balance=None, targets=["both"]),
+                written(head_of("plain", ["tiny", "big"], 1000.0, len(beside)), beside),
+            )
+        ],
+        balances={"both": balance},
+    )

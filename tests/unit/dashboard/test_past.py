@@ -36,11 +36,23 @@ def test_it_is_what_the_server_did() -> None:
     assert found.trace.occupied_s[0] == pytest.approx(1.2e-3, rel=1e-3)
     assert found.lead_s == pytest.approx(1e-4)
     # As many were above the target as below, by as much.
-    assert found.gained == pytest.approx(0.0)
+    assert found.gained(0.8) == pytest.approx(0.0)
     assert found.live.mean_s == pytest.approx(np.full(len(found.ends_s), 3.3e-3), rel=0.1)
     assert np.nanmax(found.live.p99_s) == pytest.approx(5.3e-3)
     assert found.live.accuracy == pytest.approx(np.full(len(found.ends_s), 0.8), abs=0.02)
     assert found.ends_s[-1] == found.trace.arrived_s[-1]
+
+
+def test_a_past_begins_where_it_is_to() -> None:
+    kept = rows()
+    whole = past(kept)
+    half_s = whole.from_s + whole.trace.arrived_s[1000] - 1e-6
+    part = past_of(HEAD, kept, fleet(), since_s=half_s)
+    assert len(part.trace.arrived_s) == 1000
+    assert part.from_s == pytest.approx(half_s, abs=1e-5)
+    assert part.counted == 1000.0
+    assert whole.gained(None) == 0.0
+    assert whole.energy_j == 0.0
 
 
 def test_an_answer_counts_what_it_was_expected_to_be() -> None:
@@ -51,7 +63,7 @@ def test_an_answer_counts_what_it_was_expected_to_be() -> None:
     found = past(kept)
     assert found.expected[:100] == pytest.approx(np.full(100, 0.75))
     assert found.expected[100:102].tolist() == [0.7, 0.9]
-    assert found.gained == pytest.approx(-0.05 * 100, abs=1e-6)
+    assert found.gained(0.8) == pytest.approx(-0.05 * 100, abs=1e-6)
     assert found.live.accuracy[0] == pytest.approx(0.75)
     assert found.trace.occupied_s[1] == pytest.approx(5.2e-3, rel=1e-3)
 
@@ -93,7 +105,7 @@ def test_what_was_refused_came_all_the_same_and_what_was_malformed_did_not() -> 
     assert len(found.trace.arrived_s) == 190
     assert found.trace.answered.sum() == 170
     assert found.trace.pins == 1
-    assert found.gained == pytest.approx(0.1)  # but for the pinned one, of `tiny`
+    assert found.gained(0.8) == pytest.approx(0.1)  # but for the pinned one, of `tiny`
 
 
 def test_five_minutes_are_the_most_and_fifty_requests_the_fewest() -> None:

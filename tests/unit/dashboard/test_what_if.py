@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from lately import CONTENT, SURE, fleet, rows, told
+from lately import CONTENT, SURE, fleet, joined, rows, told
 
 from inferway.dashboard.question import POLICIES, ObservedTask, Question, WhatIfError
 from inferway.dashboard.what_if import Canceled, answer, rehearsal
@@ -124,6 +124,33 @@ def test_a_lost_node_takes_what_is_reached_by_way_of_it() -> None:
 def test_what_cannot_be_asked_is_said_in_a_sentence(keys: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         asked(**keys)
+
+
+def test_tasks_of_a_target_over_several_are_replayed_together() -> None:
+    usual = asked(joined())
+    both = usual["targets"]["both"]
+    assert both["tasks"] == ["digits", "plain"]
+    assert both["accuracy"] == 0.83
+    assert both["live"] == pytest.approx(0.8, abs=0.001)
+    # It was not kept live, where every other answer was accurate; the twin's policy keeps it.
+    assert both["present"] == both["what_if"] == pytest.approx(0.83, abs=0.004)
+    alone = asked()["numbers"]["present"]["accuracy"]
+    assert usual["numbers"]["present"]["accuracy"] > alone + 0.004
+    # What one task owes, the other pays.
+    low = asked(joined(), target=0.72)
+    assert low["targets"]["both"]["what_if"] == pytest.approx(0.83, abs=0.004)
+    owed = asked(joined(balance=-150.0))["targets"]["both"]["present"]
+    assert owed > both["present"] + 0.005
+    with pytest.raises(ValueError, match="tad, which dispatches digits, keeps no target over sev"):
+        asked(joined(), policy="tad")
+
+
+def test_a_task_without_requests_is_left_out_of_a_target() -> None:
+    found = asked(joined(other=rows(3, seed=2)))
+    assert found["targets"]["both"]["tasks"] == ["digits"]
+    assert found["numbers"]["present"]["accuracy"] == pytest.approx(0.83, abs=0.006)
+    (note,) = (note for note in found["notes"] if note.startswith("plain"))
+    assert "plain is not replayed beside it: 0 requests came within the last minutes" in note
 
 
 def test_a_canary_is_told_to_be_a_variant_like_the_others() -> None:

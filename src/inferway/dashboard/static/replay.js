@@ -30,8 +30,20 @@ export function drawReplay(box, told) {
       .map(([key, title, unit]) => figure(box, told, key, title, unit)),
     html("div", { class: "table", tabindex: 0, role: "region", "aria-label": "Numbers of the replay" },
       table(told)),
+    ...Object.entries(told.targets).map(([name, one]) => html("p", {}, joint(name, one))),
     ...told.notes.map((note) => html("p", { class: "note" }, `${note}.`)),
   );
+}
+
+// A target over several tasks: what is promised, what was, and what would have been.
+function joint(name, { tasks, accuracy, energy, live, present, what_if: would }) {
+  const shown = (value) => {
+    if (value === null) return "unknown";
+    return accuracy === undefined ? `${digits(value, 4)} J` : digits(value, 4);
+  };
+  const kind = accuracy === undefined ? "energy" : "accuracy";
+  return `Target ${name}, a mean ${kind} of ${shown(accuracy ?? energy)} over ${tasks.join(", ")}: it was `
+    + `${shown(live)}, ${shown(present)} by the twin, and would have been ${shown(would)}.`;
 }
 
 function figure(box, told, key, title, unit) {
