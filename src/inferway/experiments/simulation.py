@@ -199,6 +199,7 @@ def _drifted(result: TaskResult) -> list[list[str]]:
         ["promise by", found.by],
         [f"true accuracy until {found.at_s:g} s", number(found.before, "{:.5f}")],
         [f"and after, {found.variant} drifted", number(found.after, "{:.5f}")],
+        *([["compared", f"{found.compared:,}"]] if found.compared else []),
         [f"by the last {found.last_labels:,} labels", last],
         ["alarm after, s", number(found.alarm_s, "{:.0f}")],
     ]

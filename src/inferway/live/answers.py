@@ -30,16 +30,13 @@ from inferway.live.errors import ServeError
 from inferway.live.feedback import FeedbackItem, Joined, VariantAccuracy
 from inferway.live.request import InferRequest, Outcome
 from inferway.profiling.confidence_sequence import ConfidenceSequence
-from inferway.profiling.prediction_powered import PoweredAccuracy
+from inferway.profiling.prediction_powered import KEPT, AnswerComparison, PoweredAccuracy
 from inferway.profiling.score import ScoreError, classes_of
 from inferway.runtime import Arrays
 
 _EVERY_S: Final = 1.0
 # Answers in line, above which further ones are lost, and from which on they are written at once.
 _MOST_IN_LINE, _MANY_IN_LINE = 8192, 1024
-# Share of the comparisons that are kept for a label of the same answer. The others are all compared
-# with; labels of theirs are left out of the interval that joins both.
-_KEPT: Final = 0.8
 # Bytes of an answer's outputs that are copied; of a larger one no class is kept.
 _LARGEST: Final = 16 * 1024
 _TABLES: Final = """
@@ -364,13 +361,17 @@ class AnswerBook:
             if present is not None and present.model == model:
                 known = anew[key] if key in anew else self._find(*key).copy()
                 known.sequence.add(score)
-                if expected is not None and known.labeled is not None:
-                    known.labeled.add(score, expected)
-                if (powered := known.powered) is not None:
+                powered, comparison = known.powered, None
+                if powered is not None:
                     if one.reference == powered.reference:
-                        powered.label(score, one.agrees, one.propensity, kept=bool(one.kept))
+                        comparison = AnswerComparison(
+                            powered.reference, one.agrees, one.propensity, bool(one.kept)
+                        )
+                        powered.label(score, one.agrees, one.propensity, kept=comparison.kept)
                     else:
                         powered.label(score)
+                if expected is not None and known.labeled is not None:
+                    known.labeled.add(score, expected, comparison)
                 anew[key], alarm = self._watch(known, score, expected)
                 if alarm is not None:
                     alarms.append((variant, alarm))
@@ -414,14 +415,6 @@ class AnswerBook:
             for table, states in (
                 ("measured", [(*key, one.sequence.pack()) for key, one in anew.items()]),
                 (
-                    "estimated",
-                    [
-                        (*key, one.labeled.pack())
-                        for key, one in anew.items()
-                        if one.labeled is not None
-                    ],
-                ),
-                (
                     "watched",
                     [
                         (*key, one.watch.pack())
@@ -431,14 +424,19 @@ class AnswerBook:
                 ),
             ):
                 self._base.executemany(f"INSERT OR REPLACE INTO {table} VALUES (?, ?, ?)", states)
-            self._keep_powered(anew)
+            self._keep_joint(anew)
             # Comparisons begin anew with an alarm, too.
             self._base.executemany(
                 "DELETE FROM powered WHERE variant = ? AND model = ?",
                 [key for key, one in anew.items() if one.powered is None],
             )
 
-    def _keep_powered(self, anew: Mapping[tuple[str, str], _Known]) -> None:
+    def _keep_joint(self, anew: Mapping[tuple[str, str], _Known]) -> None:
+        """Write down what is known by labels and comparisons together."""
+        self._base.executemany(
+            "INSERT OR REPLACE INTO estimated VALUES (?, ?, ?)",
+            [(*key, one.labeled.pack()) for key, one in anew.items() if one.labeled is not None],
+        )
         self._base.executemany(
             "INSERT OR REPLACE INTO powered VALUES (?, ?, ?)",
             [(*key, one.powered.pack()) for key, one in anew.items() if one.powered is not None],
@@ -555,16 +553,16 @@ class AnswerBook:
                     rows,
                 )
                 self._base.executemany(
-                    "INSERT OR REPLACE INTO estimated VALUES (?, ?, ?)",
-                    [(*key, one.pack()) for key, one in first.items()],
-                )
-                self._base.executemany(
                     "INSERT OR REPLACE INTO canaries VALUES (?, ?, ?, ?)",
                     [(*one.trial, msgspec.msgpack.encode(one.outcome)) for one in decided],
                 )
                 if compared:
-                    anew = self._compared(compared)
-                    self._keep_powered(anew)
+                    anew = self._compared(compared, first)
+                    self._keep_joint(anew)
+                self._base.executemany(
+                    "INSERT OR REPLACE INTO estimated VALUES (?, ?, ?)",
+                    [(*key, one.pack()) for key, one in first.items()],
+                )
                 self._base.execute(
                     "DELETE FROM answers WHERE number <= (SELECT max(number) FROM answers) - ?",
                     (self._feedback.limit,),
@@ -588,8 +586,15 @@ class AnswerBook:
             self._known[key] = self._known[key]._replace(labeled=one)
         self._stale |= bool(anew)
 
-    def _compared(self, compared: Sequence[ComparedAnswer]) -> dict[tuple[str, str], _Known]:
-        """Write comparisons down, each beside its answer, and take them in."""
+    def _compared(
+        self,
+        compared: Sequence[ComparedAnswer],
+        first: Mapping[tuple[str, str], LabeledAccuracy],
+    ) -> dict[tuple[str, str], _Known]:
+        """Write comparisons down, each beside its answer, and take them in.
+
+        `first` has what counts for variants whose first answers are written with them.
+        """
         anew = dict[tuple[str, str], _Known]()
         for identity, agrees, propensity, reference in compared:
             row = self._base.execute(
@@ -609,11 +614,14 @@ class AnswerBook:
                         "variant = ? AND model = ?)",
                         (variant, model),
                     )
-                anew[variant, model] = known._replace(powered=powered)
-            powered = anew[variant, model].powered
+                labeled = known.labeled or first.get((variant, model))
+                anew[variant, model] = known._replace(powered=powered, labeled=labeled)
+            powered, labeled = anew[variant, model].powered, anew[variant, model].labeled
             assert powered is not None
-            kept = self._coin.random() < _KEPT
+            kept = self._coin.random() < KEPT
             powered.compare(agrees, propensity, kept=kept)
+            if labeled is not None:
+                labeled.compare(AnswerComparison(reference, agrees, propensity, kept))
             self._base.execute(
                 "INSERT OR REPLACE INTO compared VALUES (?, ?, ?, ?, ?)",
                 (number, reference, agrees, propensity, kept),

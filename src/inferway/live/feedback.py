@@ -102,7 +102,7 @@ class VariantAccuracy(msgspec.Struct, frozen=True):
         Limits of a confidence sequence of that, of 95 %, which may be looked at all the time.
     estimate
         Accuracy that counts where the promise is on what is measured: that of the profile until
-        labels speak against it; None where nothing says the profile's.
+        labels, joined with comparisons, speak against it; None where nothing says the profile's.
     compared
         Answers that have been compared with those of the most accurate variant.
     agreed

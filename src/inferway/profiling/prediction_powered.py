@@ -23,13 +23,39 @@ kept for its own label, or goes into B, and then its own label is none of the te
 
 from __future__ import annotations
 
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
 import msgspec
 
 from inferway.profiling.confidence_sequence import ConfidenceSequence
 
+# Share of the comparisons that are kept for a label of the same answer. The others are all compared
+# with; labels of theirs are left out of the interval that joins both. Most answers have no label,
+# so that few comparisons are enough to compare with, and more of them would cost labels: with 0.8 a
+# fall is noticed after up to two fifths more of them than by labels alone.
+KEPT: Final = 0.95
 _LEAST_TERMS: Final = 20  # with a comparison, before comparisons weigh anything in the interval
+
+
+class AnswerComparison(NamedTuple):
+    """An answer beside that of a more accurate model to the same request.
+
+    Attributes
+    ----------
+    reference
+        Name of that model.
+    agrees
+        Share of the answer's rows that agree, 0..1.
+    propensity
+        Probability with which the answer was to be compared, above 0.
+    kept
+        Whether it is kept for a label of the same answer: by a coin, thrown before.
+    """
+
+    reference: str
+    agrees: float
+    propensity: float
+    kept: bool
 
 
 class Weighted(msgspec.Struct, array_like=True):
@@ -76,7 +102,7 @@ class Weighted(msgspec.Struct, array_like=True):
         return max(0.0, self.wwff - 2.0 * mean * self.wwf + mean * mean * self.ww) / self.w**2
 
 
-class _Terms(msgspec.Struct, array_like=True):
+class AgreementTerms(msgspec.Struct, array_like=True):
     """Sums over what the interval has looked at: comparisons, and labels with their own."""
 
     comparisons: int = 0
@@ -97,6 +123,78 @@ class _Terms(msgspec.Struct, array_like=True):
         if variance <= 1e-9 or covariance <= 0.0:
             return 0.0
         return min(1.0, covariance / (variance * (1.0 + 1.0 / size)))
+
+
+class PoweredSequence:
+    """Values by labels, joined with comparisons, and a confidence sequence of their mean.
+
+    Parameters
+    ----------
+    sequence
+        Of the labels so far; goes on here.
+    span
+        How far apart comparisons may lie: they are in 0..span.
+    terms, fresh
+        From a state that was written down.
+    """
+
+    def __init__(
+        self,
+        sequence: ConfidenceSequence,
+        span: float = 1.0,
+        terms: AgreementTerms | None = None,
+        fresh: AgreementTerms | None = None,
+    ) -> None:
+        self.sequence, self._span = sequence, span
+        self.terms = AgreementTerms() if terms is None else terms
+        self.fresh = (
+            AgreementTerms() if fresh is None else fresh
+        )  # Comparisons that no term has looked at
+
+    def compare(self, f: float, *, kept: bool) -> None:
+        """Take in a comparison; one that is kept waits for its own label."""
+        if not kept:
+            self.fresh.comparisons += 1
+            self.fresh.f += f
+            self.fresh.ff += f * f
+
+    def label(self, y: float, f: float | None = None, *, kept: bool = False) -> None:
+        """Take in a label's value, 0..1, with the comparison of the same answer, if there is one.
+
+        Where that was not kept for it, it has been looked at, and the label is left out.
+        """
+        if f is None:
+            self.sequence.add(y)
+            return
+        if not kept:
+            return
+        terms, fresh = self.terms, self.fresh
+        by = terms.weight(fresh.comparisons)
+        value = y
+        if by:
+            value += by * (fresh.f / fresh.comparisons - f)
+        self.sequence.add(value, by * self._span)
+        if by or terms.pairs < _LEAST_TERMS:
+            terms.comparisons += fresh.comparisons
+            terms.f += fresh.f
+            terms.ff += fresh.ff
+            self.fresh = AgreementTerms()
+        terms.comparisons += 1
+        terms.f += f
+        terms.ff += f * f
+        terms.pairs += 1
+        terms.pair_y += y
+        terms.pair_f += f
+        terms.pair_yf += y * f
+
+    def forget_comparisons(self) -> None:
+        """Leave out the comparisons so far, as others come that are of another kind."""
+        self.terms, self.fresh = AgreementTerms(), AgreementTerms()
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Lower and upper limit of the mean, 0..1, which may be looked at all the time."""
+        return self.sequence.interval
 
 
 class PoweredAccuracy:
@@ -124,17 +222,16 @@ class PoweredAccuracy:
 
     def __init__(self, reference: str, labels: ConfidenceSequence | None = None) -> None:
         self.reference = reference
-        self._sequence = ConfidenceSequence()
+        sequence = ConfidenceSequence()
         if labels is not None:
-            self._sequence = ConfidenceSequence.unpack(labels.pack())
-        self._labels, self._right = self._sequence.count, 0.0
+            sequence = ConfidenceSequence.unpack(labels.pack())
+        self._joined = PoweredSequence(sequence)
+        self._labels, self._right = sequence.count, 0.0
         if labels is not None and labels.mean is not None:
             self._right = labels.mean * labels.count
         self.comparisons, self.agreed = Weighted(), 0
         self._paired = Weighted()  # Those whose answer has a label
         self._paired_y = self._paired_yf = 0.0  # Weighted sums over these
-        self._terms = _Terms()
-        self._fresh = _Terms()  # Comparisons that no term has looked at
 
     @property
     def agreement(self) -> float | None:
@@ -155,11 +252,7 @@ class PoweredAccuracy:
         """
         self.comparisons.add(agrees, 1.0 / propensity)
         self.agreed += agrees == 1.0
-        if not kept:
-            fresh = self._fresh
-            fresh.comparisons += 1
-            fresh.f += agrees
-            fresh.ff += agrees * agrees
+        self._joined.compare(agrees, kept=kept)
 
     def label(
         self,
@@ -172,37 +265,13 @@ class PoweredAccuracy:
         """Take in a label, 0..1, with what `compare` was given of the same answer, if it was."""
         self._labels += 1
         self._right += score
+        self._joined.label(score, agrees, kept=kept)
         if agrees is None:
-            self._sequence.add(score)
             return
         weight = 1.0 / propensity
         self._paired.add(agrees, weight)
         self._paired_y += weight * score
         self._paired_yf += weight * score * agrees
-        if not kept:
-            return
-        terms, fresh = self._terms, self._fresh
-        by = terms.weight(fresh.comparisons)
-        value = score
-        if by:
-            value += by * (fresh.f / fresh.comparisons - agrees)
-        self._sequence.add(value, by)
-        if by or terms.pairs < _LEAST_TERMS:
-            self._look_at_fresh()
-        terms.comparisons += 1
-        terms.f += agrees
-        terms.ff += agrees * agrees
-        terms.pairs += 1
-        terms.pair_y += score
-        terms.pair_f += agrees
-        terms.pair_yf += score * agrees
-
-    def _look_at_fresh(self) -> None:
-        terms, fresh = self._terms, self._fresh
-        terms.comparisons += fresh.comparisons
-        terms.f += fresh.f
-        terms.ff += fresh.ff
-        self._fresh = _Terms()
 
     @property
     def weight(self) -> float:
@@ -231,16 +300,16 @@ class PoweredAccuracy:
     @property
     def interval(self) -> tuple[float, float]:
         """Lower and upper limit of the accuracy, 0..1, which may be looked at all the time."""
-        return self._sequence.interval
+        return self._joined.interval
 
     def pack(self) -> bytes:
         """Write down all that `unpack` needs to go on from here."""
         state = (
             self.reference,
-            self._sequence.pack(),
+            self._joined.sequence.pack(),
             (self._labels, self._right, self.agreed, self._paired_y, self._paired_yf),
             (self.comparisons, self._paired),
-            (self._terms, self._fresh),
+            (self._joined.terms, self._joined.fresh),
         )
         return msgspec.msgpack.encode(state)
 
@@ -254,11 +323,12 @@ class PoweredAccuracy:
             Where it is none.
         """
         numbers = tuple[int, float, int, float, float]
-        kind = tuple[str, bytes, numbers, tuple[Weighted, Weighted], tuple[_Terms, _Terms]]
+        kind = tuple[
+            str, bytes, numbers, tuple[Weighted, Weighted], tuple[AgreementTerms, AgreementTerms]
+        ]
         reference, sequence, sums, sides, terms = msgspec.msgpack.decode(packed, type=kind)
         own = cls(reference)
-        own._sequence = ConfidenceSequence.unpack(sequence)
+        own._joined = PoweredSequence(ConfidenceSequence.unpack(sequence), 1.0, *terms)
         own._labels, own._right, own.agreed, own._paired_y, own._paired_yf = sums
         own.comparisons, own._paired = sides
-        own._terms, own._fresh = terms
         return own

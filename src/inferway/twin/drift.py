@@ -4,6 +4,11 @@ The twin knows accuracies as profiles say them. Here the true ones are others fr
 and answers are right by these. A share of them is labeled, at random, and where the promise is on
 what is measured, the policy goes by `inferway.dispatch.measured` as a live server's does, from the
 labels of about a second, or of some twenty where these take longer to come.
+
+With shadows, a share of the answers is compared with the most accurate variant's as well, where a
+server of that is idle when they are looked at. How far two variants are right at the same requests
+no file says. Here it is as it helps little: of two variants the less accurate one is right nowhere
+where the other is wrong, and wrong answers of both are the same.
 """
 
 from __future__ import annotations
@@ -24,6 +29,7 @@ from inferway.dispatch.measured import (
     by_profile,
     correct,
 )
+from inferway.profiling.prediction_powered import KEPT, AnswerComparison
 from inferway.site.confidence import corrected
 from inferway.site.fleet import Fleet
 from inferway.site.view import Floats
@@ -43,6 +49,7 @@ class Labels:
     right: Floats  # (2,) sums of true accuracies
     scores: list[float]  # Of the last `LAST` labels
     count: int = 0  # Labels
+    compared: int = 0  # Answers that a shadow was run of
     # Drift alarms: when, s from the beginning, and of which variant.
     alarms: list[tuple[float, str]] = field(default_factory=list)
 
@@ -62,6 +69,8 @@ class Labeling:
         Mean arrival rate, 1/s.
     seed
         Of the labels.
+    shadow
+        Share of the answers of other variants that are compared with the most accurate one's.
 
     Attributes
     ----------
@@ -80,9 +89,11 @@ class Labeling:
         measured: bool,
         rate_per_s: float,
         seed: tuple[int, int],
+        shadow: float = 0.0,
     ) -> None:
         self._engine, self._fleet, self._drift, self._measured = engine, fleet, drift, measured
         self._random = np.random.default_rng(seed)
+        self._shadow, self._beside = shadow, np.random.default_rng((*seed, 1))
         told = engine.scenario.targets
         labels_per_s = max(drift.labels * rate_per_s, 1e-9)
         self.every_s = max(_SOONEST_S, _TOGETHER / labels_per_s)
@@ -91,6 +102,8 @@ class Labeling:
         true[[name == drift.variant for name in names]] += drift.accuracy
         self._true = np.clip(true, 0.0, 1.0)
         profiles = dict(zip(names, fleet.accuracy.tolist(), strict=True))
+        grades = np.where(fleet.graded, fleet.accuracy, -1.0)
+        self._best = [k for k, name in enumerate(names) if name == names[int(grades.argmax())]]
         labeled = {name: LabeledAccuracy(profile) for name, profile in profiles.items()}
         self._labeled = [labeled[name] for name in names]
         self._watches = (
@@ -170,9 +183,10 @@ class Labeling:
         random = self._random
         count = random.binomial(answered.astype(np.int64), self._drift.labels)
         classes = random.permutation(np.repeat(np.arange(len(count)), count))
-        for k in classes.tolist():
-            score = float(random.random() < mean[k])
-            self._labeled[k].add(score, float(expected[k]))
+        scores = (random.random(len(classes)) < mean[classes]).astype(float).tolist()
+        compared = self._compare(answered - count, mean, classes.tolist(), scores)
+        for k, score, comparison in zip(classes.tolist(), scores, compared, strict=True):
+            self._labeled[k].add(score, float(expected[k]), comparison)
             self._watch(self._fleet.names[k], score, float(expected[k]))
             self._scores.append(score)
         self.labels.count += len(classes)
@@ -185,6 +199,55 @@ class Labeling:
             ]
             correct(self._engine.site, self._engine.policy, self._fleet, np.array(now))
             self._exploration.follow(self._fleet.accuracy, self._engine.site.accuracy)
+
+    def _compare(
+        self, others: Floats, mean: Floats, classes: list[int], scores: list[float]
+    ) -> list[AnswerComparison | None]:
+        """Compare a share of the answers with the most accurate variant's, while it is idle.
+
+        Parameters
+        ----------
+        others
+            (K,) answers without a label, by class.
+        mean
+            (K,) how often answers are right.
+        classes, scores
+            Of each label, the class that answered and how right it was.
+
+        Returns
+        -------
+        list of AnswerComparison or None
+            Of each label, what its answer came to beside the other; None where it was not compared.
+        """
+        made: list[AnswerComparison | None] = [None] * len(classes)
+        idle = any(self._engine.site.idle[k] > 0 for k in self._best)
+        if not self._shadow or not idle:
+            return made
+        random, fleet = self._beside, self._fleet
+        best = float(mean[self._best[0]])
+        for at, (k, score) in enumerate(zip(classes, scores, strict=True)):
+            if self._is_compared(k) and random.random() < self._shadow:
+                # Who is the less accurate of both is right nowhere where the other is wrong.
+                right = float(mean[k])
+                agrees = min(best / right, 1.0) if score else min((1.0 - best) / (1.0 - right), 1.0)
+                made[at] = self._compared(k, float(random.random() < agrees))
+        for k in range(len(fleet.names)):
+            if self._is_compared(k):
+                same = 1.0 - abs(best - float(mean[k]))
+                for _ in range(random.binomial(int(others[k]), self._shadow)):
+                    self._compared(k, float(random.random() < same))
+        return made
+
+    def _is_compared(self, k: int) -> bool:
+        return k not in self._best and bool(self._fleet.graded[k])
+
+    def _compared(self, k: int, agrees: float) -> AnswerComparison:
+        kept = bool(self._beside.random() < KEPT)
+        name = self._fleet.names[self._best[0]]
+        comparison = AnswerComparison(name, agrees, self._shadow, kept)
+        self._labeled[k].compare(comparison)
+        self.labels.compared += 1
+        return comparison
 
     def explore(self) -> int:
         """Have the next request go to a variant that labels have ruled out; how many arrived."""
@@ -221,6 +284,7 @@ def drifted(drift: Drift, measured: bool, found: list[Labels]) -> DriftResult:
         before=before,
         after=after,
         labels=sum(one.count for one in found),
+        compared=sum(one.compared for one in found),
         last_labels=len(scores),
         last_mean=float(scores.mean()) if len(scores) else float("nan"),
         half_width=float(1.96 * scores.std(ddof=1) / np.sqrt(len(scores)))

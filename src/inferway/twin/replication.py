@@ -330,6 +330,7 @@ def labeling_of(engine: Engine, scenario: Scenario, seed: int, replication: int)
         measured=scenario.measured,
         rate_per_s=scenario.rate_per_s,
         seed=(seed, replication),
+        shadow=scenario.shadow,
     )
 
 

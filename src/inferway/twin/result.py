@@ -261,6 +261,8 @@ class DriftResult(Reported):
         Mean true accuracy of the answers until then, and from then on; nan without any.
     labels
         Answers that were labeled.
+    compared
+        Answers that were compared with the most accurate variant's.
     last_labels, last_mean, half_width
         The last labels, 2,000 of each replication at most, their mean, and half of its 95 %
         interval.
@@ -276,6 +278,7 @@ class DriftResult(Reported):
     before: float
     after: float
     labels: int
+    compared: int
     last_labels: int
     last_mean: float
     half_width: float
@@ -284,8 +287,8 @@ class DriftResult(Reported):
     alarm_s: float
 
     names = (
-        "variant at_s by before after labels last_labels last_mean half_width alarms false_alarms "
-        "alarm_s"
+        "variant at_s by before after labels compared last_labels last_mean half_width alarms "
+        "false_alarms alarm_s"
     )
 
 

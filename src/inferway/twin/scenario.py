@@ -90,6 +90,8 @@ class Scenario:
     movable: bool = False  # Whether servers are retired and enlisted while it runs
     measured: bool = False  # Whether the promise is on what labels measure
     drift: Drift | None = None  # What becomes of a variant's true accuracy, and who is told
+    # Share of the answers that are compared with the most accurate variant's, where one drifts.
+    shadow: float = 0.0
     canary: str = ""  # The variant that is tried as one where this is served; empty without one
     # Requests that are drawn from where a policy may ask a second server; if not given, the
     # confidence of each class falls into its bins by their shares.
@@ -315,6 +317,7 @@ def scenario_of(deployment: Deployment, task: str, node: str | None = None) -> S
         target=what.accuracy_target,
         measured=what.measured,
         drift=what.drift if what.drift is not None and what.drift.falls else None,
+        shadow=0.0 if what.shadow is None else what.shadow.share,
         canary="" if what.canary is None else what.canary.variant,
         energy_budget=what.energy_budget,
         targets=tuple(told_targets(deployment, fleet.node))

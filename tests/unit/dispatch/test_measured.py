@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -14,6 +15,7 @@ from inferway.dispatch import Dispatcher
 from inferway.dispatch.measured import ENOUGH, LabeledAccuracy
 from inferway.dispatch.recording import ACCURACY, EVENT, Recording
 from inferway.dispatch.replay import events, replay
+from inferway.profiling.prediction_powered import KEPT, AnswerComparison
 from inferway.site import Fleet
 from inferway.site.confidence import corrected, difficulty_tables
 
@@ -174,3 +176,109 @@ def test_it_goes_on_from_what_is_written_down(labels: int) -> None:
     for one in (measured, again):
         one.add(1.0, 0.9)
     assert again.accuracy(0.9) == measured.accuracy(0.9)
+
+
+RIGHT = 0.85
+
+
+def shadowed(
+    seed: int, labels: int, *, share: float, use: bool = True
+) -> tuple[LabeledAccuracy, LabeledAccuracy, bool]:
+    """Join a run whose profile is right, with 20 answers a label, of which a share is compared.
+
+    Returns what counts with comparisons, and by labels alone, and whether the former's interval
+    ever left the accuracy out. A fifth of the requests are hard; the reference is right in 97 of
+    100, and without `use` it agrees with anything as often.
+    """
+    random = np.random.default_rng(seed)
+    both, alone, wrong = LabeledAccuracy(RIGHT), LabeledAccuracy(RIGHT), False
+    while alone.labels < labels:
+        hard, right, better, other, compared, kept, label = random.random(7)
+        expected = 0.4 if hard < 0.2 else 0.9625
+        score = float(right < expected)
+        agrees = better < 0.97 if score else better >= 0.97 and other < 0.3
+        comparison = None
+        if compared < share:
+            comparison = AnswerComparison(
+                "best", float(agrees if use else other < 0.3), share, bool(kept < KEPT)
+            )
+            both.compare(comparison)
+        if label < 0.05:
+            both.add(score, RIGHT, comparison)
+            alone.add(score, RIGHT)
+            low, high = both.interval
+            wrong |= not low <= RIGHT <= high
+    return both, alone, wrong
+
+
+@pytest.mark.parametrize("share", [0.2, 1.0])
+def test_with_comparisons_the_interval_holds_at_every_step_in_95_of_100_runs(share: float) -> None:
+    runs = 60
+    assert sum(shadowed(seed, 300, share=share)[2] for seed in range(runs)) <= 0.05 * runs
+
+
+def test_with_comparisons_what_counts_is_nearer_than_by_labels_alone() -> None:
+    labels = ENOUGH + 100
+    found = [shadowed(seed, labels, share=1.0) for seed in range(25)]
+    both, alone = (np.array([run[at].accuracy(RIGHT) for run in found]) for at in (0, 1))
+    errors = [np.sqrt(np.mean((one - RIGHT) ** 2)) for one in (both, alone)]
+    assert errors[0] < 0.75 * errors[1]
+    assert abs(both.mean() - RIGHT) < 4 * both.std() / np.sqrt(len(found))
+
+
+def test_with_comparisons_the_limit_of_few_labels_is_nearer_and_a_fall_believed_as_soon() -> None:
+    """Of a variant that its profile says is right of 95 %, and that is of 85 %."""
+    believed, widths = [], []
+    for seed in range(12):
+        random, first = np.random.default_rng(seed), [ENOUGH, ENOUGH]
+        both, alone = LabeledAccuracy(0.95), LabeledAccuracy(0.95)
+        while both.labels < ENOUGH - 1:
+            right, label, kept = random.random(3)
+            score = float(right < RIGHT)
+            comparison = AnswerComparison("best", score, 1.0, bool(kept < KEPT))
+            both.compare(comparison)
+            if label < 0.05:
+                both.add(score, 0.95, comparison)
+                alone.add(score, 0.95)
+                for at, one in enumerate((both, alone)):
+                    if one.labels < first[at] and one.accuracy(0.95) < 0.95:
+                        first[at] = one.labels
+        believed.append(first)
+        widths.append([np.subtract(*one.interval) for one in (both, alone)])
+    joint, labels = np.mean(believed, axis=0)
+    assert joint < 1.15 * labels < 0.5 * ENOUGH
+    joint, labels = np.abs(np.mean(widths, axis=0))
+    assert joint < 0.95 * labels
+
+
+def test_a_reference_that_says_nothing_changes_next_to_nothing() -> None:
+    found = [shadowed(seed, ENOUGH + 100, share=1.0, use=False) for seed in range(10)]
+    apart = [abs(both.accuracy(RIGHT) - alone.accuracy(RIGHT)) for both, alone, _ in found]
+    assert np.mean(apart) < 0.004
+
+
+@pytest.mark.parametrize("labels", [100, ENOUGH + 100, 1_500])
+def test_comparisons_go_on_from_what_is_written_down(labels: int) -> None:
+    both, alone, _ = shadowed(1, labels, share=0.5)
+    again = LabeledAccuracy.unpack(both.pack())
+    comparison = AnswerComparison("best", 1.0, 0.5, True)
+    for one in (both, again):
+        one.compare(comparison)
+        one.add(1.0, RIGHT, comparison)
+    assert again.pack() == both.pack()
+    assert again.accuracy(0.99) == both.accuracy(0.99) != alone.accuracy(0.99)
+
+
+def test_with_another_reference_comparisons_begin_anew_and_labels_stay() -> None:
+    both, alone, _ = shadowed(1, ENOUGH + 100, share=0.5)
+    assert both.accuracy(RIGHT) != alone.accuracy(RIGHT)
+    both.compare(AnswerComparison("another", 1.0, 0.5, True))
+    # One of what it is compared with no more is a label like others.
+    both.add(1.0, RIGHT, AnswerComparison("best", 1.0, 0.5, True))
+    alone.add(1.0, RIGHT)
+    assert both.accuracy(RIGHT) == alone.accuracy(RIGHT)
+
+
+def test_labels_of_a_state_without_comparisons_stay() -> None:
+    state = msgspec.msgpack.encode((0.9, ENOUGH, 0.8, 0.9, b""))
+    assert LabeledAccuracy.unpack(state).accuracy(0.9) == pytest.approx(0.8)

@@ -12,7 +12,7 @@ import pytest
 import inferway
 from inferway.deployment.tasks import Feedback
 from inferway.live import ServeError, Server
-from inferway.live.answers import AnswerBook, ServedModel
+from inferway.live.answers import AnswerBook, ComparedAnswer, ServedModel
 from inferway.live.feedback import FeedbackItem, VariantAccuracy
 from inferway.live.log import logger
 from inferway.live.request import InferRequest, Outcome
@@ -109,4 +109,35 @@ def test_an_alarm_after_a_profile_has_come_counts_no_answer_from_before_it(
     told = label(0.9, 1300, 0.75)
     assert (told.alarms, told.labels) == (1, 4300)
     assert told.estimate == pytest.approx(0.75, abs=0.05)
+    asyncio.run(book.close())
+
+
+def test_shadows_bring_what_counts_nearer_over_restarts(tmp_path: Path) -> None:
+    """All answers are compared with a model that is always right, and one in ten is labeled."""
+    random, path = Random(5), tmp_path / "answers"
+    book, served = book_of(path, 0.9)
+    right = {str(number): random.random() < 0.75 for number in range(6_000)}
+    names, reference = [*right], "best model"
+    for first in range(0, len(names), 1_000):
+        if first == 3_000:
+            asyncio.run(book.close())
+            book, served = book_of(path, 0.9)
+        some = names[first : first + 1_000]
+        for name in some:
+            book.note(answered(name), served)
+        for name in some:
+            book.compare(ComparedAnswer(name, float(right[name]), 1.0, reference))
+        book.join([])  # what waits is written
+        book.join([FeedbackItem(id=name, correct=right[name]) for name in some[::10]])
+    told, true = book.measured["a"], sum(right.values()) / len(right)
+    assert (told.labels, told.compared) == (600, 6_000)
+    assert told.estimate is not None
+    assert told.mean is not None
+    assert abs(told.mean - true) > 0.01
+    assert abs(told.estimate - true) < 0.25 * abs(told.mean - true)
+    asyncio.run(book.close())
+    book, served = book_of(path, 0.9)
+    book.join([])
+    book._turn()
+    assert book.estimates["a"] == told.estimate
     asyncio.run(book.close())

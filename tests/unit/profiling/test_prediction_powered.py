@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 from inferway.profiling.confidence_sequence import ConfidenceSequence
-from inferway.profiling.prediction_powered import PoweredAccuracy
+from inferway.profiling.prediction_powered import KEPT, PoweredAccuracy
 
 ACCURACY = 0.85
-KEPT = 0.8
 
 
 def answers(

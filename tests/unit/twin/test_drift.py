@@ -260,3 +260,57 @@ def test_nobody_explores_while_a_target_over_several_tasks_is_behind() -> None:
         engine.policy.shared[0, BALANCE] = balance
         explored.append(labeling.explore())
     assert explored == [0, 1]
+
+
+def shadowing(share: float) -> dict[str, Any]:
+    """Have the least accurate variant fall, which is compared with the best."""
+    task = FILE["tasks"]["t"]
+    falls = task["drift"] | {"variant": "a", "labels": 0.02}
+    return FILE | {"tasks": {"t": task | {"drift": falls, "shadow": {"share": share}}}}
+
+
+def test_shadows_are_rehearsed_while_the_most_accurate_variant_is_idle() -> None:
+    found = {}
+    for share in (0.0, 0.5):
+        deployment = inferway.load(shadowing(share)).with_(policy="priced")
+        drift = inferway.simulate(deployment, queries=100_000, seed=3).tasks["t"].drift
+        assert drift is not None
+        found[share] = drift
+    assert found[0.0].compared == 0
+    assert 5_000 < found[0.5].compared < 50_000
+    assert found[0.5].before == pytest.approx(TARGET, abs=0.004)
+
+
+def test_by_shadows_what_counts_is_nearer_to_what_is_true() -> None:
+    """While the policy is the same: nothing follows, so that the mix of variants is one."""
+    errors = []
+    for share in (0.0, 1.0):
+        apart = []
+        for seed in range(6):
+            deployment = inferway.load(shadowing(share)).with_(
+                policy="priced",
+                **{
+                    "tasks.t.drift.at": "0 s",
+                    "tasks.t.drift.accuracy": "-15 %",
+                },
+            )
+            scenario = scenario_of(deployment, "t")
+            engine = engine_of(scenario, seed=seed)
+            engine.count_anew()
+            labeling = Labeling(
+                engine,
+                scenario.fleet,
+                scenario.drift,
+                measured=False,
+                rate_per_s=100.0,
+                seed=(seed, 0),
+                shadow=scenario.shadow,
+            )
+            for turn in range(1, 150):
+                engine.advance(1_000_000, turn * labeling.every_s)
+                labeling.look()
+            one = labeling._labeled[scenario.fleet.variants.index("a")]
+            assert one.labels > 500
+            apart.append(one.accuracy(0.82) - 0.67)
+        errors.append(float(np.sqrt(np.mean(np.square(apart)))))
+    assert errors[1] < 0.9 * errors[0]

@@ -14,17 +14,17 @@ import numpy as np
 
 from inferway.deployment import load
 from inferway.dispatch.drift_alarm import DriftWatch, unwatched
+from inferway.dispatch.measured import ENOUGH, LabeledAccuracy
 from inferway.experiments.claim import ours, percents
 from inferway.experiments.curves import Drawing, Look, Panel, panels
 from inferway.experiments.results import largest, most
 from inferway.profiling.confidence_sequence import ConfidenceSequence
 from inferway.profiling.intervals import wilson
-from inferway.profiling.prediction_powered import PoweredAccuracy
+from inferway.profiling.prediction_powered import KEPT, AnswerComparison, PoweredAccuracy
 from inferway.studies import Claim, Point, Results, Study, grid, scales
 from inferway.twin import simulate
 from inferway.twin.drift import LAST
 
-_KEPT: Final = 0.8  # Share of the comparisons that are kept for their own label, as of a server
 _RIGHT: Final = 0.97  # Accuracy of the better model that answers are compared with
 _SAME: Final = 0.3  # Probability that two wrong answers are the same
 _BLOCK: Final = 1_000_000  # Labels that are drawn together, which bounds the memory
@@ -46,6 +46,9 @@ class DriftSettings:
     compared: tuple[float, ...] = (0.2, 1.0)
     runs: int = 1_000
     labels: int = 5_000
+    # Of what counts after a fall: accuracies by profile, runs of each.
+    counted: tuple[float, ...] = (0.8, 0.9, 0.95)
+    counts: int = 400
     # Of alarms: accuracies that stay, labels of each; accuracies that fall, runs of each, labels
     # before the fall and after it.
     staying: tuple[float, ...] = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
@@ -92,15 +95,67 @@ def covered(
     return {"runs": runs, **missed}
 
 
-def _once(
+def counted(
+    *, accuracy: float, fall: float, compared: float, labeled: float, runs: int, seed: int
+) -> dict[str, float]:
+    """Take in labels of a variant that is less accurate than its profile, and say what counts.
+
+    Returns
+    -------
+    dict
+        ``runs``, and of labels ``alone`` and ``joint`` with comparisons the root mean square error
+        of what counts after a hundred labels more than are enough, and the mean number of labels
+        after which it is below the profile (``alone_labels``, ``joint_labels``).
+    """
+    random, true = np.random.default_rng(seed), accuracy - fall
+    errors, believed = np.zeros((2, runs)), np.full((2, runs), float(ENOUGH))
+    answers = round(2 * ENOUGH / labeled)
+    for run in range(runs):
+        correct, agrees, compares, says, keeps = _drawn(random, true, compared, answers, labeled)
+        both = LabeledAccuracy(accuracy), LabeledAccuracy(accuracy)
+        for at in np.flatnonzero(compares | says).tolist():
+            comparison = None
+            if compares[at]:
+                comparison = AnswerComparison(
+                    "better", float(agrees[at]), compared, bool(keeps[at])
+                )
+                both[1].compare(comparison)
+            if not says[at]:
+                continue
+            for one, (own, beside) in enumerate(zip(both, (None, comparison), strict=True)):
+                own.add(float(correct[at]), accuracy, beside)
+                if own.labels < believed[one, run] and own.accuracy(accuracy) < accuracy:
+                    believed[one, run] = own.labels
+            if both[0].labels == ENOUGH + 100:
+                break
+        errors[:, run] = [own.accuracy(accuracy) - true for own in both]
+    alone, joint = np.sqrt(np.mean(errors**2, axis=1)).tolist()
+    alone_labels, joint_labels = believed.mean(axis=1).tolist()
+    return {
+        "runs": runs,
+        "alone": alone,
+        "joint": joint,
+        "alone_labels": alone_labels,
+        "joint_labels": joint_labels,
+    }
+
+
+def _drawn(
     random: np.random.Generator, accuracy: float, compared: float, answers: int, labeled: float
-) -> tuple[bool, bool]:
-    """Tell of one run whether labels alone, and with comparisons, ever left the accuracy out."""
+) -> tuple[Any, Any, Any, Any, Any]:
+    """Draw of each answer whether it is right, agrees, is compared, labeled and kept for that."""
     drawn = random.random((6, answers))
     correct = drawn[0] < accuracy
     better = drawn[1] < _RIGHT
     agrees = np.where(correct, better, ~better & (drawn[2] < _SAME))
-    compares, says, keeps = drawn[3] < compared, drawn[4] < labeled, drawn[5] < _KEPT
+    return correct, agrees, drawn[3] < compared, drawn[4] < labeled, drawn[5] < KEPT
+
+
+def _once(
+    random: np.random.Generator, accuracy: float, compared: float, answers: int, labeled: float
+) -> tuple[bool, bool]:
+    """Tell of one run whether labels alone, and with comparisons, ever left the accuracy out."""
+    correct, agrees, compares, says, keeps = _drawn(random, accuracy, compared, answers, labeled)
     alone, joint = ConfidenceSequence(), PoweredAccuracy("better")
     wrong_alone = wrong_joint = False
     for at in np.flatnonzero(compares | says).tolist():
@@ -246,6 +301,23 @@ def _points(settings: DriftSettings) -> list[Point]:
             compared=[compared],
         )
     ]
+    counts = [
+        point
+        for place, compared in enumerate(settings.compared)
+        for point in grid(
+            counted,
+            {
+                "labeled": settings.labeled,
+                "fall": settings.fall,
+                "runs": settings.counts,
+                "seed": 1 + 1_000 * place,
+            },
+            1e-1 * settings.counts,
+            label={"kind": "counted"},
+            accuracy=settings.counted,
+            compared=[compared],
+        )
+    ]
     staying = grid(
         quiet,
         {"labels": settings.quiet, "seed": 1},
@@ -281,7 +353,7 @@ def _points(settings: DriftSettings) -> list[Point]:
         way=_WAYS,
         trial=range(settings.trials),
     )
-    return [*held, *staying, *falling, *site]
+    return [*held, *counts, *staying, *falling, *site]
 
 
 def _shares(values: Sequence[float]) -> tuple[list[float], list[float]]:
@@ -358,6 +430,41 @@ def _poisson(count: int, of: int) -> dict[str, Any]:
         "high": float(gammaincinv(count + 1, 0.975)) / of,
         "method": "over labels: Poisson, exact",
     }
+
+
+def _joined(settings: DriftSettings, results: Results) -> list[Claim]:
+    """Compare what counts with comparisons with what counts by labels alone."""
+    nearer, sooner, some = {}, {}, {}
+    for row in results.where(kind="counted").rows:
+        place = f"{row['accuracy']:g} by profile"
+        ratio = row["joint"] / row["alone"]
+        if row["compared"] < 1.0:
+            some[f"{place}, {100 * row['compared']:g} % compared"] = ratio
+        else:
+            nearer[place], place = ratio, f"{place}, all compared"
+        sooner[place] = row["joint_labels"] / row["alone_labels"]
+    fall = f"{100 * settings.fall:g} points"
+    return [
+        ours(
+            f"With all answers compared, what counts {ENOUGH + 100} labels after a fall of {fall} "
+            "is nearer to the truth than by labels alone.",
+            "largest root mean square error over that by labels alone",
+            largest(list(nearer.values())),
+            "at most 0.85",
+            _ratios(nearer | some),
+        ),
+        ours(
+            f"With comparisons, a fall of {fall} is believed as soon.",
+            "largest mean of labels until then over that by labels alone",
+            largest(list(sooner.values())),
+            "at most 1.1",
+            _ratios(sooner),
+        ),
+    ]
+
+
+def _ratios(ratios: Mapping[str, float]) -> str:
+    return "; ".join(f"{one:.2f} at {place}" for place, one in ratios.items())
 
 
 def _alarms(settings: DriftSettings, results: Results) -> list[Claim]:
@@ -453,7 +560,8 @@ def _recovery(settings: DriftSettings, results: Results) -> list[Claim]:
 
 def _claims(settings: DriftSettings, results: Results) -> list[Claim]:
     intervals = [_coverage(settings, results, name) for name in _INTERVALS]
-    return [*intervals, *_alarms(settings, results), *_recovery(settings, results)]
+    joined = _joined(settings, results)
+    return [*intervals, *joined, *_alarms(settings, results), *_recovery(settings, results)]
 
 
 STUDY = Study(
@@ -462,8 +570,15 @@ STUDY = Study(
     shows="What labels say of an accuracy, when an alarm hears of a fall, and who follows it.",
     scales=scales(
         DriftSettings(),
-        smoke={"runs": 10, "labels": 200, "quiet": 50_000, "falls": 10, "trials": 1},
-        quick={"runs": 1_000, "labels": 500, "quiet": 10_000_000, "falls": 300, "trials": 20},
+        smoke={"runs": 10, "counts": 2, "labels": 200, "quiet": 50_000, "falls": 10, "trials": 1},
+        quick={
+            "runs": 1_000,
+            "counts": 100,
+            "labels": 500,
+            "quiet": 10_000_000,
+            "falls": 300,
+            "trials": 20,
+        },
     ),
     points=_points,
     figure=_figure,
