@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from inferway.dispatch import solve
+from inferway.dispatch import max_escalation_rate, max_rate, solve, solve_escalation
 from inferway.dispatch.bounds import UnreachableError
-from inferway.dispatch.joint_bounds import JointMean, TaskDemand, best_mean, solve_jointly
+from inferway.dispatch.joint_bounds import (
+    JointMean,
+    TaskDemand,
+    best_mean,
+    bound_jointly,
+    greatest_factor,
+    solve_jointly,
+)
 from inferway.site import Fleet
+from inferway.site.confidence import difficulty_tables
+from inferway.site.devices import DeviceSlots
 
 
 def two(fast_s: float, slow_s: float, low: float, high: float, energy: float = 1.0) -> Fleet:
@@ -91,3 +102,57 @@ def test_together_is_never_slower_than_each_by_itself() -> None:
         free = {name: one._replace(target=None) for name, one in own.items()}
         together = solve_jointly(free, [JointMean(("a", "b"), accuracy=goal)])
         assert together.response_time_s <= apart.response_time_s * (1 + 1e-9)
+
+
+SURE = Fleet(
+    ("a", "b", "c"),
+    np.array([8.0, 3.0, 1.0]),
+    np.array([0.6, 0.8, 0.95]),
+    np.array([2, 2, 3]),
+    confidence=difficulty_tables(np.array([0.6, 0.8, 0.95]), 0.9, 0.5, bins=4),
+)
+
+
+@pytest.mark.parametrize("target", [0.7, 0.82, 0.9])
+def test_a_single_task_that_may_ask_twice_has_the_bound_that_it_has_alone(target: float) -> None:
+    mean = JointMean(("t",), accuracy=target)
+    most = max_escalation_rate(SURE, target)
+    for part in (0.2, 0.9):
+        alone = solve_escalation(SURE, target, part * most)
+        demand = {"t": TaskDemand(SURE, part * most)}
+        found = solve_jointly(demand, [mean], twice=True)
+        assert found.response_time_s == pytest.approx(alone.response_time_s)
+        assert found.again["t"] == pytest.approx(alone.then.sum(), abs=1e-6)
+        assert greatest_factor(demand, [mean], twice=True) == pytest.approx(1.0 / part)
+    assert greatest_factor({"t": TaskDemand(SURE, 1.0)}, [mean]) == pytest.approx(
+        max_rate(SURE, target)
+    )
+
+
+def test_tasks_that_share_a_device_are_carried_as_often_as_it_has_slots_for() -> None:
+    def sharing(of: Fleet) -> Fleet:
+        devices = DeviceSlots(
+            names=("cpu",),
+            slots=np.array([4]),
+            exclusive=np.zeros(1, bool),
+            overhead_s=np.zeros(1),
+            device=np.array([0, 0]),
+            taken=np.array([1, 1]),
+        )
+        return replace(of, devices=devices)
+
+    demands = {"easy": TaskDemand(sharing(EASY), 30.0), "hard": TaskDemand(sharing(HARD), 10.0)}
+    mean = JointMean(BOTH, accuracy=0.8)
+    # Of the bound at low load: easy 16.7 ms, hard 10 ms, of four cores.
+    assert greatest_factor(demands, [mean]) == pytest.approx(4.0 / (30.0 / 60.0 + 10.0 * 0.01))
+    found = bound_jointly(demands, {"both": mean})
+    assert found.escalate is None
+    assert found.blind.prices == {"both": pytest.approx(0.1)}
+    assert found.blind.shares is not None
+    assert found.blind.shares["easy"]["slow"] == pytest.approx(2 / 3)
+    full = {name: one._replace(rate_per_s=one.rate_per_s * 7.0) for name, one in demands.items()}
+    short = bound_jointly(full, {"both": mean}, escalate=True)
+    for one in (short.blind, short.escalate):
+        assert one is not None
+        assert one.max_factor == pytest.approx(4.0 / 0.6 / 7.0)
+        assert one.least_response_time_s is None

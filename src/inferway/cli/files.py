@@ -118,11 +118,11 @@ def bound(
     That is the greatest rate at which the target can be kept, and the least response time.
     """
     from inferway.dispatch.bounds import UnreachableError
-    from inferway.experiments.findings import tables
+    from inferway.experiments.findings import joint_tables, tables
 
     deployment = options.opened(file)
     try:
-        bounds = inferway.bound(deployment, node=node, escalate=escalate).items()
+        found = inferway.bound(deployment, node=node, escalate=escalate)
     except UnreachableError:
         raise
     except ValueError as error:  # no fleet that could be bounded
@@ -131,10 +131,14 @@ def bound(
         json,
         lambda: {
             "schema": 1,
-            "tasks": {name: one.to_json() for name, one in bounds},
+            "tasks": {name: one.to_json() for name, one in found.items()},
             "network": None,
+            **({} if found.together is None else {"together": found.together.to_json()}),
         },
-        lambda: [line for name, one in bounds for line in tables(name, one)],
+        lambda: [
+            *(line for name, one in found.items() for line in tables(name, one)),
+            *([] if found.together is None else joint_tables(found.together)),
+        ],
     )
 
 

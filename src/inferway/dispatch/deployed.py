@@ -24,7 +24,14 @@ from inferway.dispatch.escalation_bounds import (
     max_escalation_rate,
 )
 from inferway.dispatch.joint import demands_of, means_of, replace_goal, told_targets, written
-from inferway.dispatch.joint_bounds import JointMean, best_mean, solve_jointly
+from inferway.dispatch.joint_bounds import (
+    JointBound,
+    JointMean,
+    TaskDemand,
+    best_mean,
+    bound_jointly,
+    solve_jointly,
+)
 from inferway.site.fleet import Fleet, fleet_of
 from inferway.workload.arrivals import mean_rate
 
@@ -61,6 +68,34 @@ def bound(
         name: _bound_of_task(deployment, task, fleets[name], escalate)
         for name, task in deployment.tasks.items()
     }
+
+
+def joint_bound(
+    deployment: Deployment, *, node: str | None = None, escalate: bool = False
+) -> JointBound | None:
+    """The bound of the tasks that targets over several, or devices, join; None where nothing does.
+
+    None, too, where the file does not have the workload of each of them.
+
+    Parameters
+    ----------
+    deployment, node, escalate
+        As in `bound`.
+    """
+    names = dict.fromkeys(task for one in deployment.targets.values() for task in one.tasks)
+    fleets = {name: fleet_of(deployment, name, node) for name in deployment.tasks}
+    sharing = [name for name, one in fleets.items() if one.devices is not None]
+    if names or len(sharing) > 1:
+        names |= dict.fromkeys(name for name in sharing if name in deployment.workload)
+    if len(names) < 2 or not all(name in deployment.workload for name in names):
+        return None
+    demands = {}
+    for name in (name for name in deployment.tasks if name in names):
+        task, fleet = deployment.tasks[name], fleets[name]
+        rate_per_s = arrival_rate(deployment, fleet, task.accuracy_target)
+        assert rate_per_s is not None
+        demands[name] = TaskDemand(fleet, rate_per_s, task.accuracy_target, task.energy_budget)
+    return bound_jointly(demands, means_of(deployment), escalate=escalate)
 
 
 def _bound_of_task(deployment: Deployment, task: Task, fleet: Fleet, escalate: bool) -> Bound:

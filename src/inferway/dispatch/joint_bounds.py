@@ -3,17 +3,20 @@
 The LP is that of [Anonymous], eq. 3, for each task, joined by rows over the answers of several: a
 mean accuracy, a mean energy, or a device that instances of several tasks share. Its dual price of a
 joint row is one for all of its tasks: at the optimum, a request of task i goes where its service
-time less (own price + joint price) times accuracy is least.
+time less (own price + joint price) times accuracy is least. Where a second variant may be asked, it
+is the LP of `inferway.dispatch.escalation_bounds` for each task that is joined.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from inferway.dispatch.bounds import TOLERANCE, UnreachableError, device_load, linear_program
+from inferway.dispatch.bounds import TOLERANCE, UnreachableError, linear_program
+from inferway.dispatch.escalation_bounds import EscalationProgram, escalation_program
 from inferway.site.fleet import Fleet
 from inferway.site.view import Floats
 
@@ -42,10 +45,15 @@ class JointOptimum(NamedTuple):
     response_time_s: float  # Least mean service time over the requests of all tasks
     # Dual price of each joint mean: s per unit of accuracy, or s per J; at least 0.
     prices: tuple[float, ...]
+    again: dict[str, float]  # By task, fraction of its requests that a second variant is asked
 
 
 def solve_jointly(
-    demands: Mapping[str, TaskDemand], means: Sequence[JointMean], *, limited: bool = True
+    demands: Mapping[str, TaskDemand],
+    means: Sequence[JointMean],
+    *,
+    limited: bool = True,
+    twice: bool = False,
 ) -> JointOptimum:
     """Solve for the least mean service time that keeps all joint means and the tasks' own.
 
@@ -57,26 +65,135 @@ def solve_jointly(
         Joint ones.
     limited
         Whether instances and devices have capacities; without, as at low load.
+    twice
+        Whether a second variant may be asked where the first one's confidence says that it pays.
 
     Raises
     ------
     UnreachableError
         Where nothing keeps them all at these rates.
     """
-    program = _Program(demands, limited)
+    program = _Program(demands, limited, twice)
     rows = [program.excess(mean) for mean in means]
     solution = program.solved(program.service_s, rows)
     if solution is None:
         raise UnreachableError("no mix of the variants keeps all targets at these rates")
-    shares = {
-        name: np.clip(solution.x[part], 0.0, None) / program.weights[name]
-        for name, part in program.parts.items()
-    }
+    shares, again = {}, {}
+    for name, part in program.parts.items():
+        asked = np.clip(solution.x[part], 0.0, None) / program.weights[name]
+        classes = len(demands[name].fleet.rate)
+        shares[name], again[name] = asked[:classes], float(asked[classes:].sum())
     units = [1.0 if mean.energy is None else mean.energy for mean in means]
     duals = solution.ineqlin.marginals[: len(rows)] * program.unit_s
     prices = (max(0.0, -float(one) / unit) for one, unit in zip(duals, units, strict=True))
     service_s = float(np.clip(solution.x, 0.0, None) @ program.service_s) * program.unit_s
-    return JointOptimum(shares, service_s, tuple(prices))
+    return JointOptimum(shares, service_s, tuple(prices), again)
+
+
+def greatest_factor(
+    demands: Mapping[str, TaskDemand], means: Sequence[JointMean], *, twice: bool = False
+) -> float:
+    """Greatest number by which all rates can be multiplied with all means kept; 0 for none.
+
+    `twice` as in `solve_jointly`.
+    """
+    return _Program(demands, True, twice).greatest([*means])
+
+
+@dataclass(frozen=True)
+class JointBest:
+    """The best that policies of several tasks can do together.
+
+    Attributes
+    ----------
+    max_factor
+        Greatest number of times that all rates can be carried with all means kept.
+    least_response_time_s
+        Least mean service of a request of any task; None where the rates cannot be carried. So are
+        the following.
+    shares
+        By task and class, the fraction of its requests that it is asked first.
+    again
+        By task, the fraction of its requests that a second variant is asked.
+    prices
+        Of each target, s per unit of accuracy or s per J.
+    """
+
+    max_factor: float
+    least_response_time_s: float | None
+    shares: dict[str, dict[str, float]] | None
+    again: dict[str, float] | None
+    prices: dict[str, float] | None
+
+    def to_json(self) -> dict[str, Any]:
+        """By name."""
+        return dict(vars(self))
+
+
+@dataclass(frozen=True)
+class JointBound:
+    """The bound of several tasks together, which targets over several or shared devices join.
+
+    Attributes
+    ----------
+    rates_per_s
+        By task.
+    targets
+        Those over several of them.
+    blind
+        Of policies that choose before they see an answer.
+    escalate
+        Of those, too, that may ask a second variant; None if not asked for.
+    """
+
+    rates_per_s: dict[str, float]
+    targets: dict[str, JointMean]
+    blind: JointBest
+    escalate: JointBest | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """As `inferway bound FILE --json` prints it under ``together``."""
+        blind = self.blind.to_json()
+        del blind["again"]  # nothing is asked again
+        targets = {
+            name: {
+                "tasks": list(one.tasks),
+                **({"energy": one.energy} if one.accuracy is None else {"accuracy": one.accuracy}),
+            }
+            for name, one in self.targets.items()
+        }
+        told = {"rates_per_s": self.rates_per_s, "targets": targets, **blind}
+        return told if self.escalate is None else told | {"escalate": self.escalate.to_json()}
+
+
+def bound_jointly(
+    demands: Mapping[str, TaskDemand], means: Mapping[str, JointMean], *, escalate: bool = False
+) -> JointBound:
+    """Bound several tasks together; `escalate`, policies that may ask a second variant, too."""
+    return JointBound(
+        {name: one.rate_per_s for name, one in demands.items()},
+        dict(means),
+        _best(demands, means, twice=False),
+        _best(demands, means, twice=True) if escalate else None,
+    )
+
+
+def _best(
+    demands: Mapping[str, TaskDemand], means: Mapping[str, JointMean], *, twice: bool
+) -> JointBest:
+    factor = greatest_factor(demands, [*means.values()], twice=twice)
+    if factor < 1.0 - TOLERANCE:
+        return JointBest(factor, None, None, None, None)
+    try:
+        found = solve_jointly(demands, [*means.values()], twice=twice)
+    except UnreachableError:  # by a rounding
+        return JointBest(factor, None, None, None, None)
+    shares = {
+        name: dict(zip(demands[name].fleet.variants, of.tolist(), strict=True))
+        for name, of in found.shares.items()
+    }
+    prices = dict(zip(means, found.prices, strict=True))
+    return JointBest(factor, found.response_time_s, shares, found.again, prices)
 
 
 def best_mean(
@@ -107,29 +224,48 @@ def exceeds(mean: JointMean, best: float) -> bool:
 
 
 class _Program:
-    """Variables are fractions of all requests: for each task, as many as it has classes."""
+    """Variables are fractions of all requests: for each task, those of its own program."""
 
-    def __init__(self, demands: Mapping[str, TaskDemand], limited: bool) -> None:
-        self.demands = demands
+    def __init__(
+        self, demands: Mapping[str, TaskDemand], limited: bool, twice: bool = False
+    ) -> None:
         total = sum(one.rate_per_s for one in demands.values())
         self.weights = {name: one.rate_per_s / total for name, one in demands.items()}
+        self._programs: dict[str, EscalationProgram] = {}
         self.parts: dict[str, slice] = {}
+        end = 0
         for name, one in demands.items():
-            begin = next(reversed(self.parts.values())).stop if self.parts else 0
-            self.parts[name] = slice(begin, begin + len(one.fleet.rate))
-        service_s = np.concatenate([1.0 / one.fleet.rate for one in demands.values()])
+            fleet = one.fleet if twice else replace(one.fleet, confidence=None)
+            program = escalation_program(fleet, one.target, one.energy_budget)
+            self._programs[name] = program
+            self.parts[name] = slice(end, end + len(program.asked))
+            end += len(program.asked)
+        service_s = np.concatenate([one.service_s for one in self._programs.values()])
         self.unit_s = float(service_s.min())
         self.service_s = service_s / self.unit_s
-        self._room = np.concatenate(
-            [
-                np.minimum(one.fleet.capacity / total, self.weights[name])
-                if limited
-                else np.full(len(one.fleet.rate), self.weights[name])
-                for name, one in demands.items()
-            ]
-        )
-        self._own = [row for name, one in demands.items() for row in self._means_of(name, one)]
-        self._devices = self._loads(total) if limited else []
+        self._rows: list[Floats] = []
+        self._limits: list[float] = []
+        devices: dict[str, dict[str, Floats]] = {}
+        for name, program in self._programs.items():
+            fleet, rows = demands[name].fleet, program.rows.toarray()
+            means, classes = len(program.units), len(fleet.rate)
+            bins = means + classes + program.devices
+            for row in (*rows[:means], *rows[bins:]):
+                self._add({name: row}, 0.0)
+            if not limited:
+                continue
+            for row, most in zip(rows[means:], fleet.capacity / total, strict=False):
+                self._add({name: row}, float(most))
+            if fleet.devices is not None:
+                loads = rows[means + classes : bins] * total
+                for device, row in zip(fleet.devices.names, loads, strict=True):
+                    devices.setdefault(device, {})[name] = row
+        for of in devices.values():  # which tasks share by name
+            self._add(of, 1.0)
+
+    def _add(self, values: Mapping[str, Floats], most: float) -> None:
+        self._rows.append(self._row(values))
+        self._limits.append(most)
 
     def _row(self, values: Mapping[str, Floats]) -> Floats:
         row = np.zeros(len(self.service_s))
@@ -137,35 +273,19 @@ class _Program:
             row[self.parts[name]] = of
         return row
 
-    def _means_of(self, name: str, one: TaskDemand) -> list[Floats]:
-        means = [JointMean((name,), accuracy=one.target)] if one.target is not None else []
-        if one.energy_budget is not None:
-            means.append(JointMean((name,), energy=one.energy_budget))
-        return [self.excess(mean) for mean in means]
-
-    def _loads(self, total: float) -> list[Floats]:
-        """Part of each device that a fraction of all requests takes; devices are shared by name."""
-        loads: dict[str, dict[str, Floats]] = {}
-        for name, one in self.demands.items():
-            if one.fleet.devices is not None:
-                rows = device_load(one.fleet) * total
-                for device, row in zip(one.fleet.devices.names, rows, strict=True):
-                    loads.setdefault(device, {})[name] = row
-        return [self._row(of) for of in loads.values()]
-
     def values(self, mean: JointMean) -> Floats:
-        """Accuracy, or energy in J, of each class of the tasks that a mean is over; 0 of others."""
-        fleets = {name: self.demands[name].fleet for name in mean.tasks}
+        """Accuracy, or energy in J, that each column of the tasks of a mean adds; 0 of others."""
+        programs = {name: self._programs[name] for name in mean.tasks}
         return self._row(
             {
                 name: one.energy if mean.accuracy is None else one.accuracy
-                for name, one in fleets.items()
+                for name, one in programs.items()
             }
         )
 
     def excess(self, mean: JointMean) -> Floats:
-        """Excess of each class over the limit of a mean, which is at most 0 in sum."""
-        inside = self._row({name: np.array(1.0) for name in mean.tasks})
+        """Excess of each column over the limit of a mean, which is at most 0 in sum."""
+        inside = self._row({name: self._programs[name].asked for name in mean.tasks})
         if mean.accuracy is not None:
             return mean.accuracy * inside - self.values(mean)
         assert mean.energy is not None
@@ -173,15 +293,27 @@ class _Program:
 
     def solved(self, cost: Floats, rows: Sequence[Floats]) -> Any:
         """Solve for the least cost; None where nothing is feasible."""
-        every = [*rows, *self._own, *self._devices]
-        limits = [0.0] * (len(rows) + len(self._own)) + [1.0] * len(self._devices)
-        whole = [self._row({name: np.array(1.0)}) for name in self.demands]
         solution = linear_program(
             cost,
-            np.array(every).reshape(-1, len(cost)),
-            np.array(limits),
-            A_eq=np.array(whole),
+            np.array([*rows, *self._rows]).reshape(-1, len(cost)),
+            np.array([0.0] * len(rows) + self._limits),
+            A_eq=np.array([self._row({name: one.asked}) for name, one in self._programs.items()]),
             b_eq=np.array(list(self.weights.values())),
-            bounds=[(0.0, float(most)) for most in self._room],
+            bounds=(0.0, None),
         )
         return None if solution.x is None else solution
+
+    def greatest(self, means: Sequence[JointMean]) -> float:
+        """Greatest number of times that the rates can be carried, in a further column."""
+        every = np.array([*map(self.excess, means), *self._rows])
+        whole = np.array([self._row({name: one.asked}) for name, one in self._programs.items()])
+        weights = np.array(list(self.weights.values()))
+        solution = linear_program(
+            np.append(np.zeros(every.shape[1]), -1.0),
+            np.hstack([every, np.zeros((len(every), 1))]),
+            np.array([0.0] * len(means) + self._limits),
+            A_eq=np.hstack([whole, -weights[:, None]]),
+            b_eq=np.zeros(len(weights)),
+            bounds=(0.0, None),
+        )
+        return 0.0 if solution.x is None else max(0.0, -float(solution.fun))

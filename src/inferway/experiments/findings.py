@@ -17,7 +17,8 @@ from inferway.deployment.warnings import Caution, check_classes, check_remotes
 from inferway.dispatch import deployed
 from inferway.dispatch.bounds import Bound, Escalation, EscalationBound, UnreachableError, solve
 from inferway.dispatch.escalation_bounds import full_load, greatest_rate, solve_escalation
-from inferway.dispatch.joint import JointTargetError
+from inferway.dispatch.joint import JointTargetError, written
+from inferway.dispatch.joint_bounds import JointBound
 from inferway.experiments.curves import Axis, Curve, Drawing, Panel, panels
 from inferway.experiments.text import Frame, Laid, Shown, frame, percent, seconds, table, text
 from inferway.site.fleet import fleet_of
@@ -193,6 +194,8 @@ def _refused(deployment: Deployment) -> Iterator[Caution]:
 class BoundResult(dict[str, Bound], Shown):
     """The bound of each task, by its name.
 
+    `together` is the bound of tasks that targets over several, or devices, join; None without any.
+
     Parameters
     ----------
     deployment, node
@@ -206,6 +209,7 @@ class BoundResult(dict[str, Bound], Shown):
     ) -> None:
         super().__init__(deployed.bound(deployment, node=node, escalate=escalate))
         self._fleets = {name: fleet_of(deployment, name, node) for name in self}
+        self.together = deployed.joint_bound(deployment, node=node, escalate=escalate)
 
     def to_frame(self) -> Frame:
         """One row per task; a column for the share of each variant, and of each pair asked."""
@@ -271,7 +275,10 @@ class BoundResult(dict[str, Bound], Shown):
         return str(self.to_frame().T.to_html(header=False))
 
     def __str__(self) -> str:
-        return "\n\n".join(text(*tables(name, one)) for name, one in self.items())
+        parts = [text(*tables(name, one)) for name, one in self.items()]
+        if self.together is not None:
+            parts.append(text(*joint_tables(self.together)))
+        return "\n\n".join(parts)
 
 
 def bound(
@@ -336,6 +343,37 @@ def tables(name: str, one: Bound) -> list[Laid]:
         ),
         *([] if one.escalate is None else _asking_twice(one.escalate)),
     ]
+
+
+def joint_tables(one: JointBound) -> list[Laid]:
+    """The numbers of several tasks together."""
+    found = [one.blind, *([] if one.escalate is None else [one.escalate])]
+    rows = [
+        ["greatest, times all rates", *(f"{best.max_factor:.6g}" for best in found)],
+        ["least response time", *(seconds(best.least_response_time_s) for best in found)],
+    ]
+    for name, mean in one.targets.items():
+        prices = [None if best.prices is None else best.prices[name] for best in found]
+        rows.append(
+            [
+                f"price of {name}, {written(mean)}",
+                *("-" if price is None else f"{price:.4g} s" for price in prices),
+            ]
+        )
+    for task, rate in one.rates_per_s.items():
+        rows.append([f"rate of {task}", f"{rate:.6g}/s", *[""] * (len(found) - 1)])
+        for variant in (one.blind.shares or found[-1].shares or {}).get(task, {}):
+            shares = [None if best.shares is None else best.shares[task][variant] for best in found]
+            rows.append(
+                [
+                    f"share of {task}/{variant}",
+                    *("-" if part is None else percent(part, 2) for part in shares),
+                ]
+            )
+    short = found[-1].least_response_time_s is None
+    columns = ["", "bound", *(["where a second variant may be asked"] if len(found) > 1 else [])]
+    caption = "The rates are above the greatest that keep all targets." if short else None
+    return [table("Tasks together", columns, rows, caption=caption)]
 
 
 def _asking_twice(one: EscalationBound) -> list[Laid]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -260,3 +261,35 @@ def test_a_target_above_the_best_variant_is_bounded_by_asking_twice(tmp_path: Pa
     assert found["t"].max_rate_per_s == 0
     assert "The rate is above the greatest" in str(found)
     assert found.plot().axes
+
+
+def test_tasks_that_targets_or_devices_join_have_a_bound_together() -> None:
+    variants = {
+        "a": {"accuracy": 0.7, "service": {"rate": "20/s"}},
+        "b": {"accuracy": 0.9, "service": {"rate": "10/s"}},
+    }
+    data: dict[str, Any] = {
+        "tasks": {"t": {"variants": variants}, "u": {"variants": variants}},
+        "nodes": {"here": {"instances": {"t/a": 2, "t/b": 2, "u/a": 2, "u/b": 2}}},
+        "workload": {
+            name: {"arrivals": {"process": "poisson", "rate": "10/s"}} for name in ("t", "u")
+        },
+    }
+    assert inferway.bound(inferway.load(data)).together is None
+    data["targets"] = {"both": {"tasks": ["t", "u"], "accuracy": 0.8}}
+    found = inferway.bound(inferway.load(data))
+    assert found.together is not None
+    assert found.together.blind.least_response_time_s == pytest.approx(0.075)
+    # Both are half accurate; the accurate ones are full first.
+    assert found.together.blind.max_factor == pytest.approx(4.0)
+    assert "price of both, a mean accuracy of 0.8" in " ".join(str(found).split())
+    del data["targets"]
+    data["nodes"]["here"]["devices"] = {"cpu": {"cores": 1}}
+    found = inferway.bound(inferway.load(data), escalate=True)
+    assert found.together is not None
+    assert found.together.targets == {}
+    # By itself each has the core to itself.
+    assert found["t"].max_rate_per_s == pytest.approx(20.0)
+    assert found.together.blind.max_factor == pytest.approx(1.0)
+    del data["workload"]["u"]
+    assert inferway.bound(inferway.load(data)).together is None
