@@ -76,6 +76,8 @@ class PlacementResult(Placement, Shown):
             ["latency, mean", seconds(self.latency_s)],
             ["inaccuracy, mean", percent(self.inaccuracy, 2)],
         ]
+        if self.in_time is not None:
+            rows.append(["in time, if nobody waits", percent(self.in_time, 2)])
         if self.bound_ms is not None:
             rows += [
                 ["no static placement gains more than", f"{self.bound_ms:.4g} ms"],

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from inferway.deployment import Task
+from inferway.deployment import Task, Variant
 from inferway.deployment.units import SIZE
 from inferway.network.options import (
     CostFunction,
@@ -44,8 +44,10 @@ class Catalog:
     the range of each entry's rows.
 
     The capacity L is the whole number of requests that one instance finishes in a slot of `slot_s`
-    seconds. An instance that needs more than a slot for one request keeps the fraction, where the
-    paper would have it serve none (Sec. III-D takes L to be a whole number).
+    seconds, in batches of the size that serves most of those with which two runs fit into the
+    task's deadline: who comes when one has begun waits for it. An instance that needs more than a
+    slot for one request keeps the fraction, where the paper would have it serve none (Sec. III-D
+    takes L to be a whole number).
 
     Raises
     ------
@@ -84,7 +86,14 @@ class Catalog:
                 for one in rows
             ]
         )
-        exact = slot_s / self.delay_s
+        self.deadline_s = np.array(
+            [np.inf if task.deadline_s is None else task.deadline_s for task in tasks]
+        )
+        more = np.array([_batching(one, task.deadline_s) for task in tasks for one in
+                         task.variants.values()])  # fmt: skip
+        exact = np.maximum(
+            slot_s / self.delay_s, np.where(np.isfinite(self.delay_s), slot_s * more[:, None], 0.0)
+        )
         # 60 s / (1 / 14.2) is 852, not a rounding error less.
         self.capacity = np.where(exact >= 1, np.floor(exact * (1 + 1e-9)), exact)
         widths = np.array([len(task.variants) for task in tasks])
@@ -125,6 +134,15 @@ class Catalog:
         task = np.repeat(np.arange(len(self.names), dtype=np.int32), np.diff(first))
         return Models(task, row.astype(np.int32), numbered(copies), self.accuracy[row], first)
 
+    def in_time(self, kind: int, node: Index, rtt_s: Float) -> NDArray[np.bool_]:
+        """(n, hops, width) whether an entry's variants answer within its deadline along paths.
+
+        By round trip and service time, as if nobody waited.
+        """
+        rows = slice(*self.start[kind : kind + 2])
+        delay_s = self.delay_s[rows].T[self.topology.hardware[node]]
+        return np.asarray(rtt_s[..., None] + delay_s <= self.deadline_s[kind])
+
     def prices(
         self, kind: int, task: Index, node: Index, rtt_s: Float, open_: NDArray[np.bool_]
     ) -> Float:
@@ -150,6 +168,16 @@ class Catalog:
             if np.isnan(value) or value == -np.inf:
                 raise NetworkError(f"the cost function gives {value} for {service}")
         return price
+
+
+def _batching(variant: Variant, deadline_s: float | None) -> float:
+    """Greatest rate in batches with which two runs fit into a deadline, 1/s; 0 without any."""
+    batch = variant.batch
+    if batch is None:
+        return 0.0
+    most_s = np.inf if deadline_s is None else deadline_s / 2.0
+    pairs = zip(batch.sizes, batch.service_s, strict=False)
+    return max((n / s for n, s in pairs if n <= batch.max and s <= most_s), default=0.0)
 
 
 class Pins(NamedTuple):

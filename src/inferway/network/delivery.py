@@ -269,7 +269,12 @@ def _ranked(
                     may = runs & within & ~topology.repository[node][..., None]
                 else:
                     may = fits[start:end, node].transpose(1, 2, 0)
-                price = catalog.prices(k, task, node, paths.rtt_s[at], may | (pinned > 0))
+                open_ = may | (pinned > 0)
+                if np.isfinite(catalog.deadline_s[k]):
+                    # A repository serves whatever its time; elsewhere, late answers help nobody.
+                    timely = catalog.in_time(k, node, paths.rtt_s[at])
+                    open_[:, :-1] &= timely[:, :-1]
+                price = catalog.prices(k, task, node, paths.rtt_s[at], open_)
                 parts.append((types, *_order(price, pinned[:, -1] > 0, offer)))
     entries = np.zeros(len(requests.task), np.int64)
     for types, count, *_ in parts:

@@ -68,6 +68,9 @@ class Placement:
         Whether the allocation is proven to be the best; None where nobody tried.
     latency_s, inaccuracy
         Means over requests: seconds, and 0..1.
+    in_time
+        Part of the requests that round trip and service time leave within their deadlines, as if
+        nobody waited; None where no task has one.
     served
         (O,) mean requests per slot that each option serves.
     tiers
@@ -85,6 +88,7 @@ class Placement:
     proven: bool | None
     latency_s: float
     inaccuracy: float
+    in_time: float | None
     served: Float
     tiers: dict[str, Placed]
     seconds: float
@@ -163,6 +167,7 @@ class Placement:
             "proven": self.proven,
             "latency_s": self.latency_s,
             "inaccuracy": self.inaccuracy,
+            **({} if self.in_time is None else {"in_time": self.in_time}),
             "seconds": self.seconds,
             "tiers": {name: tier.to_json() for name, tier in self.tiers.items()},
             "nodes": self.nodes,
@@ -253,11 +258,24 @@ def place(
         proven=proven,
         latency_s=each * float(network.latency_s @ served),
         inaccuracy=each * float(network.inaccuracy @ served),
+        in_time=_in_time(deployment, network, served),
         served=served,
         tiers=_tiers(network, allocation, served),
         seconds=seconds,
         _written=read(deployment.path).data,
     )
+
+
+def _in_time(deployment: Deployment, network: DeliveryNetwork, served: Float) -> float | None:
+    named = deployment.named()
+    deadlines_s = [named[name].deadline_s for name in network.tasks]
+    total = float(served.sum())
+    if not total or all(one is None for one in deadlines_s):
+        return None
+    limit_s = np.array([np.inf if one is None else one for one in deadlines_s])
+    of_type = limit_s[network.requests.task]
+    timely = network.latency_s <= np.repeat(of_type, np.diff(network.options.first))
+    return float(served[timely].sum()) / total
 
 
 def _best_held(

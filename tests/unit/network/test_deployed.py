@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import inferway
 from inferway.deployment import DeploymentError, load
 from inferway.network import Service, demand_of, deployed, network_of, topology_of
 
@@ -244,3 +245,66 @@ def test_a_node_that_is_not_in_the_graph(write: Write) -> None:
     write("nodes", "g")
     with pytest.raises(DeploymentError, match=r"network: .*g is not a GML file"):
         topology_of(load(write(TASKS + text)))
+
+
+HURRIED = """\
+tasks:
+  t:
+    deadline: 40 ms
+    variants:
+      quick: {accuracy: 0.7, size: 1 GiB, service: {cpu: {mean: 10 ms}}, BATCH}
+      exact: {accuracy: 0.9, size: 1 GiB, service: {cpu: {mean: 30 ms}}}
+network: {links: [{between: [near, cloud], rtt: 20 ms}]}
+nodes:
+  near: {budget: 4 GiB}
+  cloud: {repository: true}
+cost: {alpha: 1}
+placement: {policy: static-greedy, slot: 1 s}
+workload: {t: {arrivals: {process: poisson, rate: 200/s}, entries: {nodes: [near]}}}
+"""
+
+
+def test_a_copy_has_the_room_of_batches_that_are_in_time(write: Write) -> None:
+    capacities = {}
+    for name, batch, deadline in (
+        ("none", "price: 1", "40 ms"),
+        ("short", "batch: {sizes: [1, 4, 16], service: [10 ms, 20 ms, 60 ms]}", "40 ms"),
+        ("capped", "batch: {sizes: [1, 4, 16], service: [10 ms, 20 ms, 60 ms], max: 1}", "40 ms"),
+        ("long", "batch: {sizes: [1, 4, 16], service: [10 ms, 20 ms, 60 ms]}", "200 ms"),
+    ):
+        text = HURRIED.replace("BATCH", batch).replace("deadline: 40 ms", f"deadline: {deadline}")
+        network = network_of(load(write(text)))
+        quick = network.variants.index("quick")
+        own = network.models.variant[network.pairs.model] == quick
+        capacities[name] = set(network.pairs.capacity[own].tolist())
+    assert capacities == {"none": {100.0}, "short": {200.0}, "capped": {100.0}, "long": {266.0}}
+
+
+def test_what_is_late_on_its_way_is_no_option_but_at_a_repository(write: Write) -> None:
+    text = HURRIED.replace("BATCH", "price: 1")
+    reached = {}
+    for deadline in ("60 ms", "40 ms", "25 ms", "5 ms"):
+        network = network_of(load(write(text.replace("40 ms", deadline))))
+        variant = network.models.variant[network.options.model]
+        reached[deadline] = {
+            (network.nodes[node], network.variants[k])
+            for node, k in zip(network.options.node, variant, strict=True)
+        }
+        assert network.options.repository[-1]
+    assert {one for one in reached["60 ms"] if one[0] == "near"} == {
+        ("near", "quick"),
+        ("near", "exact"),
+    }
+    assert ("near", "exact") in reached["40 ms"]
+    assert {one for one in reached["25 ms"] if one[0] == "near"} == {("near", "quick")}
+    assert {node for node, _ in reached["5 ms"]} == {"cloud"}
+    placed = inferway.place(load(write(text.replace("40 ms", "25 ms"))))
+    # All that have room near are in time, who is sent on is not.
+    near = placed.network.nodes.index("near")
+    served = placed.served[placed.network.options.node == near].sum()
+    assert placed.in_time == pytest.approx(float(served / placed.served.sum()))
+    assert placed.in_time == placed.to_json()["in_time"] > 0.4
+    assert "in time, if nobody waits" in str(placed)
+    endless = inferway.place(load(write(text.replace("    deadline: 40 ms\n", ""))))
+    assert endless.in_time is None
+    assert "in_time" not in endless.to_json()
