@@ -83,6 +83,7 @@ LEAST = 0.02  # The base never falls below this part of the price's scale
 # long would raise it beyond what numbers hold, and no class would be worth more than another.
 RANGE = 1e9
 _NONE = 1e-9  # Shares below are rounding
+_EQUAL = 1e-9  # Service times by which equal waits may differ: they are sums in any order
 # Of the energy price's scale, for an answer that exceeds the budget by the whole span of energies.
 ENERGY_STEP = 0.5
 
@@ -127,7 +128,7 @@ def _least_sharing(
             wait_s, _ = predicted_join(site, server, request.rows)
             delayed = (wait - 1.0 + CROWD) * max(each, float(site.queue[server]))
             cost_s = wait_s + (1.0 + delayed) / site.rate[k]
-            if cost_s < least_s:
+            if cost_s < least_s - _EQUAL / site.rate[k]:
                 best, least_s = server, cost_s
     return best, least_s
 
@@ -180,7 +181,7 @@ def cheapest(
         if _least_queue(site.devices, wait) / site.rate[k] - worth >= least:
             continue  # no queue of this class can be the cheapest
         server, cost_s = least_busy(site, request, k, wait)
-        if cost_s - worth < least:
+        if cost_s - worth < least - _EQUAL / site.rate[k]:
             best, least = server, cost_s - worth
     return best
 
