@@ -171,10 +171,10 @@ Footnote 3 | A model's size and speed differ by node. | different
 - unit/network/test_deployed.py::test_capacity_is_frames_per_second_times_the_slot
 = (../guides/describe-a-network.md) speed differs by hardware; a model's size is the same on
   all nodes
-Footnote 4 | Costs may change with time. | not there
-- inferway.live.upstream.rtt:RoundTrips
-= requests are dispatched by measured round trips and service times; placement goes by those
-  of the file
+Footnote 4 | Costs may change with time. | covered
+- inferway.placement.delays:MeasuredDelays
+- unit/placement/test_delays.py::test_who_measures_decides_as_who_was_told_by_the_file
+- live/node/test_slow_link.py::test_copies_follow_a_link_that_becomes_slow_and_quick_again
 Footnote 6 | A deployed model has at most six better alternatives upstream. | different
 - upstream
 = there are up to 39, or 14 where copies of a model count as one

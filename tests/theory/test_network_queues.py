@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import inferway
+from inferway.placement.delays import MeasuredDelays
 from inferway.twin.network.events import simulate_events
 
 FILE = """
@@ -56,3 +57,28 @@ def test_more_under_way_than_virtual_servers_wait_at_the_entry(tmp_path) -> None
     assert light.latency_s == pytest.approx(20.02, abs=0.05)
     heavy = run(tmp_path, law="deterministic", rate=60, rtt="20 s", slots=10)
     assert heavy.latency_s > 30
+
+
+@pytest.mark.parametrize("letters", [{}, {"letters_s": 0.0}])
+def test_nodes_measure_what_queues_have_closed_forms_of(tmp_path, monkeypatch, letters) -> None:
+    told = []
+    take = MeasuredDelays.take
+
+    def taken(delays, measured, x) -> None:
+        told.extend(measured.sojourns.values())
+        take(delays, measured, x)
+        if delays.wait_s.any():
+            scales.append(delays.scale)
+
+    scales: list[float] = []
+    monkeypatch.setattr(MeasuredDelays, "take", taken)
+    file = tmp_path / "one.yaml"
+    text = FILE.format(law="deterministic", rate=30, rtt="40 ms")
+    file.write_text(text.replace("repository-only", "exchange, delays: measured"))
+    simulate_events(inferway.load(file), slots=60, **letters)
+    requests, service_s, wait_s, busy_s = np.sum(told, axis=0)
+    assert requests > 100_000
+    assert service_s == busy_s == pytest.approx(0.02 * requests)
+    # Pollaczek and Khinchine, as the price of waiting foresees.
+    assert wait_s / requests == pytest.approx(0.6 * 0.02 / (2 * (1 - 0.6)), rel=0.04)
+    assert np.mean(scales[10:]) == pytest.approx(1.0, rel=0.05)

@@ -23,6 +23,8 @@ from inferway.deployment.errors import (
 from inferway.deployment.model_folder import source_of
 from inferway.deployment.nodes import Network, Node
 from inferway.deployment.policies import (
+    PLACEMENT,
+    WAITS_TWICE,
     DispatchPolicy,
     Kind,
     PlacementPolicy,
@@ -416,6 +418,10 @@ def _resolved(stated: Deployment, source: Source) -> Deployment:
         nodes = {"here": resolution.default_node()}
     if within:
         _check_within(stated, source)
+    placed = stated.placement
+    chosen = {} if placed is None or placed.policy not in PLACEMENT else placed.options
+    if chosen.get("delays") == "sojourns" and chosen.get("waiting"):
+        source.note(("placement", "delays"), WAITS_TWICE)
     for name, workload in stated.workload.items():
         resolution.check_workload(name, workload, stated.network)
     for task in resolution.tasks.values():

@@ -49,6 +49,11 @@ from inferway.files import home_folder, syntax_tree, write_whole
 FILE_POLICY = re.compile(r"(?P<file>.+\.py):(?P<name>[A-Za-z_][A-Za-z0-9_]*)")
 
 Kind = Literal["dispatch", "scheduling", "placement"]
+# Why placement takes no waits as delays where it has a price for them.
+WAITS_TWICE: Final = (
+    "with `waiting`, waits have a price already: say `delays: measured`, which measures that too, "
+    "in place of `sojourns`"
+)
 
 
 class Row(NamedTuple):

@@ -23,6 +23,7 @@ from typing import Any, Final, Literal, NamedTuple
 import numpy as np
 
 from inferway.placement.contract import Allocation, Float
+from inferway.placement.delays import Delays, Measured, MeasuredDelays
 from inferway.placement.infida import (
     InfidaState,
     Refreshing,
@@ -49,13 +50,15 @@ from inferway.placement.waiting import unhurried
 
 # How much of a slot nodes wait for letters about the last one; by then they are through.
 LETTERS_SHARE: Final = 0.1
+# A least cost that has changed by less, ms, is not told again.
+_TOLD_MS: Final = 0.1
 
 
 class Counters(NamedTuple):
     """A node's counters, and what each number is of."""
 
     # JSON: ``reaching`` or ``forwarded``, and for each request type its task, the nodes of its
-    # path, and those of the node's pairs that are its options.
+    # path, and those of the node's pairs that are its options; ``delays`` of measured ones.
     of: str
     counts: Float  # (c,) the counters, in this order
 
@@ -100,6 +103,10 @@ class LocalPolicy:
             Where the state is not of a node with these pairs, or the counters are none. Nothing has
             changed then.
         """
+
+    def measure(self, measured: Measured) -> list[Letter]:
+        """Take in how long all took in the slot that has ended, before it is closed."""
+        return []
 
     def close_slot(
         self,
@@ -155,8 +162,13 @@ class Correspondent(LocalPolicy):
     A message about a slot that has not ended here yet waits until it has; one about a slot before
     the last that has ended comes too late, and is dropped.
 
+    With `delays`, costs are those that the node measures (`inferway.placement.delays`), from one
+    slot's end to the next; without, the file's.
+
     Attributes
     ----------
+    delays
+        The same; None where the file's count.
     hears
         The kinds of messages that this policy's nodes write.
     stage
@@ -166,9 +178,75 @@ class Correspondent(LocalPolicy):
     hears: tuple[type[Message], ...] = ()
     _closed = 0  # The last slot that has ended
 
-    def __init__(self, data: NodeData, x: Allocation) -> None:
+    def __init__(self, data: NodeData, x: Allocation, delays: MeasuredDelays | None = None) -> None:
         super().__init__(data, x)
         self._early: list[Message] = []
+        self.delays, self._by_file = delays, data.crossings
+        # By type, the least cost of the node's own options, the least further up as it was told,
+        # and as it counts, and what was told below. Until it is known, anything may come there.
+        self._own_floor = {
+            rho: float(one.cost[0]) if len(one.cost) else np.inf
+            for rho, one in data.crossings.items()
+        }
+        self._floor_heard: dict[int, float] = {}
+        self._floor = {
+            rho: np.inf if crossing.upstream is None else -np.inf
+            for rho, crossing in data.crossings.items()
+        }
+        self._floor_sent: dict[int, float] = {}
+
+    @property
+    def counters(self) -> Counters | None:  # type: ignore[override]
+        """Measured delays, where these count; they go on changing."""
+        return None if self.delays is None else Counters(*self.delays.saved)
+
+    def measure(self, measured: Measured) -> list[Letter]:
+        """Take in how long all took; costs are as measured from now on."""
+        if self.delays is None:
+            return []
+        self.delays.take(measured, self.x)
+        self._follow()
+        letters = []
+        for rho, sent in tuple(self._floor_sent.items()):
+            # Infinite ones stay as they are.
+            if abs(min(self._floor[rho], self._own_floor[rho]) - sent) > _TOLD_MS:
+                letters += self._send_floor(self.data.crossings[rho])
+        return letters
+
+    def _follow(self) -> None:
+        """Take the delays of now into the costs of all options and into what was told of others."""
+        assert self.delays is not None
+        own, least = self.delays.own_ms(), self.delays.own_ms(waits=False)
+        crossings = {}
+        for rho, filed in self._by_file.items():
+            crossings[rho] = filed._replace(cost=filed.cost + own[filed.pair])
+            if len(filed.cost):
+                self._own_floor[rho] = float(np.min(filed.cost + least[filed.pair]))
+            if rho in self._floor_heard:
+                self._floor[rho] = self._floor_heard[rho] + self._link_ms(filed)
+        self.data = self.data._replace(crossings=crossings)
+
+    def _take_up_delays(self, counters: Counters | None) -> None:
+        """Go on from measured delays that were saved, where there are some."""
+        if self.delays is not None and counters is not None:
+            self.delays.restore(*counters)
+            self._follow()
+
+    def _link_ms(self, crossing: Crossing) -> float:
+        """Tell how much longer the way to the next node of a path takes than by the file, ms."""
+        return 0.0 if self.delays is None else self.delays.link_ms(crossing.upstream)
+
+    def _hear_floor(self, message: Floor) -> list[Letter]:
+        crossing = self.data.crossings[message.rho]
+        self._floor_heard[message.rho] = message.cost
+        self._floor[message.rho] = message.cost + self._link_ms(crossing)
+        return self._send_floor(crossing)
+
+    def _send_floor(self, crossing: Crossing) -> list[Letter]:
+        """Tell the node below the least cost of any option here or further up, waits left out."""
+        rho = crossing.type
+        self._floor_sent[rho] = least = min(self._floor[rho], self._own_floor[rho])
+        return _down(crossing, Floor(rho, least))
 
     @property
     def stage(self) -> float:
@@ -225,23 +303,20 @@ class Agent(Correspondent):
         rounding: Literal["coupled", "fresh"] = "coupled",
         residual: Literal["elastic", "strict"] = "elastic",
         waiting: bool = False,
+        delays: Delays = "file",
     ) -> None:
+        own = None if delays == "file" else MeasuredDelays(data, waits=delays == "sojourns")
         if waiting:
             tasks = data.layout.task[data.layout.model].tolist()
             kinds = list(zip(tasks, data.variants, strict=True))
             data = data._replace(layout=unhurried(data.layout, kinds))
         state = first_state(data.layout)
-        super().__init__(data, state.x)
+        super().__init__(data, state.x, own)
         self.state = state
         self._options = options_of(seed, learning_rate, refresh, rounding, residual)
         pairs = len(data.layout.size)
         self.gradient: Float = np.zeros(pairs)
         round_state(data.layout, data.node, self._options, self.state, self.gradient, 0)
-        # Least cost further up; until it is known, anything may come there.
-        self._above = {
-            rho: np.inf if crossing.upstream is None else -np.inf
-            for rho, crossing in data.crossings.items()
-        }
         self._offers: dict[int, tuple[tuple[float, float], ...]] = {}
         self._sent: dict[int, tuple[tuple[float, float], ...]] = {}
         self._load: Mapping[int, Float] = {}
@@ -257,6 +332,7 @@ class Agent(Correspondent):
         What neighbors say once, least costs and offers, is told anew by those that see the node
         come back. What the slot in progress had brought is lost, and costs precision alone.
         """
+        self._take_up_delays(counters)
         # Nobody else has a fractional state, and from zeros no ascent leads anywhere.
         if state.y.any() or state.spread.any():
             self.resume(state)
@@ -268,7 +344,7 @@ class Agent(Correspondent):
             letter
             for crossing in self.data.crossings.values()
             if crossing.upstream is None
-            for letter in self._send_floor(crossing, np.inf)
+            for letter in self._send_floor(crossing)
         ]
         return floors + self._announce()
 
@@ -305,16 +381,15 @@ class Agent(Correspondent):
 
     def _hear(self, message: Message) -> list[Letter]:
         match message:
-            case Floor(rho=rho, cost=cost):
-                self._above[rho] = cost
-                return self._send_floor(self.data.crossings[rho], cost)
+            case Floor():
+                return self._hear_floor(message)
             case Offers(rho=rho, offers=offers):
                 self._offers[rho] = offers
-                return self._offer(self.data.crossings[rho])
+                return self._offer(self._by_file[rho])
             case Needed():
                 return self._climb(message)
             case Worst(rho=rho, cost=cost):
-                return self._descend(rho, cost)
+                return self._descend(rho, cost + self._link_ms(self.data.crossings[rho]))
         return []
 
     def step(self) -> list[Letter]:
@@ -339,18 +414,15 @@ class Agent(Correspondent):
     def route(self, rho: int) -> int | None:
         """Choose for a request: one of the node's options of its type, or None to forward it.
 
-        Instances count as free here; a live node leaves out those that are not.
+        Instances count as free here; a live node leaves out those that are not. Costs are the
+        file's, as offers say them.
         """
-        crossing = self.data.crossings[rho]
+        crossing = self._by_file[rho]
         running = [k for k, p in enumerate(crossing.pair) if self.state.x[p]]
         offers = self._offers.get(rho, ())
         if running and (not offers or crossing.cost[running[0]] <= offers[0][0]):
             return running[0]
         return None
-
-    def _send_floor(self, crossing: Crossing, above: float) -> list[Letter]:
-        least = min(above, float(crossing.cost[0])) if len(crossing.cost) else above
-        return _down(crossing, Floor(crossing.type, least))
 
     def _climb(self, message: Needed) -> list[Letter]:
         """Add the node's z in the order of costs, and pass on or answer."""
@@ -365,15 +437,17 @@ class Agent(Correspondent):
         )
         committed = 0
         for cost, z in pending:
-            if cost > self._above[rho]:
+            if cost > self._floor[rho]:
                 break
             served += z
             committed += 1
             if served >= wanted:
                 return self._descend(rho, cost)
         if crossing.upstream is None:  # all is added up, so the repository's last resort is needed
-            return self._descend(rho, float(crossing.cost[-1]))
-        rest = Needed(rho, message.slot, wanted, served, tuple(pending[committed:]))
+            return self._descend(rho, float(crossing.cost.max()))
+        more = self._link_ms(crossing)
+        left = tuple((cost - more, z) for cost, z in pending[committed:])
+        rest = Needed(rho, message.slot, wanted, served, left)
         return [Letter(crossing.upstream, encode(rest))]
 
     def _descend(self, rho: int, cost: float) -> list[Letter]:
@@ -395,9 +469,7 @@ class Agent(Correspondent):
         )
 
     def _announce(self) -> list[Letter]:
-        return [
-            letter for crossing in self.data.crossings.values() for letter in self._offer(crossing)
-        ]
+        return [letter for crossing in self._by_file.values() for letter in self._offer(crossing)]
 
     def _offer(self, crossing: Crossing) -> list[Letter]:
         """Tell the node below what runs here, and what is cheaper further up, if that changed."""

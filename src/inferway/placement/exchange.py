@@ -44,6 +44,7 @@ kick improves, and nodes side by side may count on the same room above. INFIDA h
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Sequence
 from typing import Annotated, Final
 
 import numpy as np
@@ -52,6 +53,7 @@ from pydantic import Field
 from inferway.deployment.units import Count, PositiveNumber
 from inferway.network.delivery import DeliveryNetwork
 from inferway.placement.contract import Allocation, Float, Observation, batch_of, load_of
+from inferway.placement.delays import DELAYS, Delays, Measured, check_delays
 from inferway.placement.exchange_agent import KICKS, LEAST, ExchangeAgent
 from inferway.placement.infida import couple_all, first_state
 from inferway.placement.layout import NodeData, data_of, layout_of
@@ -89,6 +91,9 @@ class ExchangePolicy:
     waiting
         Whether what decisions count on includes the price of waiting
         (`inferway.placement.waiting`); without it, a request that has room waits for nothing.
+    delays
+        Of what costs are made: the file's round trips and service times, those that nodes
+        `measure`, or these and waits (`inferway.placement.delays`).
 
     Attributes
     ----------
@@ -109,6 +114,7 @@ class ExchangePolicy:
         kicks: int = KICKS,
         lost: float = 0.0,
         waiting: bool = False,
+        delays: Delays = "file",
     ) -> None:
         for holds, sentence in (
             (least_ms > 0, f"a trade must save more than 0 ms per request, not {least_ms}"),
@@ -117,9 +123,10 @@ class ExchangePolicy:
         ):
             if not holds:
                 raise ValueError(sentence)
+        check_delays(delays, waiting=waiting)
         self.network, self._seed, self._lost, self._drawn = network, seed, lost, 0
         self._least, self._kicks, self._turns = least_ms, kicks, Turns(network)
-        self._waiting = waiting
+        self._waiting, self._delays = waiting, delays
         self.allocation = first_allocation(network, seed)
         self.agents = [self.part(data) for data in data_of(network)]
         self._late = sorted(self.agents, key=lambda agent: agent.stage)
@@ -139,6 +146,7 @@ class ExchangePolicy:
             least_ms=self._least,
             kicks=self._kicks,
             slot_ms=1000.0 * self.network.slot_s if self._waiting else None,
+            delays=self._delays,
         )
 
     @classmethod
@@ -160,9 +168,27 @@ class ExchangePolicy:
             bool,
             Field(description="Whether decisions count how long requests wait for busy copies."),
         ] = False,
+        delays: Annotated[Delays, DELAYS] = "file",
     ) -> ExchangePolicy:
         """Make the policy; it needs no `batches`."""
-        return cls(network, seed=seed, least_ms=least_ms, kicks=kicks, lost=lost, waiting=waiting)
+        return cls(
+            network,
+            seed=seed,
+            least_ms=least_ms,
+            kicks=kicks,
+            lost=lost,
+            waiting=waiting,
+            delays=delays,
+        )
+
+    def measure(self, measured: Sequence[Measured]) -> None:
+        """Give each node how long all took there in the slot that has ended, before `step`."""
+        letters = [
+            letter
+            for agent, one in zip(self.agents, measured, strict=True)
+            for letter in agent.measure(one)
+        ]
+        self._deliver(letters)
 
     def step(self, observation: Observation) -> Allocation:
         """Give each node what it measured itself, and let them talk and decide.

@@ -11,10 +11,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+import msgspec
 import numpy as np
 
 from inferway.placement.agent import Correspondent, Counters
 from inferway.placement.contract import Allocation, Float
+from inferway.placement.delays import Delays, MeasuredDelays
 from inferway.placement.forecast import Forecast
 from inferway.placement.infida import InfidaState, room_at
 from inferway.placement.layout import Crossing, NodeData
@@ -25,6 +27,7 @@ from inferway.placement.letters import (
     Letter,
     Message,
     Quiet,
+    dearer,
     encode,
 )
 from inferway.placement.rounding import word
@@ -35,6 +38,7 @@ from inferway.placement.scene import (
     levels_of,
     rooms_above,
     tasks_at,
+    with_costs_of,
 )
 from inferway.placement.search import Scene, cost_of, improve
 from inferway.placement.turns import Turns
@@ -59,6 +63,8 @@ class ExchangeAgent(Correspondent):
         As of `inferway.placement.exchange.ExchangePolicy`, equal at all nodes.
     slot_ms
         Length of a slot, ms, where decisions are to count how long requests wait; None where not.
+    delays
+        Of what costs are made, as of `inferway.placement.exchange.ExchangePolicy`.
 
     Attributes
     ----------
@@ -79,11 +85,14 @@ class ExchangeAgent(Correspondent):
         least_ms: float = LEAST,
         kicks: int = KICKS,
         slot_ms: float | None = None,
+        delays: Delays = "file",
     ) -> None:
-        super().__init__(data, x)
+        own = None if delays == "file" else MeasuredDelays(data, waits=delays == "sojourns")
+        super().__init__(data, x, own)
         self._turns, self._seed, self._least, self._kicks = turns, seed, least_ms, kicks
         self._tasks = tasks_at(data)
         self._levels = None if slot_ms is None else levels_at(data, slot_ms)
+        self._prices = None if self._levels is None else self._levels.price
         # Of each pair those that are copies of the same variant of its task.
         named = list(zip(data.variants, data.layout.task[data.layout.model].tolist(), strict=True))
         self._alike = [[q for q, one in enumerate(named) if one == name] for name in named]
@@ -93,10 +102,6 @@ class ExchangeAgent(Correspondent):
         crossings = data.crossings.values()
         self._entering = [one.type for one in crossings if one.downstream is None]
         self._forecast = Forecast(len(self._entering))
-        # Least cost further up; until it is known, anything may come there.
-        self._floor = {
-            one.type: math.inf if one.upstream is None else -math.inf for one in crossings
-        }
         self._quiet: set[int] = set()
         # Of the slot at hand.
         self._worth: dict[int, float] = {}
@@ -119,7 +124,7 @@ class ExchangeAgent(Correspondent):
     def restore(
         self, state: InfidaState, *, closed: int = 0, counters: Counters | None = None
     ) -> None:
-        """Go on from a saved allocation, any policy's; forecasts begin anew."""
+        """Go on from a saved allocation, any policy's, and delays; forecasts begin anew."""
         self.resume(state)
         for part in (self.state.y, self.state.spread, self.state.steep):
             part[:] = 0.0
@@ -131,6 +136,7 @@ class ExchangeAgent(Correspondent):
                 break
             x[p] = self._planned[p] = 0
         self._closed, self._decided, self._ended = closed, True, True
+        self._take_up_delays(counters)
 
     def open(self) -> list[Letter]:
         """Begin: repositories tell the least cost of their options."""
@@ -138,7 +144,7 @@ class ExchangeAgent(Correspondent):
             letter
             for crossing in self.data.crossings.values()
             if crossing.upstream is None
-            for letter in self._send_floor(crossing, math.inf)
+            for letter in self._send_floor(crossing)
         ]
 
     def close_slot(
@@ -182,6 +188,13 @@ class ExchangeAgent(Correspondent):
             for letter in self.take(Quiet(rho, not alive))
         ]
 
+    def _follow(self) -> None:
+        super()._follow()
+        assert self.delays is not None
+        self._tasks = [with_costs_of(task, self.data) for task in self._tasks]
+        if self._levels is not None and self._prices is not None:
+            self._levels = self._levels._replace(price=self.delays.scale * self._prices)
+
     def warm(self) -> None:
         """Do once what is done in a slot; who has no letters yet would leave the search out."""
         super().warm()
@@ -192,15 +205,17 @@ class ExchangeAgent(Correspondent):
 
     def _hear(self, message: Message) -> list[Letter]:
         match message:
-            case Floor(rho=rho, cost=cost):
-                self._floor[rho] = cost
-                return self._send_floor(self.data.crossings[rho], cost)
+            case Floor():
+                return self._hear_floor(message)
             case Quiet(rho=rho, on=on):
                 return self._hush(self.data.crossings[rho], on)
             case Above() | Below() if self._ended:
                 return []  # Late
             case Above(rho=rho):
-                return self._hear_above(self.data.crossings[rho], message)
+                crossing = self.data.crossings[rho]
+                if more := self._link_ms(crossing):
+                    message = msgspec.structs.replace(message, running=dearer(message, more))
+                return self._hear_above(crossing, message)
             case Below(rho=rho):
                 return self._hear_below(self.data.crossings[rho], message)
         return []
@@ -309,10 +324,6 @@ class ExchangeAgent(Correspondent):
             letter for rho in self._entering for letter in _up(crossings[rho], Quiet(rho, quiet))
         ]
 
-    def _send_floor(self, crossing: Crossing, above: float) -> list[Letter]:
-        least = min(above, float(crossing.cost[0])) if len(crossing.cost) else above
-        return _down(crossing, Floor(crossing.type, least))
-
     def _send_above(self, crossing: Crossing, further: Sequence[tuple[float, ...]]) -> list[Letter]:
         if crossing.downstream is None:
             return []
@@ -364,7 +375,10 @@ class ExchangeAgent(Correspondent):
             if self._planned[p] or self.data.layout.pinned[p] > 0
             for level_cost, room in self._rooms_for(int(p), float(cost), crossing.upstream)
         )
-        return _up(crossing, Below(rho, self._closed, self._next[rho], before + own))
+        below = Below(rho, self._closed, self._next[rho], before + own)
+        if more := self._link_ms(crossing):
+            below = msgspec.structs.replace(below, running=dearer(below, -more))
+        return _up(crossing, below)
 
     def _room_for(self, p: int, reader: int | None) -> float:
         """Tell a pair's room for types that go on to a neighbor; others keep what they use."""

@@ -23,16 +23,25 @@ arXiv:1002.4862). The norm is the dual one of Lemma F.4.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Final, Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field
 
 from inferway.deployment.errors import parsed
 from inferway.deployment.units import Count, PositiveNumber
 from inferway.network.delivery import DeliveryNetwork
 from inferway.placement.contract import Allocation, Float, Observation, batch_of, load_of
-from inferway.placement.layout import Layout, layout_of
+from inferway.placement.delays import (
+    DELAYS,
+    Delays,
+    Measured,
+    MeasuredDelays,
+    check_delays,
+)
+from inferway.placement.layout import Layout, data_of, layout_of
 from inferway.placement.objective import contribution
 from inferway.placement.rounding import couple_node, fill_node, round_node, scratch_for, word
 from inferway.placement.waiting import unhurried
@@ -142,7 +151,8 @@ class Infida:
     not fit wholly: ``elastic`` budgets may be exceeded by less than it, ``strict`` ones are filled
     with what gains most and still fits. With `waiting`, capacities L are what copies serve before
     one more request costs those that queue a service time (`inferway.placement.waiting`); what is
-    proven holds for these. ValueError for an unknown or impossible option.
+    proven holds for these. With `delays` other than the file's, costs change as nodes
+    `measure` them (the paper's footnote 4). ValueError for an unknown or impossible option.
     """
 
     def __init__(
@@ -155,7 +165,9 @@ class Infida:
         rounding: Literal["coupled", "fresh"] = "coupled",
         residual: Literal["elastic", "strict"] = "elastic",
         waiting: bool = False,
+        delays: Delays = "file",
     ) -> None:
+        check_delays(delays, waiting=waiting)
         self._options = options_of(seed, learning_rate, refresh, rounding, residual)
         self.network, self._layout = network, layout_of(network)
         if waiting:
@@ -163,6 +175,13 @@ class Infida:
             columns = pairs.node, models.task[pairs.model], models.variant[pairs.model]
             kinds = zip(*(column.tolist() for column in columns), strict=True)
             self._layout = unhurried(self._layout, list(kinds))
+        self._delays: list[MeasuredDelays] = []
+        if delays != "file":
+            waits = delays == "sojourns"
+            self._delays = [MeasuredDelays(data, waits=waits) for data in data_of(network)]
+        self._by_file = self._layout
+        # (O,) options by type in the order of their costs, where these are measured.
+        self._order: NDArray[np.int64] | None = None
         self.state = first_state(self._layout)
         self.gradient = np.zeros(len(network.pairs.node))  # (P,) subgradient of the last slot
         round_state(self._layout, 0, self._options, self.state, self.gradient, 0)
@@ -206,6 +225,7 @@ class Infida:
                 "busy copies."
             ),
         ] = False,
+        delays: Annotated[Delays, DELAYS] = "file",
     ) -> Infida:
         """Make the policy; it needs no `batches`, the future's least of all.
 
@@ -219,7 +239,26 @@ class Infida:
             rounding=rounding,
             residual=residual,
             waiting=waiting,
+            delays=delays,
         )
+
+    def measure(self, measured: Sequence[Measured]) -> None:
+        """Take in how long all took at each node in the slot that has ended, before `step`.
+
+        Links are taken to be as the file says them: in a twin they are.
+        """
+        if not self._delays:
+            return
+        first, own = self.network.pairs.first, []
+        for v, (delays, one) in enumerate(zip(self._delays, measured, strict=True)):
+            delays.take(one, self.state.x[first[v] : first[v + 1]])
+            own.append(delays.own_ms())
+        filed = self._by_file
+        cost = filed.cost + np.concatenate(own)[filed.pair]
+        type_of = np.repeat(np.arange(len(filed.option_first) - 1), np.diff(filed.option_first))
+        order = np.lexsort((cost, type_of))
+        self._order = order
+        self._layout = filed._replace(pair=filed.pair[order], cost=cost[order])
 
     @property
     def allocation(self) -> Allocation:
@@ -238,6 +277,8 @@ class Infida:
         """
         requests = batch_of(self.network, observation.requests)
         load = load_of(self.network, observation.load)
+        if self._order is not None:
+            load = load[self._order]
         state, own = self.state, self._options
         state.slot[0] += 1
         subgradient_of_loads(self._layout, requests, load, state.y, self.gradient)

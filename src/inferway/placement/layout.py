@@ -79,6 +79,8 @@ class NodeData(NamedTuple):
     layout: Layout  # Its pairs alone, as the kernels read them
     variants: tuple[str, ...]  # (p,) names of the variants that its pairs are copies of
     crossings: dict[int, Crossing]  # The request types through it, by their number
+    delay_s: Float  # (p,) mean inference delay of its pairs by the file, s
+    links_s: dict[int, float]  # Round trips to neighbors further up by the file, s
 
     def measured(self, requests: Float, load: Float) -> tuple[dict[int, float], dict[int, Float]]:
         """Cut out what the node measures itself of a slot of the whole network.
@@ -104,8 +106,12 @@ def data_of(network: DeliveryNetwork) -> list[NodeData]:
     """Cut a network into what each of its nodes knows."""
     whole, options, pairs = layout_of(network), network.options, network.pairs
     crossings: list[dict[int, Crossing]] = [{} for _ in network.nodes]
+    links_s: list[dict[int, float]] = [{} for _ in network.nodes]
     for rho, path in enumerate(network.requests.path):
-        route = network.paths.node[network.paths.first[path] : network.paths.first[path + 1]]
+        first, last = network.paths.first[path : path + 2]
+        route, rtt_s = network.paths.node[first:last], network.paths.rtt_s[first:last]
+        for here, there, one_s in zip(route[:-1], route[1:], np.diff(rtt_s), strict=True):
+            links_s[here][int(there)] = float(one_s)
         of_type = np.arange(options.first[rho], options.first[rho + 1])
         for place, node in enumerate(route):
             option = of_type[options.hop[of_type] == place]
@@ -135,5 +141,6 @@ def data_of(network: DeliveryNetwork) -> list[NodeData]:
             **{k: getattr(whole, k)[v : v + 1] for k in ("budget", "total", "rest")},
         )
         variants = tuple(network.variants[k] for k in network.models.variant[model])
-        found.append(NodeData(v, local, variants, crossings[v]))
+        delay_s = network.delay_s[network.models.variant[model], network.hardware[v]]
+        found.append(NodeData(v, local, variants, crossings[v], delay_s, links_s[v]))
     return found

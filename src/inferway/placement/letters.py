@@ -72,6 +72,11 @@ class Quiet(msgspec.Struct, tag=6, array_like=True, frozen=True):
     on: bool
 
 
+def dearer(message: Above | Below, more: float) -> tuple[tuple[int, int, float, float, float], ...]:
+    """List what runs elsewhere at costs that are higher by so many ms."""
+    return tuple((node, p, cost + more, *rest) for node, p, cost, *rest in message.running)  # type: ignore[misc]
+
+
 Message = Floor | Needed | Worst | Offers | Above | Below | Quiet
 encode = msgspec.msgpack.Encoder().encode
 # ValueError or RecursionError where the bytes are no message.

@@ -225,13 +225,22 @@ def tasks_at(data: NodeData) -> list[TaskHere]:
                 kind,
                 tuple(sizes),
                 tuple(room_at(layout, p) for p in range(start, end)),
-                {
-                    one.type: [
-                        (float(cost), int(p) - start)
-                        for p, cost in zip(one.pair, one.cost, strict=True)
-                    ]
-                    for one in crossings
-                },
+                _options(crossings, start),
             )
         )
     return tasks
+
+
+def with_costs_of(task: TaskHere, data: NodeData) -> TaskHere:
+    """Return a task at a node with the costs that its options have now."""
+    crossings = [data.crossings[rho] for rho in task.types]
+    return task._replace(options=_options(crossings, task.pairs.start))
+
+
+def _options(crossings: Sequence[Crossing], start: int) -> dict[int, list[tuple[float, int]]]:
+    return {
+        one.type: [
+            (float(cost), int(p) - start) for p, cost in zip(one.pair, one.cost, strict=True)
+        ]
+        for one in crossings
+    }

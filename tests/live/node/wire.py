@@ -1,4 +1,6 @@
-"""A link that can be cut without either end being told, or spoil answers, and counts its bytes."""
+"""A link that can be cut without either end being told, be slow, or spoil answers, and counts its
+bytes.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +21,8 @@ class Wire:
     def __init__(self, target: str) -> None:
         self.target = target
         self.carried = 0
+        self.delay_s = 0.0
+        """What each piece takes, either way, once it has come to the wire."""
         self.address = ""
         self.port = 0
         self.spoil: Spoil | None = None
@@ -103,6 +107,8 @@ class Wire:
         with suppress(OSError):
             while data := await source.read(65536):
                 await self._whole.wait()
+                if self.delay_s:
+                    await asyncio.sleep(self.delay_s)
                 self.carried += len(data)
                 if not back:
                     asked[:] = [data]

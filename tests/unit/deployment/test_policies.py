@@ -148,3 +148,14 @@ def test_the_default_policy_of_a_network(
     assert deployment.policy_of("t-1") == deployment.policy_of("t")
     with pytest.raises(KeyError):
         deployment.policy_of("t-2")
+
+
+@pytest.mark.parametrize("policy", ["infida", "exchange"])
+def test_waits_are_no_delays_where_they_have_a_price(write: Write, policy: str) -> None:
+    section = f"placement: {{policy: {policy}, delays: %s, waiting: %s}}\n"
+    with pytest.raises(DeploymentError, match=r"d\.yaml:3: placement\.delays: with `waiting`"):
+        load(write(f"{TASK}\n{section % ('sojourns', 'true')}"))
+    for delays, waiting in (("sojourns", "false"), ("measured", "true")):
+        found = load(write(TASK + section % (delays, waiting))).placement
+        assert found is not None
+        assert found.options["delays"] == delays

@@ -177,7 +177,7 @@ class Course:
         self.deliver(new.open())
         for data in list(self.told.get(node, {}).values()):
             self.deliver(new.receive(data))
-        assert new._above == old._above
+        assert new._floor == old._floor
         for array in saved:
             array[...] = 0  # it keeps a copy
 

@@ -226,7 +226,14 @@ class LiveNode:
         self._peer_tls = {} if mine is None else {"ssl": mine.context(server=True)}
         self.policy_name = policy_of(deployment)
         self.placement = NodePlacement(
-            deployment, plan, self.peers, self.demand, self.memory, self.fleets, self.log
+            deployment,
+            plan,
+            self.peers,
+            self.demand,
+            self.memory,
+            self.fleets,
+            self.log,
+            self._round_trips_s,
         )
         self._tasks: set[asyncio.Task[Any]] = set()
         self._aims = 0
@@ -335,6 +342,12 @@ class LiveNode:
         if fresh and not self._pending:
             self._go(self._refresh())
         self._pending |= fresh
+
+    def _round_trips_s(self) -> dict[str, float | None]:
+        return {
+            neighbor: upstream.trips.round_trip_s((neighbor,))
+            for neighbor, upstream in self.upstreams.items()
+        }
 
     def _go(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Do something beside; what goes wrong is said."""
@@ -461,6 +474,7 @@ class LiveNode:
             "ready": self.server.ready,
             "slot": self.placement.slot,
             "slots": self.placement.ended,
+            "delays": self.placement.delays,
             "neighbors": list(self.plan.links_s),
             "alive": sorted(self.peers.alive),
             "degraded": self.offer_table.degraded,

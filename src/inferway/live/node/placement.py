@@ -29,6 +29,7 @@ from inferway.live.site import balances_of, take_up
 from inferway.live.threads import run_detached
 from inferway.placement.agent import LETTERS_SHARE, Correspondent
 from inferway.placement.contract import expected_batches, policy_of
+from inferway.placement.delays import Measured, MeasuredDelays, Sojourns
 from inferway.placement.local import loads_of, local_policy
 
 if TYPE_CHECKING:
@@ -133,6 +134,7 @@ class LocalDemand:
         self._arrived: dict[int, float] = defaultdict(float)
         self._reached: dict[int, float] = defaultdict(float)
         self._served: dict[tuple[int, str], float] = defaultdict(float)
+        self._sojourns: dict[tuple[str, str], Sojourns] = {}
 
     def ended(self, task: str, request: InferRequest) -> None:
         """Count a request that a site has ended."""
@@ -142,6 +144,7 @@ class LocalDemand:
         kind = self._types.get((task, entry))
         own = request.outcome is Outcome.ANSWERED and request.node in ("", self.node)
         if own:
+            self._time(task, request)
             self.served += rows
             if not path:
                 self.for_clients[task, request.variant] += rows
@@ -160,6 +163,20 @@ class LocalDemand:
             self._arrived[kind] += rows
         if own:
             self._served[kind, request.variant] += rows
+
+    def _time(self, task: str, request: InferRequest) -> None:
+        """Add up what a request took at the node's own copy that answered it."""
+        # What was asked elsewhere before has waited for that, too.
+        if request.escalated_from or request.moved or not request.started_s:
+            return
+        before = self._sojourns.get((task, request.variant), Sojourns())
+        service_s, members = request.service_s, max(request.together[0], 1)
+        self._sojourns[task, request.variant] = Sojourns(
+            before.requests + 1.0,
+            before.service_s + service_s,
+            before.wait_s + max(request.started_s - request.received_s, 0.0),
+            before.busy_s + service_s / members,
+        )
 
     def came(self, task: str, entry: str) -> None:
         """Count a neighbor's request that was passed on, as one row: nobody reads how many.
@@ -188,13 +205,19 @@ class LocalDemand:
             one.clear()
         return counted
 
+    def sojourns(self) -> dict[tuple[str, str], Sojourns]:
+        """Return what requests took at own copies since the last call, by task and variant."""
+        found, self._sojourns = self._sojourns, {}
+        return found
+
 
 class NodePlacement:
     """A node's part of placement, slot by slot.
 
     `peers`, not yet open, carry the policy's messages where it has some; `demand` is what was
     measured, and `memory` keeps the state. `fleets` say which copies run, and have the sites whose
-    balances are saved, as of a slot's end.
+    balances are saved, as of a slot's end. `round_trips_s` says those to the neighbors, None where
+    not known.
     """
 
     def __init__(
@@ -206,7 +229,10 @@ class NodePlacement:
         memory: NodeState,
         fleets: Fleets,
         log: Any,
+        round_trips_s: Callable[[], Mapping[str, float | None]] = dict,
     ) -> None:
+        self._round_trips_s = round_trips_s
+        self._task_number = {name: i for i, name in enumerate(plan.deployed.network.tasks)}
         self._plan, self._demand, self._memory = plan, demand, memory
         self._fleets, self._log = fleets, log
         network, expected = plan.deployed
@@ -310,7 +336,7 @@ class NodePlacement:
             if abs(slot.jumped_s) > 1.0:
                 self._log.warning("the clock was set", by_s=round(slot.jumped_s, 3))
             try:
-                await self._end(slot.number)
+                await self._end(slot)
             except Exception as error:  # one slot must not cost all that follow
                 self._log.error("a slot was not ended", slot=slot.number, exc_info=error)
             else:
@@ -318,11 +344,13 @@ class NodePlacement:
             self.slot, self.ended = slot.number, self.ended + 1
             await self.save()
 
-    async def _end(self, number: int) -> None:
+    async def _end(self, slot: Slot) -> None:
+        number = slot.number
         arrived, reached, served = self._demand.cut()
+        measured = self._measured(slot.lasted_s)
         load = loads_of(self._plan.data, served, self.policy.x)
         if self._post is not None:
-            self._post.close_slot(number, arrived, load)
+            self._post.close_slot(number, arrived, load, measured)
             await self.clock.letters(self._post.agent.stage)
             self._post.decide()
             await self.clock.letters()
@@ -330,6 +358,52 @@ class NodePlacement:
         else:
             self.policy.close_slot(arrived, reached, load, slot=number)
             self.policy.step()
+
+    def _measured(self, lasted_s: float) -> Measured:
+        nodes = self._plan.topology.nodes
+        return Measured(
+            lasted_s,
+            {
+                (self._task_number[task], variant): one
+                for (task, variant), one in self._demand.sojourns().items()
+            },
+            {
+                nodes.index(neighbor): rtt_s
+                for neighbor, rtt_s in self._round_trips_s().items()
+                if rtt_s is not None
+            },
+        )
+
+    @property
+    def delays(self) -> dict[str, Any] | None:
+        """Delays that placement measures, for people and scripts; None where the file's count."""
+        own: MeasuredDelays | None = getattr(self.policy, "delays", None)
+        if own is None:
+            return None
+        network = self._plan.deployed.network
+        return {
+            "wait_scale": own.scale,
+            "variants": [
+                {
+                    "task": network.tasks[task],
+                    "variant": variant,
+                    "file_service_s": file_s,
+                    "service_s": service_s or None,
+                    "wait_s": wait_s,
+                }
+                for (task, variant), file_s, service_s, wait_s in zip(
+                    own.names,
+                    own.file_s.tolist(),
+                    own.service_s.tolist(),
+                    own.wait_s.tolist(),
+                    strict=True,
+                )
+            ],
+            "links": {
+                network.nodes[neighbor]: {"file_rtt_s": file_s, "rtt_s": rtt_s}
+                for neighbor, file_s, rtt_s in own.links
+            },
+        }
 
     async def save(self) -> None:
         """Keep the state of this moment; a disk that fails is reported, and the node goes on."""

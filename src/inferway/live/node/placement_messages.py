@@ -22,6 +22,7 @@ from itertools import pairwise
 from inferway.live.control.peers import PLACEMENT, Peers
 from inferway.placement.agent import Correspondent
 from inferway.placement.contract import Float
+from inferway.placement.delays import Measured
 from inferway.placement.layout import Crossing
 from inferway.placement.letters import (
     Above,
@@ -62,15 +63,23 @@ class PlacementMessages:
         """Say what is to be said once; neighbors that are not there yet hear it when they come."""
         self._send(self.agent.open())
 
-    def close_slot(self, slot: int, arrived: dict[int, float], load: dict[int, Float]) -> None:
+    def close_slot(
+        self,
+        slot: int,
+        arrived: dict[int, float],
+        load: dict[int, Float],
+        measured: Measured | None = None,
+    ) -> None:
         """End a slot, of a number equal at all nodes, and begin the letters about it.
 
-        `arrived` and `load` are as of `inferway.placement.agent.LocalPolicy.close_slot`.
+        `arrived`, `load` and `measured` are as of `inferway.placement.agent.LocalPolicy`.
         """
         # After a clock was set back, numbers come again.
         early = {one for one in self._heard if one[0] == slot} if slot > self._slot else ()
         self._slot, self._heard, self._listens = slot, set(early), True
         self._asked.clear()
+        if measured is not None:
+            self._send(self.agent.measure(measured))
         self._send(self.agent.close_slot(arrived, {}, load, slot=slot))
 
     def decide(self) -> None:

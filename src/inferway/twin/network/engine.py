@@ -250,6 +250,12 @@ class Engine:
     def _served_one(self, server: NodeServer, request: NetworkRequest, measured: int) -> None:
         """The first request at a server has been served, in a run of so many."""
         self._pools.served[server.model] += 1
+        took, service_s = self._pools.took[server.model], server.service_s
+        took[0] += 1.0
+        took[1] += service_s
+        took[2] += max(self.now_s - service_s - request.came_s, 0.0)
+        if measured >= 0:
+            took[3] += service_s
         if request.there is server:
             server.pool.dispatcher.finish(server.index, self.now_s, server.service_s, measured)
             self.after(request.server.half_s, self._answer, request.server)

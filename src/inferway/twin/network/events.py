@@ -29,6 +29,7 @@ from inferway.network.demand import Demand, requests_of
 from inferway.network.layout import DEFAULT_ALPHA, deployed
 from inferway.network.offers import LOOK_S, Offer, OfferBook, received
 from inferway.placement.contract import Allocation, Observation, PlacementPolicy, policy_of
+from inferway.placement.delays import Measuring
 from inferway.placement.moves import Load, Moves, Rest, Unload
 from inferway.placement.objective import minimal
 from inferway.placement.serving import serve, spent
@@ -482,13 +483,16 @@ class _Run:
         self._engine.until(end_s)
         load = ledger.close(self._pools.running)
         observed, policy, last = Observation(requests, load), self._policy, slot + 1 >= self._slots
+        measured = self._pools.measured(network.slot_s)
         if isinstance(policy, PlacementByLetters):
             ledger.cpu[slot] = policy.cut()
             if not last:
                 ledger.slot = slot + 1  # what is fetched now is for it
-                policy.close_slot(slot + 1, observed)
+                policy.close_slot(slot + 1, observed, measured)
             return True
         began = time.thread_time()
+        if isinstance(policy, Measuring):
+            policy.measure(measured)
         allocation = policy.step(observed)
         ledger.cpu[slot] = time.thread_time() - began
         if not last:

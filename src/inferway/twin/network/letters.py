@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -19,6 +19,7 @@ from inferway.deployment.policies import HINDSIGHT
 from inferway.network.delivery import DeliveryNetwork
 from inferway.placement.agent import LETTERS_SHARE, Agent, Correspondent
 from inferway.placement.contract import Allocation, Float, Observation
+from inferway.placement.delays import Measured
 from inferway.placement.layout import data_of
 from inferway.placement.letters import (
     Above,
@@ -167,11 +168,15 @@ class PlacementByLetters:
             letter = waiting.pop(0)
             waiting += self._parts[letter.to].receive(letter.data)
 
-    def close_slot(self, number: int, observation: Observation) -> None:
+    def close_slot(
+        self, number: int, observation: Observation, measured: Sequence[Measured] = ()
+    ) -> None:
         """Tell each node what it measured in a slot, and begin the letters about it."""
         requests, load = observation
         wait_s = LETTERS_SHARE * self._network.slot_s
         self._slot, self._listens = number, True
+        for node, one in enumerate(measured):
+            self._have(node, lambda p, m=one: p.measure(m))  # type: ignore[misc]
         for node, part in enumerate(self._parts):
             arrived, served = part.data.measured(requests, load)
             self._have(node, lambda p, a=arrived, s=served: p.close_slot(a, {}, s, slot=number))  # type: ignore[misc]

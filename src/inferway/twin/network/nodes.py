@@ -23,6 +23,7 @@ from inferway.network.layout import members_of, topology_of
 from inferway.network.node import Capability, ClientRates, NodeFleet, TaskFleets, offered
 from inferway.network.offers import Offer
 from inferway.placement.contract import Allocation
+from inferway.placement.delays import Measured, Sojourns
 from inferway.site.compiled import entry
 from inferway.site.draw import mix, streams
 from inferway.site.view import ALL_CLASSES, Floats
@@ -349,6 +350,9 @@ class NodePools:
         self.for_clients: list[Counter[int]] = [Counter() for _ in network.nodes]
         self._rates = [ClientRates() for _ in network.nodes]
         self.served = [0] * len(terrain.models)  # Requests that each model has served
+        # Of each model, what these took in the slot: their number, service times, waits, and time
+        # of runs, s.
+        self.took = [[0.0] * 4 for _ in terrain.models]
         self.by: dict[tuple[int, int], NodePool] = {}  # By node and task
         self._model_of = {p: i for i, model in enumerate(terrain.models) for p in model.pairs}
         asked = set(network.requests.task.tolist())
@@ -376,6 +380,19 @@ class NodePools:
             for number, model in enumerate(terrain.models)
             for variant in [terrain.kinds[model.task].variants[model.variant]]
         ]
+
+    def measured(self, lasted_s: float) -> list[Measured]:
+        """Return what all nodes measured since the last call, which is so many seconds ago."""
+        found = []
+        for own in self._terrain.at:
+            sojourns = {}
+            for i in own:
+                model = self._terrain.models[i]
+                if self.took[i][0]:
+                    sojourns[model.task, model.variant] = Sojourns(*self.took[i])
+                    self.took[i] = [0.0] * 4
+            found.append(Measured(lasted_s, sojourns, {}))
+        return found
 
     def copies(self, node: int) -> Counter[int]:
         """Count how many copies of each model run at a node; several where a repository has to."""

@@ -205,7 +205,7 @@ def _some(offers: dict[int, Any]) -> dict[int, Any]:
 
 def _informed(agent: Agent) -> bool:
     """Whether an agent knows what may come further up, and what runs there."""
-    return any(agent._offers.values()) and all(np.isfinite(one) for one in agent._above.values())
+    return any(agent._offers.values()) and all(np.isfinite(one) for one in agent._floor.values())
 
 
 class Lossy(Peers):

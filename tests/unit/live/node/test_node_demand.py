@@ -105,3 +105,27 @@ def test_what_is_of_no_type_is_served_and_not_measured(path: Any) -> None:
     demand.came("digits", "nowhere")
     assert demand.served == 1
     assert demand.cut() == ({}, {}, {})
+
+
+def test_what_requests_took_here_is_added_up_by_variant(demand: LocalDemand) -> None:
+    def ran(wait_s: float, service_s: float, members: int = 0, **more: Any) -> InferRequest:
+        made = request(**more)
+        made.received_s, made.started_s = 10.0, 10.0 + wait_s
+        made.service_s, made.together = service_s, (members, members)
+        return made
+
+    demand.ended("digits", ran(0.5, 0.25))
+    demand.ended("digits", ran(0.25, 0.5, 4, path=b"edge"))  # a neighbor's, in a batch
+    demand.ended("digits", ran(0.0, 1.0, variant="large"))
+    # These say nothing of a copy here.
+    demand.ended("digits", ran(1.0, 1.0, node="cloud"))
+    demand.ended("digits", ran(1.0, 1.0, outcome=Outcome.FAILED))
+    for name, value in (("escalated_from", "large"), ("moved", True), ("started_s", 0.0)):
+        one = ran(1.0, 1.0)
+        setattr(one, name, value)
+        demand.ended("digits", one)
+    assert demand.sojourns() == {
+        ("digits", "mini"): (2.0, 0.75, 0.75, 0.375),
+        ("digits", "large"): (1.0, 1.0, 0.0, 1.0),
+    }
+    assert demand.sojourns() == {}

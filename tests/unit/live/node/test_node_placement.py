@@ -81,6 +81,7 @@ class World:
         self.running: Mapping[tuple[str, str], int] = PINNED
         self.wanted: list[Mapping[tuple[str, str], int]] = []
         self.log = Log()
+        self.rtt_s: float | None = None
         self.placement = NodePlacement(
             deployment,
             self.plan,
@@ -89,6 +90,7 @@ class World:
             self.memory,
             self,  # type: ignore[arg-type]
             self.log,
+            lambda: {"cloud": self.rtt_s},
         )
         self.policy: Any = self.placement.policy
         self.clock: Any = Clock(*slots)
@@ -392,3 +394,44 @@ def test_a_repository_wants_all_it_has(tmp_path: Path) -> None:
     assert all(variant in variants for _, variant in world.placement.wanted)
     assert min(world.placement.wanted.values()) >= 1
     world.memory.close()
+
+
+@pytest.mark.parametrize("policy", ["exchange", "infida"])
+def test_a_node_measures_and_goes_on_with_what_it_had_measured(tmp_path: Path, policy: str) -> None:
+    async def first() -> Any:
+        world = World(
+            tmp_path, Slot(70, 1.0, 0.0), Slot(71, 1.0, 0.0), policy=f"{policy}, delays: measured"
+        )
+        await world.begin()
+        link = world.placement.delays["links"]["cloud"]  # type: ignore[index]
+        assert link == {"file_rtt_s": pytest.approx(0.02), "rtt_s": None}
+        world.rtt_s = 0.5
+        request = InferRequest({}, 1, lambda request: None)
+        request.outcome, request.variant, request.node = Outcome.ANSWERED, "mini", "edge"
+        request.received_s, request.started_s, request.service_s = 1.0, 1.25, 0.125
+        world.demand.ended("digits-1", request)
+        await world.go_on()
+        delays: Any = world.placement.delays
+        assert delays["links"]["cloud"]["rtt_s"] == 0.5
+        of = {(one["task"], one["variant"]): one for one in delays["variants"]}
+        assert of["digits-1", "mini"]["service_s"] == 0.125
+        assert 0.0 < of["digits-1", "mini"]["wait_s"] < 0.25
+        assert of["digits-0", "mini"]["service_s"] is None
+        assert of["digits-0", "mini"]["file_service_s"] < 0.01
+        assert delays["wait_scale"] > 1.0
+        world.memory.close()
+        return delays
+
+    async def again(before: Any) -> None:
+        world = World(tmp_path, policy=f"{policy}, delays: measured")
+        await world.begin()
+        assert world.placement.delays == before
+        world.memory.close()
+        # Another policy takes up the rest, and nobody needs what was measured.
+        world = World(tmp_path, policy="olag")
+        await world.begin()
+        assert world.log.said == ["goes on"]
+        assert world.placement.delays is None
+        world.memory.close()
+
+    asyncio.run(again(asyncio.run(first())))
