@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext
 from functools import partial
 from importlib.util import find_spec
 from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from inferway.cli import dashboard as page
 from inferway.cli import options, terminal
@@ -108,6 +108,13 @@ def serve(
     forget: Annotated[
         bool, says("Neither recall nor keep measured service times.", "--forget")
     ] = False,
+    dry_run: Annotated[
+        bool,
+        says(
+            "Of `placement: {policy: assign}`: move nothing, and say what would be moved.",
+            "--dry-run",
+        ),
+    ] = False,
     log_level: Log = "info",
     dashboard: page.Dashboard = False,
     dashboard_host: page.DashboardHost = page.HOST,
@@ -186,7 +193,18 @@ def serve(
         metrics = f"{scheme}://{admin_host}:{server.admin_port}/metrics"
         print(f"metrics on {metrics}; Ctrl-C stops", flush=True)
 
+    @terminal.unheard()
+    def say_moves(told: Mapping[str, Any]) -> None:
+        if json:
+            terminal.document({"schema": 1, "placement": dict(told)}, indent=None)
+        else:
+            print("\n".join(_would_move(told)), flush=True)
+
     deployment = options.opened(file, policy)
+    if dry_run and not deployment.assigns:
+        raise CommandError(
+            f"--dry-run is of the placement policy assign, which {file} does not name"
+        )
     for caution in check(deployment):
         if caution.kind in {"left-alone", "no-accuracy"}:
             terminal.complain(str(caution))
@@ -226,10 +244,24 @@ def serve(
             record=record,
             times=None if forget else live.times_file(),
             answers=None if forget else live.answers_folder(deployment.path),
+            assigned=None if forget else live.assigned_file(deployment.path),
+            dry_run=dry_run,
+            reassigned=say_moves if dry_run else None,
             log_level=log_level,
             read_deployment=partial(options.opened, file, policy),
         )
     _leave()
+
+
+def _would_move(told: Mapping[str, Any]) -> Iterator[str]:
+    """Write what a decision on devices would move, a line each."""
+    yield f"would be moved: {told['reason']}"
+    for move in told["moves"]:
+        sides = [move["from"], move["to"]]
+        before, after = (
+            "nothing" if one is None else f"{one['variant']} on {one['device']}" for one in sides
+        )
+        yield f"  {before} -> {after}"
 
 
 def node(

@@ -248,6 +248,7 @@ class Deployment(Section):
         found = list(_unserved_alone(self))
         for name, node in self.nodes.items():
             found += _unserved_devices(self, f"nodes.{name}", node)
+            found += _unserved_assigned(self, node) if self.assigns else []
         for task in self.tasks.values():
             found += _unserved_task(self, task, members, alone=True)
         return found
@@ -518,12 +519,7 @@ def _unserved_alone(deployment: Deployment) -> Iterator[str]:
             f"scheduling: {scheduling.policy} goes by the workload's state, which a "
             "live server cannot see"
         )
-    if deployment.placement is not None and deployment.assigns:
-        yield (
-            f"placement: {deployment.placement.policy} gives out devices in the twin; live servers "
-            "do not yet"
-        )
-    elif deployment.placement is not None:
+    if deployment.placement is not None and not deployment.assigns:
         yield (
             f"placement: {deployment.placement.policy} moves models between the nodes of a "
             "network; for `serve`, list `instances` under the node"
@@ -547,7 +543,7 @@ def _unserved_devices(deployment: Deployment, where: str, node: Node) -> Iterato
         for name, count in copies.items():
             users[name].add(task)
             taken[name] += count * node.devices[name].taken(threads)
-        if len(copies) > 1:
+        if len(copies) > 1 and not deployment.assigns:
             yield (
                 f"{where}.instances: {task}/{variant} runs on {', '.join(copies)}, and `serve` "
                 "runs all copies of a variant on one device; name one of them"
@@ -557,13 +553,35 @@ def _unserved_devices(deployment: Deployment, where: str, node: Node) -> Iterato
             yield (
                 f"{where}.devices.{name}.exclusive: `serve` keeps all variants loaded; leave it out"
             )
-        # Where all can run at once, nobody waits for another task's runs.
-        if len(users[name]) > 1 and taken[name] > device.slots:
+        # Where all can run at once, nobody waits for another task's runs; where devices are given
+        # out anew, copies are chosen so.
+        if not deployment.assigns and len(users[name]) > 1 and taken[name] > device.slots:
             yield (
                 f"{where}.devices.{name}: instances of {', '.join(sorted(users[name]))} share it, "
                 "all of which cannot run at once, and `serve` lets each task's runs wait for its "
                 "own alone; give each task devices of its own, or fewer copies"
             )
+
+
+def _unserved_assigned(deployment: Deployment, node: Node) -> Iterator[str]:
+    """Say what `serve` does not know where devices are given out anew."""
+    for task in deployment.tasks.values():
+        field = f"tasks.{task.name}"
+        if task.canary is not None:
+            yield (
+                f"{field}.canary: a variant may be left without a copy where devices are given out "
+                "anew; leave out the one or the other"
+            )
+        for variant in task.variants.values():
+            where = f"{field}.variants.{variant.name}"
+            devices = [name for name, one in node.devices.items() if variant.runs_on(one.hardware)]
+            if variant.remote is not None:
+                yield f"{where}.remote: what another server runs takes no device; leave it out"
+            elif len(devices) > 1:
+                yield (
+                    f"{where}.service: it may run on {', '.join(devices)}, and `serve` runs all "
+                    "copies of a variant on one device; give it the times of one of them"
+                )
 
 
 def _unserved_task(
@@ -572,7 +590,8 @@ def _unserved_task(
     """Say what of a task one node alone, or the nodes of a network, cannot run."""
     field = f"tasks.{task.name}"
     # Placement may bring any variant to any node, and a repository holds them all.
-    needed = deployment.running(task) if alone else list(task.variants.values())
+    every = not alone or deployment.assigns
+    needed = list(task.variants.values()) if every else deployment.running(task)
     if task.catalog is not None:
         yield f"{field}.catalog: catalogs have no models to serve; list `variants`"
     if alone and task.count > 1:

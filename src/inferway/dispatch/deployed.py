@@ -116,12 +116,18 @@ def _bound_of_task(deployment: Deployment, task: Task, fleet: Fleet, escalate: b
 
 
 def dispatcher_of(
-    deployment: Deployment, task: str, node: str | None = None, *, measure: bool = True
+    deployment: Deployment,
+    task: str,
+    node: str | None = None,
+    *,
+    measure: bool = True,
+    best_effort: bool = False,
 ) -> Dispatcher:
     """The dispatcher of a task, with the policy that the file names for it.
 
-    With `measure`, its predictions start from the profiles and follow what is measured. ValueError
-    where the policy lacks what it needs, or no instance of the task runs on the node.
+    With `measure`, its predictions start from the profiles and follow what is measured. With
+    `best_effort`, a fleet that cannot keep the target is as in `dispatcher_on`. ValueError where
+    the policy lacks what it needs, or no instance of the task runs on the node.
     """
     fleet = fleet_of(deployment, task, node)
     place = deployment.nodes[fleet.node]
@@ -136,6 +142,7 @@ def dispatcher_of(
         rate_per_s=arrival_rate(deployment, fleet, kind.accuracy_target),
         measure=measure,
         narrow=place.late == "drop",
+        best_effort=best_effort,
     )
 
 

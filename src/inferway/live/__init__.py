@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from inferway.live.answers import answers_folder
     from inferway.live.applying import apply
+    from inferway.live.assigned import assigned_file
     from inferway.live.build import times_file
     from inferway.live.errors import PortError, ServeError, WarmUpError
     from inferway.live.headroom import Headroom, MemoryNeed
@@ -56,6 +57,7 @@ __all__ = [
     "WarmUpError",
     "answers_folder",
     "apply",
+    "assigned_file",
     "serve",
     "times_file",
 ]
@@ -83,6 +85,7 @@ _MODULES: Final = {
     "WarmUpError": "errors",
     "answers_folder": "answers",
     "apply": "applying",
+    "assigned_file": "assigned",
     "serve": "server",
     "times_file": "build",
 }

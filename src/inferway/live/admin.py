@@ -17,6 +17,7 @@ from prometheus_client.registry import Collector
 from inferway.dispatch.joint import TargetState
 from inferway.dispatch.totals import TaskCounts, Totals, totals_of
 from inferway.live.answers import AnswerBook
+from inferway.live.assigned import DeviceAssignment
 from inferway.live.canary import CANARY_STATES, CanaryTrial
 from inferway.live.headroom import Bodies
 from inferway.live.http.exchange import Exchange
@@ -86,6 +87,11 @@ _COUNTERS: Final = {
     "drift_alarms": (
         "task variant: Alarms that the accuracy of its present model is not what it was, as "
         "feedback says."
+    ),
+    "placement_slots": ": Slots after which it was decided whether devices are given out anew.",
+    "placement_moves": (
+        "task variant device change: Copies that were loaded on a device, or retired from it, as "
+        "devices are given out anew."
     ),
     "key_failures": (
         "reason: Requests and calls that were not let in, by what is wrong with their key."
@@ -204,17 +210,20 @@ def admin_routes(
     pauses: Pauses,
     guard: Guard | None = None,
     bodies: Bodies | None = None,
+    assignment: Callable[[], DeviceAssignment | None] = lambda: None,
 ) -> Routes:
     """Lay out the admin pages of the tasks that are served; `apply` answers ``POST /apply``."""
     registry = CollectorRegistry()
-    registry.register(ServerCollector(sites, pauses, guard, bodies))
+    registry.register(ServerCollector(sites, pauses, guard, bodies, assignment))
     kind = CONTENT_TYPE_LATEST.encode()
 
     def metrics(exchange: Exchange) -> None:
         exchange.respond(200, generate_latest(registry), kind)
 
     def show(exchange: Exchange) -> None:
-        exchange.respond(200, msgspec.json.encode(status(sites(), ready())))
+        moved = assignment()
+        devices = {} if moved is None else {"placement": moved.status()}
+        exchange.respond(200, msgspec.json.encode({**status(sites(), ready()), **devices}))
 
     routes = Routes(lambda path: f"there is nothing at {path}; see {', '.join(PAGES)}")
     routes.post("/apply", apply, Role.ADMIN)
@@ -347,6 +356,7 @@ class ServerCollector(Collector):
     pauses: Pauses
     guard: Guard | None = None
     bodies: Bodies | None = None
+    assignment: Callable[[], DeviceAssignment | None] = lambda: None
 
     def collect(self) -> Iterator[Any]:
         """Yield every metric."""
@@ -379,6 +389,9 @@ class ServerCollector(Collector):
             samples |= _target_samples(joint)
         if any(site.stats.escalations for site in sites):
             samples["escalations"] = _escalations(sites)
+        if (moved := self.assignment()) is not None:
+            samples["placement_slots"] = [([], moved.slots)]
+            samples["placement_moves"] = [([*key], n) for key, n in moved.moved.items()]
         for name, rows in samples.items():
             kind, labels, text = _FAMILIES[name]
             family = kind(f"inferway_{name}", text, labels=labels.split())

@@ -9,13 +9,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
-from inferway.deployment import Batch, Deployment, Task, Variant, runtime_of
+from inferway.deployment import Batch, Deployment, Node, Task, Variant, runtime_of
 from inferway.deployment.runtimes import in_turn
 from inferway.dispatch.batching import foresee, rules_of
 from inferway.dispatch.deployed import dispatcher_of
 from inferway.dispatch.dispatcher import Dispatcher
 from inferway.dispatch.drift_alarm import unwatched
-from inferway.dispatch.service_times import measured_at, recall, remember
+from inferway.dispatch.service_times import carry_over, measured_at, recall, remember
 from inferway.files import home_folder
 from inferway.live.errors import LoadError, ServeError
 from inferway.live.headroom import (
@@ -27,6 +27,7 @@ from inferway.live.headroom import (
     memory_need_of,
     tensors_of,
 )
+from inferway.live.lent import Loan, lend
 from inferway.live.options import HELD_LIMIT, PoolOptions, ServerOptions
 from inferway.live.pool import Pool
 from inferway.live.upstream.remote import Forwarding
@@ -81,6 +82,7 @@ def would_serve(deployment: Deployment) -> dict[str, list[str]]:
     return {
         name: list(_deciding(deployment, task, node.name)[0].fleet.variants)
         for name, task in deployment.tasks.items()
+        if not deployment.assigns or deployment.running(task)
     }
 
 
@@ -183,53 +185,110 @@ def pools_of(
     headroom: Headroom,
     growths: Growths,
     log: Any,
+    *,
+    instead: Pool | None = None,
+    task: str | None = None,
 ) -> list[Pool]:
     """Load every task of a deployment that `check_served` lets pass; takes seconds.
 
     The options have the pools' clock, and where service times are recalled from and kept; the log
-    is told which, and of when. ServeError when a model or a policy cannot be loaded.
+    is told which, and of when. With `task`, only that one is loaded: it borrows the models of the
+    pool that it is to be `instead` of, as far as these are the same, and goes on with its service
+    times. Where devices are given out anew, a task without an instance is left out, and a fleet
+    that cannot keep a target does what it can.
+
+    ServeError when a model or a policy cannot be loaded.
     """
     (node,) = deployment.nodes.values()
+    names = [task] if task is not None else [*deployment.tasks]
+    if deployment.assigns:
+        names = [name for name in names if deployment.running(deployment.tasks[name])]
     pools = []
     with ExitStack() as undo:
-        for task in deployment.tasks.values():
-            dispatcher, controller = _deciding(deployment, task, node.name)
-            fleet = dispatcher.fleet
-            try:
-                signature, models = models_of(task, fleet.variants, log)
-            except LoadError as error:
-                raise ServeError(
-                    f"{deployment.path}: tasks.{task.name}.variants.{error}"
-                ) from error
-            for runtime in models.values():
+        for name in names:
+            kind = deployment.tasks[name]
+            pools.append(_pool(deployment, kind, node, options, headroom, growths, log, instead))
+            for runtime in _leads(pools[-1]):
                 undo.callback(runtime.close)
-
-            def growth(
-                name: str, largest: int, task: Task = task, signature: Signature = signature
-            ) -> tuple[Growth, str] | None:
-                model = task.variants[name].model
-                if model is None or not is_closed(signature):
-                    return None
-                assert model.path is not None  # `check_served` has refused others
-                return growths.of(task.variants[name], model.path, largest)
-
-            central, room = node.queue == "central", HELD_LIMIT
-            if central and node.buffer is not None:
-                room = (node.buffer - 1) * fleet.servers
-            fitted = PoolOptions(
-                drop_late=node.late == "drop",
-                in_order=central,
-                room=room,
-                controller=controller,
-                headroom=headroom,
-                remember=_remembering(task, dispatcher, node.hardware, options.times, log),
-                now=options.now,
-            )
-            # Instances of a variant share the weights; each calls from a thread of its own.
-            runtimes = [models[name] for name in fleet.variants]
-            pools.append(pool_of(deployment, task, dispatcher, signature, runtimes, growth, fitted))
         undo.pop_all()
     return pools
+
+
+def _pool(
+    deployment: Deployment,
+    task: Task,
+    node: Node,
+    options: ServerOptions,
+    headroom: Headroom,
+    growths: Growths,
+    log: Any,
+    instead: Pool | None,
+) -> Pool:
+    """Load one task; ServeError when a model or a policy cannot be loaded."""
+    dispatcher, controller = _deciding(deployment, task, node.name)
+    fleet = dispatcher.fleet
+    lent = {} if instead is None else _borrowed(instead)
+    with ExitStack() as undo:
+        for loan in lent.values():
+            undo.callback(loan.close)
+        try:
+            signature, models = models_of(task, fleet.variants, log, lent)
+        except LoadError as error:
+            raise ServeError(f"{deployment.path}: tasks.{task.name}.variants.{error}") from error
+        if deployment.assigns:
+            # The fleets that follow borrow them.
+            models = {
+                name: one if isinstance(one, Loan) else lend(one) for name, one in models.items()
+            }
+        for runtime in models.values():
+            undo.callback(runtime.close)
+
+        def growth(name: str, largest: int) -> tuple[Growth, str] | None:
+            model = task.variants[name].model
+            if model is None or not is_closed(signature):
+                return None
+            assert model.path is not None  # `check_served` has refused others
+            return growths.of(task.variants[name], model.path, largest)
+
+        central, room = node.queue == "central", HELD_LIMIT
+        if central and node.buffer is not None:
+            room = (node.buffer - 1) * fleet.servers
+        remember = _remembering(
+            task, dispatcher, node.hardware, options.times, log, recalls=instead is None
+        )
+        if instead is not None:
+            carry_over(dispatcher, instead.dispatcher, fleet.variants)  # type: ignore[arg-type]
+        fitted = PoolOptions(
+            drop_late=node.late == "drop",
+            in_order=central,
+            room=room,
+            controller=controller,
+            headroom=headroom,
+            remember=remember,
+            now=options.now,
+        )
+        # Instances of a variant share the weights; each calls from a thread of its own.
+        runtimes = [models[name] for name in fleet.variants]
+        pool = pool_of(deployment, task, dispatcher, signature, runtimes, growth, fitted)
+        undo.pop_all()
+    for name, loan in lent.items():
+        if name not in models:
+            loan.close()
+    return pool
+
+
+def _borrowed(pool: Pool) -> dict[str, Loan]:
+    """Borrow the models of a pool, as far as they may be lent, by variant."""
+    found = {}
+    for name, runtime in zip(pool.dispatcher.fleet.names, _leads(pool), strict=True):
+        if isinstance(runtime, Loan) and (loan := runtime.again()) is not None:
+            found[name] = loan
+    return found
+
+
+def _leads(pool: Pool) -> list[Served | Forwarding]:
+    """List what runs each class of a pool."""
+    return [pool.runtimes[server] for server in pool.first[:-1]]
 
 
 def _deciding(
@@ -237,7 +296,7 @@ def _deciding(
 ) -> tuple[Dispatcher, Controller | None]:
     place = f"tasks.{task.name}.dispatch"
     try:
-        dispatcher = dispatcher_of(deployment, task.name, node)
+        dispatcher = dispatcher_of(deployment, task.name, node, best_effort=deployment.assigns)
         batches = _batches(task, dispatcher.fleet)
         place = f"tasks.{task.name}.canary"
         _check_canary(task, dispatcher.fleet, node)
@@ -265,11 +324,17 @@ def _check_canary(task: Task, fleet: Fleet, node: str) -> None:
 
 
 def _remembering(
-    task: Task, dispatcher: Dispatcher, hardware: str, times: Path | None, log: Any
+    task: Task,
+    dispatcher: Dispatcher,
+    hardware: str,
+    times: Path | None,
+    log: Any,
+    *,
+    recalls: bool,
 ) -> Callable[[], None] | None:
-    """Recall what was measured of these models; return what keeps it, None where nothing does.
+    """Recall what was measured of these models, where it `recalls`; return what keeps it.
 
-    It is said when that fails, and when it works again.
+    None where nothing does. It is said when that fails, and when it works again.
     """
     if times is None:
         return None
@@ -291,7 +356,7 @@ def _remembering(
         for name, key in keys.items()
         if task.variants[name].timed_by not in ("file", "profile")
     }
-    recalled = recall(dispatcher, unsaid, times)
+    recalled = recall(dispatcher, unsaid, times) if recalls else []
     if recalled:
         seconds = measured_at([keys[name] for name in recalled], times)
         day = datetime.fromtimestamp(seconds).astimezone().isoformat(" ", "minutes")
@@ -324,13 +389,14 @@ def _remembering(
 
 
 def models_of(
-    task: Task, variants: Sequence[str], log: Any = None
+    task: Task, variants: Sequence[str], log: Any = None, lent: Mapping[str, Served] | None = None
 ) -> tuple[Signature, Mapping[str, Served]]:
     """Load the models of these variants; they share one signature, which comes first.
 
     A remote server that is down may come back: its variant is taken to have the signature of the
     others, and its runtime looks whether that is so before the first request. A class that does not
-    say its signature comes last for the same reason. The log is told what classes print.
+    say its signature comes last for the same reason. The log is told what classes print. Of those
+    that are `lent` none is loaded.
 
     LoadError when one cannot be loaded, or none says the signature.
     """
@@ -344,7 +410,7 @@ def models_of(
             told = None if log is None else log.bind(task=task.name, variant=name)
             try:
                 # `check_served` has refused those that nothing here runs.
-                runtime = runtime_of(described[name], signature, log=told)
+                runtime = (lent or {}).get(name) or runtime_of(described[name], signature, log=told)
                 undo.callback(runtime.close)
                 if isinstance(runtime, AwaitedRuntime):
                     loaded[name] = runtime

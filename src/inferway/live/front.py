@@ -16,6 +16,7 @@ from inferway.dispatch.promise import Promise
 from inferway.dispatch.totals import Totals
 from inferway.live.admin import PAGES, totals
 from inferway.live.answers import AnswerBook
+from inferway.live.assigned import DeviceAssignment
 from inferway.live.explain import KEPT
 from inferway.live.history import ROWS, Every, History
 from inferway.live.http.exchange import ACCEPT, Exchange, Handler
@@ -92,8 +93,14 @@ def history_page(history: History) -> Handler:
     return answer
 
 
-def decisions_page(sites: Callable[[], Mapping[str, TaskSite]]) -> Handler:
-    """Make what answers ``/decisions``: of each task, the most surprising of its last requests."""
+def decisions_page(
+    sites: Callable[[], Mapping[str, TaskSite]],
+    assignment: Callable[[], DeviceAssignment | None] = lambda: None,
+) -> Handler:
+    """Make what answers ``/decisions``: of each task, the most surprising of its last requests.
+
+    Where devices are given out anew, the last moves and their reasons, too.
+    """
     answering: set[asyncio.Task[None]] = set()
 
     async def tell(exchange: Exchange) -> None:
@@ -105,7 +112,9 @@ def decisions_page(sites: Callable[[], Mapping[str, TaskSite]]) -> Handler:
         except Exception:
             exchange.refuse(500, "the decisions cannot be told")
             raise
-        exchange.respond(200, msgspec.json.encode({"schema": 1, "tasks": told}))
+        moved = assignment()
+        devices = {} if moved is None else {"placement": [*moved.decisions]}
+        exchange.respond(200, msgspec.json.encode({"schema": 1, "tasks": told, **devices}))
 
     def answer(exchange: Exchange) -> None:
         task = asyncio.get_running_loop().create_task(tell(exchange))

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from inferway.deployment import Deployment
 from inferway.deployment.tasks import Canary, Feedback, Shadow
@@ -72,6 +72,13 @@ class ServerOptions:
     answers
         A folder that keeps the answers of tasks with `feedback` from one run to the next; None
         keeps them while the server runs.
+    assigned
+        A file that keeps which copies have which devices, where they are given out anew, from one
+        run to the next; None keeps nothing.
+    dry_run
+        Whether devices are not given out anew, and it is only told what would be.
+    reassigned
+        Called with each decision that gives devices out anew, or would, as ``/status`` tells it.
     log_level
         The least that is logged: ``debug``, ``info``, ``warning`` or ``error``.
     now
@@ -102,6 +109,9 @@ class ServerOptions:
     tracer: Tracer | None = None
     times: Path | None = None
     answers: Path | None = None
+    assigned: Path | None = None
+    dry_run: bool = False
+    reassigned: Callable[[Mapping[str, Any]], None] | None = None
     log_level: str = "info"
     now: Callable[[], float] = time.monotonic
     read_keys: Callable[[], Keys | None] | None = None

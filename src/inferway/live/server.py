@@ -19,6 +19,7 @@ from inferway.live import grpc
 from inferway.live.admin import admin_routes
 from inferway.live.answers import AnswerBook, ServedModel, noting
 from inferway.live.applying import Applying, is_loopback
+from inferway.live.assigned import DeviceAssignment
 from inferway.live.build import check_served, pools_of, would_serve
 from inferway.live.errors import ServeError, listening
 from inferway.live.front import (
@@ -44,6 +45,7 @@ from inferway.live.site import TaskSite
 from inferway.live.targets import SharedTargets, shared_targets
 from inferway.live.threads import run_detached
 from inferway.live.tracing import tracer_from_environment
+from inferway.placement.assign import Key
 from inferway.protocol.address import joined
 from inferway.runtime.growth import give_back
 
@@ -134,6 +136,8 @@ class Server:
         self.sites = {site.task: self._watched(site) for site in sites}
         self.dashboard = ""
         self._targets: SharedTargets | None = None
+        # Gives devices out anew; None where the file does not ask for it.
+        self.assignment: DeviceAssignment | None = None
         self._history = History(lambda: list(self.sites.values()), log=self.log)
         # Of tasks that are served no more, while requests of them are on their way.
         self._dropped: dict[asyncio.Task[None], TaskSite] = {}
@@ -216,6 +220,8 @@ class Server:
         self._tidying = asyncio.create_task(tidy())
         self._history.begin()
         self.ready = True
+        if self.assignment is not None:
+            self.assignment.begin(lambda: self.sites, self._reassign)
         self._announce()
         self.log.info(
             "ready",
@@ -227,10 +233,12 @@ class Server:
 
     async def _load(self) -> None:
         if self._loads is not None:
-            pools = await run_detached(self._made, self._loads)
+            self.assignment = await self._assigning(self._loads)
+            pools = await run_detached(self._made, _placed(self._loads, self.assignment))
             self._targets = shared_targets(pools)
             for pool in pools:
                 self.sites[pool.task] = self._watched(TaskSite.of(pool))
+            self.sites |= self._bare(self._loads, self.sites)
         if self.options.record is not None:
             try:
                 for site in self.served():
@@ -240,12 +248,18 @@ class Server:
                 folder = self.options.record
                 raise ServeError(f"nothing can be recorded in {folder}: {reason}") from error
         pages = admin_routes(
-            self.served, self._is_ready, self._applying, self._pauses, self.guard, self.bodies
+            self.served,
+            self._is_ready,
+            self._applying,
+            self._pauses,
+            self.guard,
+            self.bodies,
+            lambda: self.assignment,
         )
         own = {
             "/": front_page(self),
             "/history": history_page(self._history),
-            "/decisions": decisions_page(lambda: self.sites),
+            "/decisions": decisions_page(lambda: self.sites, lambda: self.assignment),
             "/deployment": deployment_page(lambda: self.deployment),
         }
         for path, page in (own | dict(self._pages)).items():
@@ -263,6 +277,25 @@ class Server:
             await self._prepare(site, site.pool)
             self._keep_answers(site, await self._book_of(site, site.pool))
             site.begin()
+
+    async def _assigning(self, deployment: Deployment) -> DeviceAssignment | None:
+        """Make what gives out the devices of a deployment; None where nothing is to."""
+        if not deployment.assigns:
+            return None
+        return await run_detached(
+            DeviceAssignment, deployment, self.assignment, self.options, self.log
+        )
+
+    def _bare(self, deployment: Deployment, sites: Mapping[str, TaskSite]) -> dict[str, TaskSite]:
+        """Make sites for the tasks that have no fleet, and may get one."""
+        return {
+            name: self.sites.get(name)
+            or self._watched(
+                TaskSite(name, task.accuracy_target, now=self.options.now, measured=task.measured)
+            )
+            for name, task in deployment.tasks.items()
+            if deployment.assigns and name not in sites
+        }
 
     @property
     def url(self) -> str:
@@ -402,7 +435,8 @@ class Server:
             check_served(deployment)
             for site in self.served():
                 await site.pool.remember()
-            pools = await run_detached(self._made, deployment)
+            assignment = await self._assigning(deployment)
+            pools = await run_detached(self._made, _placed(deployment, assignment))
             books: dict[str, AnswerBook | None] = {}
             sites = {
                 pool.task: self.sites.get(pool.task) or self._watched(self._site_of(pool))
@@ -428,7 +462,8 @@ class Server:
             for pool in pools:
                 self._swap(sites[pool.task], pool)
                 self._keep_answers(sites[pool.task], books[pool.task])
-            for task in self.sites.keys() - sites.keys():
+            sites |= (bare := self._bare(deployment, sites))
+            for task in self.sites.keys() - (sites.keys() - bare.keys()):
                 gone = self.sites[task]
                 self._keep_answers(gone, None)
                 if (leaving := gone.swap(None)) is not None:
@@ -436,7 +471,47 @@ class Server:
                     leaving.add_done_callback(self._dropped.pop)
             self.sites, self.deployment = sites, deployment
             self._serve()
+            if self.assignment is not None:
+                self.assignment.retire()
+            self.assignment = assignment
+            if assignment is not None:
+                assignment.begin(lambda: self.sites, self._reassign)
             self.log.info("applied", tasks=self._variants())
+
+    async def _reassign(
+        self, by: DeviceAssignment, task: str, copies: Mapping[Key, int]
+    ) -> asyncio.Task[None] | None:
+        """Let these copies answer a task from now on, or none, as devices are given out anew.
+
+        As `replace`, with the models of the fleet before, as far as they are the same.
+        """
+        async with self._changing:
+            self._check_reassigned(by)
+            site, pool, book = self.sites[task], None, None
+            if copies:
+                (pool,) = await run_detached(
+                    partial(self._made, by.deployment(copies), instead=site.present, task=task)
+                )
+                try:
+                    if self._targets is not None:
+                        self._targets.join([pool])
+                    await self._prepare(site, pool)
+                    book = await self._book_of(site, pool)
+                    self._check_reassigned(by)
+                except BaseException:
+                    await pool.close(1.0)
+                    raise
+            before = site.versions
+            leaving = self._swap(site, pool)
+            if pool is not None:
+                self._keep_answers(site, book)
+            lay_out(self._routes, site, self._is_ready, self.limits, before)
+            self._serve_grpc()
+            return leaving
+
+    def _check_reassigned(self, by: DeviceAssignment) -> None:
+        if by is not self.assignment or self._ending.is_set() or self._over:
+            raise ServeError("the server is ending, or goes by another file; nothing has moved")
 
     async def replace(self, task: str, pool: Pool | None) -> asyncio.Task[None] | None:
         """Let another fleet answer one task from now on, or none; no request is lost.
@@ -503,7 +578,10 @@ class Server:
                 "file, and start its nodes again one by one"
             )
         if dry_run:
-            return await run_detached(would_serve, self._completed(deployment))
+            completed = self._completed(deployment)
+            check_served(completed)
+            assignment = await self._assigning(completed)
+            return await run_detached(would_serve, _placed(completed, assignment))
         await self.apply(deployment)
         return self._variants()
 
@@ -571,12 +649,16 @@ class Server:
             await asyncio.sleep(_POLL_S)
         await asyncio.gather(*calls)
         sites, self._over = [*self.sites.values(), *self._dropped.values()], True
+        if self.assignment is not None:
+            self.assignment.retire()
         unfinished = sum(site.in_flight for site in sites)
         self._http.abort()
         self._admin.close()
         for site in sites:
             left_s = 0.0 if self.hurried else deadline - loop.time()
             await site.stop(max(0.1, left_s))
+        if self.assignment is not None:
+            await self.assignment.ended(max(0.1, deadline - loop.time()))
         books = [site.answers.close() for site in sites if site.answers is not None]
         await asyncio.gather(*self._closing, *books)
         self._admin.abort()
@@ -738,6 +820,11 @@ def check_admin(host: str, keys: Keys | None) -> None:
             f"the admin listener at {host} would be open to the network: give keys, or keep it at "
             "127.0.0.1"
         )
+
+
+def _placed(deployment: Deployment, assignment: DeviceAssignment | None) -> Deployment:
+    """The deployment with the copies that devices are given out to, where they are."""
+    return deployment if assignment is None else assignment.deployment()
 
 
 def _following(folder: Path, task: str) -> Path:

@@ -62,6 +62,8 @@ class TaskSite:
         that every fleet's dispatcher writes to.
     answers
         Keeps them for feedback; None where the task keeps none.
+    entered
+        Rows of the requests that have come.
     told
         Called with the name of each instance that is healthy no longer, or again, and why not.
     """
@@ -83,6 +85,7 @@ class TaskSite:
         self.answers: AnswerBook | None = None
         self.balance = np.zeros(1)
         self.ready = self._stopped = False
+        self.entered = 0
         self.stats, self.log = Stats(), RequestLog()
         # Fleets that answer what they have, and go.
         self._retiring: dict[Pool, asyncio.Task[None]] = {}
@@ -247,6 +250,7 @@ class TaskSite:
     def submit(self, request: InferRequest) -> None:
         """Take a request; its `deliver` is called when it has ended, maybe before this returns."""
         pool = self.present
+        self.entered += request.rows
         if pool is not None and self.ready:
             pool.submit(request)
             return

@@ -61,6 +61,17 @@ class DemandForecast:
         self._mean: dict[str, float] = {}
         self._last: dict[str, deque[float]] = {name: deque(maxlen=WINDOW) for name in tasks}
 
+    def to_json(self) -> dict[str, Any]:
+        """Tell what it has seen, to go on from."""
+        return {"mean": self._mean, "last": {name: [*last] for name, last in self._last.items()}}
+
+    def go_on(self, told: Mapping[str, Any]) -> None:
+        """Go on from what another one has told, of the tasks that are here, too."""
+        for name, last in self._last.items():
+            if name in told["mean"]:
+                self._mean[name] = float(told["mean"][name])
+                last.extend(float(rate) for rate in told["last"].get(name, ()))
+
     def see(self, rates_per_s: Mapping[str, float]) -> dict[str, float]:
         """Take in the rates of a slot, 1/s; the rates to be ready for, 1/s."""
         percent = percentile_of(self._peak) if isinstance(self._peak, str) else None
@@ -138,7 +149,9 @@ class Assign:
     ) -> None:
         self.slots, self.options, self.slot_s = slots, list(options), slot_s
         self._tasks, self._every = dict(tasks), not best_effort
-        self._forecast = DemandForecast(list(tasks), peak)
+        self.forecast = DemandForecast(list(tasks), peak)
+        # Tasks and variants of which no copy is added: they could not be loaded.
+        self.barred: frozenset[tuple[str, str]] = frozenset()
 
     @classmethod
     def build(
@@ -190,25 +203,58 @@ class Assign:
 
     def first(self, rates_per_s: Mapping[str, float]) -> dict[Key, int]:
         """Copies to begin with at these rates, 1/s, where nothing else is there yet."""
-        asked = {name: max(rate, _LEAST_PER_S) for name, rate in rates_per_s.items()}
+        asked = {name: max(rates_per_s.get(name, 0.0), _LEAST_PER_S) for name in self._tasks}
         found = assign(self.slots, self.options, self._asked(asked), every=self._every, gap=_GAP)
         if found is None:
             raise ValueError("the devices cannot hold a copy for every task and what is pinned")
         return found.copies
 
+    def holds(self, copies: Mapping[Key, int]) -> bool:
+        """Tell whether the devices hold these, and every task has what it is to have at least."""
+        if not copies.keys() <= {one.key for one in self.options}:
+            return False
+        asked = self._asked({})
+        return (
+            assign(self.slots, self.options, asked, held=copies, fixed=True, every=self._every)
+            is not None
+        )
+
+    def stated(self, place: Node, rates_per_s: Mapping[str, float]) -> dict[Key, int]:
+        """Copies that a node lists, or where these do not fit what rates ask for, 1/s."""
+        keys = {one.key for one in self.options}
+        listed = {
+            (task, variant, device): count
+            for (task, variant), on in place.placed.items()
+            for device, count in on.items()
+            if (task, variant, device) in keys
+        }
+        used: Counter[str] = Counter()
+        slots = {one.key: one.slots for one in self.options}
+        for key, count in listed.items():
+            used[key[2]] += count * slots[key]
+        fits = all(used[device] <= most for device, most in self.slots.slots.items())
+        if fits and {key[0] for key in listed} == set(self._tasks):
+            return listed
+        return self.first(rates_per_s)
+
     def step(self, rates_per_s: Mapping[str, float], held: Mapping[Key, int]) -> Decision:
         """Decide after a slot with these rates, 1/s, where these copies are there."""
-        rates = self._forecast.see(rates_per_s)
+        rates = self.forecast.see(rates_per_s)
+        options = [
+            one
+            for one in self.options
+            if (one.task, one.variant) not in self.barred or held.get(one.key)
+        ]
         asked = self._asked(rates)
-        now = assign(self.slots, self.options, asked, held=held, fixed=True, every=False)
+        now = assign(self.slots, options, asked, held=held, fixed=True, every=False)
         before = None if now is None else now.accuracy
-        bound = fluid_bound(self.slots, self.options, rates)
+        bound = fluid_bound(self.slots, options, rates)
         if now is not None and now.worth >= bound - _ROOM:
             why = "about as accurate as any copies could be"
             return Decision(dict(held), rates, before, before, why)
         found = assign(
             self.slots,
-            self.options,
+            options,
             asked,
             held=held,
             stay_s=_STAY * self.slot_s,
@@ -351,6 +397,17 @@ class Shift:
             and (most is None or memory + size <= most)
             and (budget is None or total + size <= budget)
         )
+
+
+def with_copies(place: Node, copies: Mapping[Key, int]) -> Node:
+    """A node with these copies on its devices, and no others."""
+    placed: dict[tuple[str, str], dict[str, int]] = {}
+    for (task, variant, device), count in copies.items():
+        if count > 0:
+            placed.setdefault((task, variant), {})[device] = count
+    return replace(
+        place, placed=placed, instances={key: sum(on.values()) for key, on in placed.items()}
+    )
 
 
 def pairs(

@@ -95,7 +95,7 @@ def simulate_assigned(
         run = _Run(
             scenarios,
             policy,
-            _held(place, policy, scenarios),
+            policy.stated(place, {name: one.rate_per_s for name, one in scenarios.items()}),
             (seed, number),
             moves=not dry_run,
             stop=stop,
@@ -138,24 +138,6 @@ def _scenario(deployment: Deployment, place: Node, policy: Assign, name: str) ->
     alone = replace(place, placed=placed, instances=instances, failures=failures, outages=())
     found = scenario_of(replace(deployment, nodes={place.name: alone}), name, place.name)
     return replace(found, movable=True)
-
-
-def _held(place: Node, policy: Assign, scenarios: Mapping[str, Scenario]) -> dict[Key, int]:
-    """Copies that the file lists, or where these do not fit what its rates ask for."""
-    options = {one.key: one for one in policy.options}
-    held = {
-        (task, variant, device): count
-        for (task, variant), on in place.placed.items()
-        for device, count in on.items()
-        if (task, variant, device) in options
-    }
-    used: Counter[str] = Counter()
-    for key, count in held.items():
-        used[key[2]] += count * options[key].slots
-    fits = all(used[device] <= most for device, most in policy.slots.slots.items())
-    if fits and {key[0] for key in held} == set(scenarios):
-        return held
-    return policy.first({name: one.rate_per_s for name, one in scenarios.items()})
 
 
 @dataclass

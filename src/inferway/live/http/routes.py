@@ -239,8 +239,16 @@ def lay_out(
         routes.clear(own)
     if variants is None:
         reason = site.unready
-        for add, path in ((routes.post, f"{own}/infer"), (routes.read, f"{own}/ready")):
-            add(path, lambda exchange: exchange.refuse(503, reason, RETRY), Role.INFER)
+
+        def refuse(exchange: Exchange) -> None:
+            exchange.refuse(503, reason, RETRY)
+
+        def refuse_request(exchange: Exchange) -> None:
+            site.entered += 1  # whoever decides on copies is to know
+            refuse(exchange)
+
+        routes.post(f"{own}/infer", refuse_request, Role.INFER)
+        routes.read(f"{own}/ready", refuse, Role.INFER)
         return
 
     def lay_out_below(base: str, variant: str | None) -> None:

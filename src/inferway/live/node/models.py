@@ -20,12 +20,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from numpy.typing import NDArray
-
 from inferway.deployment import runtime_of
 from inferway.live.build import PASSING
 from inferway.live.errors import DamagedError, LoadError, StoreError, WarmUpError
 from inferway.live.headroom import Growths, Headroom, is_closed
+from inferway.live.lent import Loan, Weights, on_loop
 from inferway.live.local import LocalInstance
 from inferway.live.store.allowed import shown
 from inferway.live.store.store import Progress
@@ -102,7 +101,7 @@ class LoadedModels:
         # Of files without a digest, what they were when they were first read.
         self._hashed: dict[Path | None, str] = {}
         # None where another server runs the variant: nothing of it is here.
-        self._loaded: dict[Pair, _Weights | None] = {}
+        self._loaded: dict[Pair, Weights | None] = {}
         # Files that are here and stay, none of a remote variant; closing a stack lets one go.
         self._ready: dict[Pair, tuple[_File | None, ExitStack]] = {}
         self._agreed: dict[str, _Agreed] = {}
@@ -196,7 +195,7 @@ class LoadedModels:
             if described.remote is None:
                 own = described.python is not None
                 opened = self._made(pair) if own else self._opened(pair, described, progress)
-                self._loaded[pair] = _Weights(await opened, lambda: self._idle(pair))
+                self._loaded[pair] = Weights(await opened, on_loop(lambda: self._idle(pair)))
                 return
             if self._ready.pop(pair, None) is None:
                 await self._reach(task, described)
@@ -217,7 +216,7 @@ class LoadedModels:
             raise LoadError(f"{task}/{variant} is not loaded, so that nothing can run it")
         weights = self._loaded[task, variant]
         if weights is not None:
-            return _Loan(weights)
+            return Loan(weights)
         return runtime_of(self._variant(task, variant), self.signature(task))
 
     def growth(self, task: str, variant: str) -> tuple[Growth, str] | None:
@@ -385,66 +384,6 @@ class LoadedModels:
         if name not in variants:
             raise LoadError(f"the task {task!r} has no variant {name!r}")
         return variants[name]
-
-
-class _Weights:
-    """A loaded model, and whoever has borrowed it; for the loop on which it was made.
-
-    `idle` is called there when the last loan has come back and the model is to leave.
-    """
-
-    def __init__(self, runtime: Runtime, idle: Callable[[], None]) -> None:
-        self.runtime, self.idle = runtime, idle
-        self.loop = asyncio.get_running_loop()
-        # Putting in and taking out are one step each, from any thread.
-        self.loans: set[int] = set()
-        self.leaving = False
-
-
-class _Loan:
-    """A loaded model in a pool's hands; closed, in any thread, or forgotten, it is given back."""
-
-    def __init__(self, weights: _Weights) -> None:
-        runtime = weights.runtime
-        self.signature = runtime.signature
-        self.warmed_s = getattr(runtime, "warmed_s", None)
-        self.steady = getattr(runtime, "steady", False)
-        self.call, self.ask = getattr(runtime, "call", None), getattr(runtime, "ask", None)
-        self.backend = getattr(runtime, "backend", "")
-        self.reserve = getattr(runtime, "reserve", None)
-        self._weights: _Weights | None = weights
-        weights.loans.add(id(self))
-
-    @property
-    def workers(self) -> list[int] | None:
-        """Process ids of a class of the user's own; None of other models."""
-        return None if self._weights is None else getattr(self._weights.runtime, "workers", None)
-
-    @property
-    def restarts(self) -> int:
-        """How many of these were started in the place of another."""
-        return 0 if self._weights is None else getattr(self._weights.runtime, "restarts", 0)
-
-    def run(self, inputs: dict[str, NDArray[Any]], *call: Any) -> dict[str, NDArray[Any]]:
-        """Answer one batch; see `inferway.runtime.Runtime.run`."""
-        weights = self._weights
-        if weights is None:
-            raise RuntimeError("the model was given back; borrow it again to run it")
-        return weights.runtime.run(inputs, *call)
-
-    def close(self) -> None:
-        """Give it back; calls that are under way still end."""
-        weights, self._weights = self._weights, None
-        if weights is None:
-            return
-        weights.loans.discard(id(self))
-        if weights.leaving and not weights.loans:
-            with suppress(RuntimeError):  # the loop has ended
-                weights.loop.call_soon_threadsafe(weights.idle)
-
-    def __del__(self) -> None:
-        # A pool that was given up while it was made closes nothing.
-        self.close()
 
 
 @contextmanager

@@ -1,0 +1,238 @@
+"""A server whose devices are given out anew as demand shifts between its tasks."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+import inferway
+from inferway.catalog import testset as load_testset
+from inferway.catalog.zoo import model_path
+from inferway.live import apply
+
+# As the file has it, a copy of small carries 5 requests a second, and one of large a single one: a
+# task with many clients is to have all copies but one, whatever this machine does in a second.
+FILE = """
+tasks:
+  a: &task
+    deadline: 10 min
+    variants:
+      small: {model: zoo://digits/tiny, accuracy: 0.9, service: {mean: 200 ms}}
+      large: {model: zoo://digits/small, accuracy: 0.95, service: {mean: 1 s}}
+  b: *task
+nodes:
+  here:
+    devices: {cpu: {cores: 4}}
+    instances: {a/large: 2, b/large: 2}
+placement: {policy: assign, slot: 0.5 s}
+dispatch: {policy: deadline}
+"""
+PATIENCE_S = 90.0
+
+
+def write(folder: Path, text: str = FILE) -> Path:
+    file = folder / "shared.yaml"
+    file.write_text(text)
+    return file
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline, pause = time.monotonic() + PATIENCE_S, threading.Event()
+    while not condition():
+        assert time.monotonic() < deadline, "the condition did not come true"
+        pause.wait(0.01)
+
+
+class Demand:
+    """Clients of both tasks, one request after another: one task has many, the other few."""
+
+    def __init__(self, running: Any) -> None:
+        self.statuses: list[tuple[str, int]] = []
+        self.busy = "a"
+        self._running, self._stopping = running, threading.Event()
+        self._threads = [
+            threading.Thread(target=self._work, args=(task, k))
+            for task in ("a", "b")
+            for k in (0, 1)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def _work(self, task: str, number: int) -> None:
+        image = load_testset().images[:1]
+        tensor = {"name": "image", "datatype": "FP32", "shape": list(image.shape)}
+        body = {"inputs": [tensor | {"data": image.ravel().tolist()}]}
+        wire = self._running.wire()
+        raw = self._running.post(body, path=f"/v2/models/{task}/infer")
+        while not self._stopping.is_set():
+            if task == self.busy or number == 0:
+                wire.send(raw)
+                self.statuses.append((task, wire.read().status))
+            self._stopping.wait(0.01 if task == self.busy else 1.0)
+
+    def stop(self) -> None:
+        self._stopping.set()
+        for thread in self._threads:
+            thread.join(20)
+
+
+@pytest.fixture
+def demand(start: Any, tmp_path: Path) -> Iterator[Demand]:
+    running = start(
+        deployment=inferway.load(write(tmp_path)),
+        allow_apply=True,
+        assigned=tmp_path / "assigned.json",
+    )
+    made = Demand(running)
+    yield made
+    made.stop()
+
+
+def copies(running: Any) -> dict[str, int]:
+    """By task and variant, what answers now."""
+    found = {}
+    for name, site in running.server.sites.items():
+        pool = site.present
+        if pool is not None:
+            for k, variant in enumerate(pool.variants):
+                found[f"{name}/{variant}"] = pool.first[k + 1] - pool.first[k]
+    return found
+
+
+def follows(running: Any, busy: str, quiet: str) -> bool:
+    there = copies(running)
+    of_quiet = sum(count for name, count in there.items() if name.startswith(quiet))
+    return there.get(f"{busy}/small") == 3 and of_quiet == 1
+
+
+def kept_copies(folder: Path) -> list[list[Any]]:
+    kept: list[list[Any]] = json.loads((folder / "assigned.json").read_text())["copies"]
+    return kept
+
+
+def moves(running: Any) -> dict[tuple[str, ...], float]:
+    """By task, variant, device and change."""
+    text = running.get("/metrics", admin=True).body.decode()
+    labels = ("task", "variant", "device", "change")
+    return {
+        tuple(sample.labels[name] for name in labels): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.name == "inferway_placement_moves_total"
+    }
+
+
+def test_devices_follow_the_demand_and_no_request_is_lost(demand: Demand, tmp_path: Path) -> None:
+    running = demand._running
+    until(lambda: follows(running, "a", "b"))
+    demand.busy = "b"
+    until(lambda: follows(running, "b", "a"))
+    # A file that is applied anew goes on with these copies, and not with those that it lists.
+    until(lambda: ["b", "small", "cpu", 3] in kept_copies(tmp_path))
+    served = apply(
+        write(tmp_path, FILE.replace("10 min", "9 min")),
+        f"http://127.0.0.1:{running.server.admin_port}",
+    )
+    assert "small" in served["tasks"]["b"]
+    before = len(demand.statuses)
+    until(lambda: len(demand.statuses) > before + 20)
+    demand.busy = "a"
+    until(lambda: follows(running, "a", "b"))
+    demand.stop()
+    assert {status for _, status in demand.statuses} == {200}
+    assert {task for task, _ in demand.statuses} == {"a", "b"}
+
+    status = running.get("/status", admin=True).json
+    placement = status["placement"]
+    assert not placement["dry_run"]
+    assert sum(placement["copies"].values()) <= 4
+    assert placement["slots"] > 3
+    told = placement["decisions"][-1]
+    assert told["reason"]
+    assert all(move["to"]["device"] == "cpu" for move in told["moves"])
+    decisions = running.get("/decisions", admin=True).json["placement"]
+    assert decisions[-1]["rates_per_s"].keys() == {"a", "b"}
+    until(lambda: moves(running).get(("a", "small", "cpu", "loaded"), 0) >= 5)
+    until(lambda: moves(running).get(("a", "small", "cpu", "retired"), 0) >= 2)
+    # Each request is counted once, whichever fleet had it.
+    answered = sum(task["requests"]["answered"] for task in status["tasks"].values())
+    assert answered == len(demand.statuses)
+
+
+def test_a_last_copy_serves_until_another_has_come(start: Any, tmp_path: Path) -> None:
+    text = FILE.replace("cores: 4", "cores: 2").replace("large: 2", "large: 1")
+    running = start(deployment=inferway.load(write(tmp_path, text)))
+    demand = Demand(running)
+    try:
+        for busy in ("a", "b"):
+            demand.busy = busy
+            until(lambda busy=busy: f"{busy}/small" in copies(running))  # type: ignore[misc]
+    finally:
+        demand.stop()
+    assert {status for _, status in demand.statuses} == {200}
+    assert sum(copies(running).values()) == 2
+
+
+def test_a_restart_goes_on_with_the_copies_of_before(
+    demand: Demand, start: Any, tmp_path: Path
+) -> None:
+    running = demand._running
+    demand.busy = "b"
+    until(lambda: follows(running, "b", "a"))
+    demand.stop()
+    running.wait(running.server.stop(grace_s=2.0))
+    kept = kept_copies(tmp_path)
+    assert ["b", "small", "cpu", 3] in kept
+    again = start(
+        deployment=inferway.load(tmp_path / "shared.yaml"), assigned=tmp_path / "assigned.json"
+    )
+    assert copies(again) == {f"{task}/{variant}": n for task, variant, _, n in kept}
+    (tmp_path / "assigned.json").write_text("{damaged")
+    afresh = start(
+        deployment=inferway.load(tmp_path / "shared.yaml"), assigned=tmp_path / "assigned.json"
+    )
+    assert copies(afresh) == {"a/large": 2, "b/large": 2}
+
+
+def test_a_dry_run_moves_nothing_and_tells_what_it_would(start: Any, tmp_path: Path) -> None:
+    told: list[dict[str, Any]] = []
+    running = start(
+        deployment=inferway.load(write(tmp_path)),
+        assigned=tmp_path / "assigned.json",
+        dry_run=True,
+        reassigned=told.append,
+    )
+    demand = Demand(running)
+    try:
+        coming = {"variant": "a/small", "device": "cpu"}
+        until(lambda: any(move["to"] == coming for one in told for move in one["moves"]))
+    finally:
+        demand.stop()
+    assert all(one["dry_run"] for one in told)
+    assert copies(running) == {"a/large": 2, "b/large": 2}
+    assert not (tmp_path / "assigned.json").exists()
+    assert moves(running) == {}
+
+
+def test_a_variant_that_cannot_be_loaded_is_left_alone(start: Any, tmp_path: Path) -> None:
+    model = tmp_path / "own.onnx"
+    model.write_bytes(model_path("digits", "tiny").read_bytes())
+    text = FILE.replace("zoo://digits/tiny", model.as_uri())
+    running = start(deployment=inferway.load(write(tmp_path, text)))
+    assert copies(running) == {"a/large": 2, "b/large": 2}
+    model.write_bytes(b"no model")
+    demand = Demand(running)
+    try:
+        until(lambda: "a/small" in running.server.assignment.status()["barred"])
+    finally:
+        demand.stop()
+    assert {status for _, status in demand.statuses} == {200}
+    assert copies(running)["a/large"] >= 1
+    until(lambda: not running.server.assignment.shift.under_way)

@@ -1,0 +1,145 @@
+"""What a server whose devices are given out anew refuses, begins with and lends."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import inferway
+from inferway.live import ServeError, ServerOptions
+from inferway.live.assigned import DeviceAssignment
+from inferway.live.build import check_served
+from inferway.live.lent import lend
+from inferway.live.log import logger
+from inferway.protocol import Signature
+from inferway.protocol.schema import Tensor
+from inferway.runtime import NullRuntime
+
+FILE = """
+tasks:
+  a: &task
+    deadline: 1 s
+    variants:
+      small: {model: zoo://digits/tiny, service: {mean: 10 ms}}
+      large: {model: zoo://digits/large, service: {mean: 100 ms}}
+  b: *task
+nodes:
+  here:
+    devices: {cpu: {cores: 3}}
+    instances: {a/small: 2, b/large: 1}
+placement: {policy: assign}
+dispatch: {policy: deadline}
+"""
+STATED = {("a", "small", "cpu"): 2, ("b", "large", "cpu"): 1}
+OTHERS = {("a", "large", "cpu"): 1, ("b", "large", "cpu"): 2}
+
+
+def load(folder: Path, text: str = FILE) -> inferway.Deployment:
+    file = folder / "here.yaml"
+    file.write_text(text)
+    return inferway.load(file)
+
+
+def made(folder: Path, before: DeviceAssignment | None = None, **options: Any) -> DeviceAssignment:
+    text = options.pop("text", FILE)
+    served = ServerOptions(assigned=folder / "kept" / "file.json", **options)
+    return DeviceAssignment(load(folder, text), before, served, logger("critical"))
+
+
+def keep(folder: Path, copies: dict[tuple[str, str, str], int], schema: int = 1) -> None:
+    (folder / "kept").mkdir(exist_ok=True)
+    demand = {"mean": {"a": 7.0}, "last": {"a": [7.0]}}
+    kept = {"schema": schema, "copies": [[*key, n] for key, n in copies.items()], "demand": demand}
+    (folder / "kept" / "file.json").write_text(json.dumps(kept))
+
+
+@pytest.mark.parametrize(
+    ("written", "instead", "sentence"),
+    [
+        (
+            "{cpu: {cores: 3}}",
+            "{cpu: {cores: 3}, more: {hardware: cpu, cores: 1}}",
+            "tasks.a.variants.small.service: it may run on cpu, more, and `serve` runs all copies",
+        ),
+        (
+            "large: {model: zoo://digits/large,",
+            "large: {accuracy: 0.9,",
+            "tasks.b.variants: large has no `model`",
+        ),
+        (
+            "large: {model: zoo://digits/large,",
+            "large: {remote: {url: 'http://127.0.0.1:9/v2/models/m'}, accuracy: 0.9,",
+            "tasks.a.variants.large.remote: what another server runs takes no device",
+        ),
+        (
+            "deadline: 1 s",
+            "deadline: 1 s\n    feedback: {}\n"
+            "    canary: {variant: large, share: 0.1, at_least: 0.5}",
+            "tasks.a.canary: a variant may be left without a copy",
+        ),
+    ],
+)
+def test_what_is_not_served_is_said(
+    tmp_path: Path, written: str, instead: str, sentence: str
+) -> None:
+    text = FILE.replace(written, instead)
+    if "more:" in instead:
+        text = text.replace("a/small: 2, b/large: 1", "a/small: {cpu: 2}, b/large: {cpu: 1}")
+    with pytest.raises(ServeError) as refused:
+        check_served(load(tmp_path, text))
+    assert sentence in str(refused.value)
+
+
+def test_copies_are_those_of_the_run_before_where_they_still_fit(tmp_path: Path) -> None:
+    assert made(tmp_path).held == STATED
+    keep(tmp_path, OTHERS)
+    again = made(tmp_path)
+    assert again.held == OTHERS
+    # Demand is what the slots of before were.
+    assert again.policy.forecast.see({"a": 1.0, "b": 0.0})["a"] == pytest.approx(4.0 * 1.2)
+    placed = again.deployment().nodes["here"].placed
+    assert placed == {("a", "large"): {"cpu": 1}, ("b", "large"): {"cpu": 2}}
+    for copies, schema in (
+        (OTHERS | {("a", "small", "cpu"): 1}, 1),  # more than the device holds
+        ({("a", "large", "cpu"): 1}, 1),  # nothing of b
+        (OTHERS | {("a", "gone", "cpu"): 0}, 1),  # a variant that there is no more
+        (OTHERS, 2),
+    ):
+        keep(tmp_path, copies, schema)
+        assert made(tmp_path).held == STATED
+    keep(tmp_path, OTHERS)
+    assert made(tmp_path, dry_run=True).held == STATED
+
+
+def test_a_file_that_is_applied_goes_on_as_far_as_it_can(tmp_path: Path) -> None:
+    keep(tmp_path, OTHERS)
+    before = made(tmp_path)
+    before.slots, before.moved["a", "large", "cpu", "loaded"] = 5, 1
+    keep(tmp_path, STATED)
+    after = made(tmp_path, before, text=FILE.replace("1 s", "2 s"))
+    assert after.held == OTHERS
+    assert after.slots == 5
+    assert after.moved is before.moved
+    fewer = made(tmp_path, before, text=FILE.replace("cores: 3", "cores: 2"))
+    assert sum(fewer.held.values()) == 2
+
+
+def test_a_model_goes_when_its_last_loan_comes_back() -> None:
+    closed = []
+    spec = Tensor("x", "FP32", (-1, 2))
+    runtime = NullRuntime(Signature((spec,), (spec,)))
+    runtime.close = lambda: closed.append(True)  # type: ignore[method-assign]
+    first = lend(runtime)
+    second = first.again()
+    assert second is not None
+    first.close()
+    first.close()
+    assert not closed
+    assert first.again() is None
+    with pytest.raises(RuntimeError, match="given back"):
+        first.run({})
+    second.close()
+    assert closed == [True]
