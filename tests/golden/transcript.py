@@ -55,6 +55,9 @@ _BYTES = re.compile(r"(flat JSON, |\")[0-9]+ bytes(\"| for)")
 _NODE = re.compile(r'("(?:asked|hung|cpu_s|rtt_s)":)(?:[0-9.e-]+|null)')
 _LETTERS = re.compile(r'("menu":)\{"letters":[0-9]+,"bytes":[0-9]+\}')
 _FLOAT = re.compile(r"-?[0-9]+\.[0-9]{9,}(e-?[0-9]+)?")
+# Lines around text, and what fills a row of them: as wide as the console, and nothing to read.
+_RULE = re.compile(r"(─|━|═){4,}")
+_FILLED = re.compile(r" {2,}│$", re.MULTILINE)
 _VERSION = re.compile(rf'(inferway |"version": ?"){re.escape(inferway.__version__)}')
 
 
@@ -81,6 +84,7 @@ def plain(text: str, folder: Path) -> str:
     for measured in (_NUMBER, _ROW, _TOOK, _LETTERS, _NODE):
         text = measured.sub(r"\1{measured}", text)
     text = _BYTES.sub(r"\1{measured} bytes\2", text)
+    text = _FILLED.sub(" │", _RULE.sub(r"\1\1\1", text))
     for place in {str(folder), str(folder.resolve())}:
         text = text.replace(place, "{here}")
     return _VERSION.sub(r"\1{version}", text)
