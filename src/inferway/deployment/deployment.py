@@ -289,16 +289,16 @@ class Deployment(Section):
             if node.queue == "central"
         ]
         found += [
-            f"tasks.{task.name}.feedback: nodes of a network keep no answers yet; leave it out, or "
-            "run `inferway serve`"
-            for task in self.tasks.values()
-            if task.feedback is not None
-        ]
-        found += [
-            f"tasks.{task.name}.shadow: nodes of a network compare no answers yet; leave it out, "
-            "too"
+            f"tasks.{task.name}.shadow: nodes of a network compare no answers, as their most "
+            "accurate variant may be far away; leave it out"
             for task in self.tasks.values()
             if task.shadow is not None
+        ]
+        found += [
+            f"tasks.{task.name}.canary: nodes of a network try no canary, as each of them would "
+            "decide by its own labels alone; leave it out"
+            for task in self.tasks.values()
+            if task.canary is not None
         ]
         found += _device_refusals(members)
         members = {where: node for where, node in members.items() if node.queue != "central"}

@@ -32,6 +32,8 @@ from inferway.live.request import InferRequest, Outcome
 from inferway.profiling.confidence_sequence import ConfidenceSequence
 from inferway.profiling.prediction_powered import KEPT, AnswerComparison, PoweredAccuracy
 from inferway.profiling.score import ScoreError, classes_of
+from inferway.protocol import Signature
+from inferway.protocol.inference import decode
 from inferway.runtime import Arrays
 
 _EVERY_S: Final = 1.0
@@ -79,6 +81,30 @@ class ComparedAnswer(NamedTuple):
     agrees: float
     propensity: float
     reference: str
+
+
+class PassedAnswer(NamedTuple):
+    """An answer as another node has sent it, to a request of so many rows.
+
+    Attributes
+    ----------
+    signature
+        Of the task.
+    rows
+        Of the request.
+    body, json_length
+        As they came; None where no raw bytes follow the JSON.
+    """
+
+    signature: Signature
+    rows: int
+    body: bytes
+    json_length: bytes | None
+
+    def decoded(self) -> Arrays:
+        """Read its outputs; ValueError where they are not all there, or packed."""
+        length = None if self.json_length is None else int(self.json_length)
+        return decode(self.signature, self.rows, self.body, length)
 
 
 class ServedModel(NamedTuple):
@@ -196,6 +222,7 @@ class AnswerBook:
         self._known: dict[tuple[str, str], _Known] = {}
         self._told: dict[str, VariantAccuracy] | None = None  # What `told` has been called for
         self.told: Callable[[], None] | None = None
+        self._measured_of = dict[str, ServedModel]()
         self.counted: Mapping[str, float | None] = {}
         self.measured: dict[str, VariantAccuracy] = {}
         self.unknown = self.lost = 0
@@ -254,9 +281,15 @@ class AnswerBook:
 
     @property
     def estimates(self) -> dict[str, float]:
-        """Accuracies by what is measured, of the variants that have one."""
+        """Accuracies by what is measured, of the variants that have one.
+
+        Of a variant that is another model, or has another profile, by now there is none before
+        what labels say of that has been looked up.
+        """
         return {
-            name: one.estimate for name, one in self.measured.items() if one.estimate is not None
+            name: one.estimate
+            for name, one in self.measured.items()
+            if one.estimate is not None and self._measured_of.get(name) == self._served.get(name)
         }
 
     def outcome(self, canary: Canary) -> CanaryOutcome | None:
@@ -288,16 +321,31 @@ class AnswerBook:
             await asyncio.gather(self._writing, return_exceptions=True)
         await asyncio.to_thread(self._end)
 
-    def note(self, request: InferRequest, served: Mapping[str, ServedModel]) -> None:
-        """Put a request that has ended into the line, if one of these variants has answered it."""
+    def note(
+        self,
+        request: InferRequest,
+        served: Mapping[str, ServedModel],
+        signature: Signature | None = None,
+    ) -> None:
+        """Put a request that has ended into the line, if one of these variants has answered it.
+
+        Of one that another node has sent here, that node keeps the answer. Of what another node
+        has answered, the class is read by the task's signature.
+        """
         if request.outcome is not Outcome.ANSWERED or self._closed:
+            return
+        if request.raw is not None and request.raw.path:
             return
         line, by = self._line, served.get(request.variant)
         if by is None or len(line) >= _MOST_IN_LINE:
             self.lost += 1
             return
-        outputs = request.outputs
-        if outputs is not None:
+        outputs: Any = request.outputs
+        passed = request.passed
+        if outputs is None and passed is not None and signature is not None:
+            if len(passed.body) <= _LARGEST:
+                outputs = PassedAnswer(signature, request.rows, passed.body, passed.json_length)
+        elif outputs is not None:
             size = sum(array.nbytes for array in outputs.values())
             outputs = {n: a.copy() for n, a in outputs.items()} if size <= _LARGEST else None
         expected = by.accuracy
@@ -524,7 +572,7 @@ class AnswerBook:
                 *(sequence if powered is None else powered).interval,
                 *((0, None) if watch is None else (watch.alarms, watch.last)),
             )
-        self.measured = measured
+        self.measured, self._measured_of = measured, dict(self._served)
 
     def _write(self) -> None:
         """Write what stands in line, and delete what is too old or too much."""
@@ -660,11 +708,13 @@ class AnswerBook:
             self._base.close()
 
 
-def _said(outputs: Arrays | None) -> str | None:
+def _said(outputs: Arrays | PassedAnswer | None) -> str | None:
     """Write down the class of each row; None where an answer has none, or not of each."""
     if outputs is None:
         return None
     try:
+        if isinstance(outputs, PassedAnswer):
+            outputs = outputs.decoded()
         return msgspec.json.encode(classes_of(outputs).tolist()).decode()
     except (ScoreError, ValueError, TypeError):
         return None
@@ -674,12 +724,13 @@ def noting(
     book: AnswerBook,
     served: Mapping[str, ServedModel],
     noted: Callable[[InferRequest, int], None],
+    signature: Signature | None = None,
 ) -> Callable[[InferRequest, int], None]:
-    """Have requests that these variants answer put into a book, too."""
+    """Have requests that these variants answer put into a book, too; see `AnswerBook.note`."""
 
     def both(request: InferRequest, column: int) -> None:
         noted(request, column)
-        book.note(request, served)
+        book.note(request, served, signature)
 
     return both
 

@@ -58,7 +58,15 @@ def check_served(deployment: Deployment) -> None:
     ServeError
         With all the reasons, one per line.
     """
-    reasons = deployment.unserved()
+    _refuse(deployment, deployment.unserved())
+
+
+def check_at_node(deployment: Deployment) -> None:
+    """Refuse what nodes of a network do not run; ServeError has all the reasons, one per line."""
+    _refuse(deployment, deployment.unserved_at_node())
+
+
+def _refuse(deployment: Deployment, reasons: list[str]) -> None:
     reasons += [
         f"tasks.{task.name}.drift: {missing}"
         for task in deployment.tasks.values()
@@ -146,11 +154,22 @@ def pool_of(
             shadow=task.shadow,
             canary=task.canary,
             watched=task.watched,
-            models={name: one.identity for name, one in task.variants.items()}
-            if task.feedback is not None
-            else {},
+            models=stated_models(task),
         ),
     )
+
+
+def stated_models(task: Task) -> dict[str, tuple[str, float | None]]:
+    """Say which model each variant is, and its accuracy; nothing where no answers are kept.
+
+    Files may be read for it.
+    """
+    if task.feedback is None:
+        return {}
+    return {
+        name: (one.identity, one.accuracy if one.graded else None)
+        for name, one in task.variants.items()
+    }
 
 
 def _confidences(

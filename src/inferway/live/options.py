@@ -176,7 +176,8 @@ class PoolOptions:
     watched
         Whether an alarm is raised where feedback says that a variant's accuracy has changed.
     models
-        Where answers are kept, which model each variant is.
+        Where answers are kept, which model each variant of the file is, and its accuracy by
+        profile, None where nothing says it.
     """
 
     seed: int = 0
@@ -200,4 +201,4 @@ class PoolOptions:
     shadow: Shadow | None = None
     canary: Canary | None = None
     watched: bool = False
-    models: Mapping[str, str] = field(default_factory=dict)
+    models: Mapping[str, tuple[str, float | None]] = field(default_factory=dict)

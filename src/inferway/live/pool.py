@@ -92,8 +92,9 @@ class Pool:
         Called with a server, whether it takes requests from now on, and why not.
     versions
         Variants that a request can be pinned to.
-    accuracy, graded
-        By class, the accuracy that counts, None where it is unknown; whether any is known.
+    accuracy, grades, graded
+        By class, the accuracy that counts and that by profile, None where it is unknown; whether
+        any is known.
     fits, most_rows
         By class, the rows that a request may have, and those of one run.
     own
@@ -135,7 +136,8 @@ class Pool:
             )
         self.task, self.signature, self.dispatcher = task, signature, dispatcher
         self.variants, self.first, self.runtimes = fleet.variants, first, list(runtimes)
-        self.accuracy, self.graded = fleet.grades, bool(fleet.graded.any())
+        self.accuracy, self.grades = fleet.grades, fleet.grades
+        self.graded = bool(fleet.graded.any())
         self.rate: list[float] = fleet.rate.tolist()
         self.classes = range(len(fleet.variants))
         self.class_of = [k for k in self.classes for _ in range(first[k], first[k + 1])]
@@ -314,11 +316,14 @@ class Pool:
         self.facts = self.facts._replace(targets=told)
 
     def correct(self, accuracies: Mapping[str, float]) -> None:
-        """Count these accuracies of variants from now on, 0..1; those of others stay."""
+        """Count these accuracies of variants from now on, 0..1; those of others stay.
+
+        A variant's is that of whichever node answers by it.
+        """
         dispatcher = self.dispatcher
         before = dispatcher.site.accuracy
         now = np.array(
-            [accuracies.get(name, one) for name, one in zip(self.variants, before, strict=True)]
+            [accuracies.get(name, one) for (name, _), one in zip(self.names, before, strict=True)]
         )
         if np.array_equal(now, before):
             return

@@ -331,29 +331,46 @@ class Server:
         """Find or open what keeps the answers of a fleet, which is not the site's yet."""
         if pool.options.feedback is None:
             return None
-        if pool.options.watched:
+        return await self.open_answers(site, watch=pool.options.watched)
+
+    async def open_answers(self, site: TaskSite, *, watch: bool) -> AnswerBook:
+        """Open what keeps a task's answers, or find it; it may watch for drift.
+
+        Raises
+        ------
+        ServeError
+            When it cannot be used.
+        """
+        if watch:
             await run_detached(drift_alarm.prepare)
+        if site.answers is not None:
+            return site.answers
         folder, task = self.options.answers, site.task
         path = None if folder is None else folder / f"{task}.sqlite"
-        return site.answers or await asyncio.to_thread(AnswerBook, path, task, self.log)
+        return await asyncio.to_thread(AnswerBook, path, task, self.log)
 
     def _keep_answers(self, site: TaskSite, book: AnswerBook | None) -> None:
         """Have the answers of the fleet that is there now kept, or none."""
         before, site.answers = site.answers, book
         if book is not None:
             pool = site.pool
+            models = pool.options.models
             served = {
-                name: ServedModel(pool.options.models.get(name, ""), accuracy)
-                for name, accuracy in zip(pool.variants, pool.dispatcher.fleet.grades, strict=True)
+                name: ServedModel(models.get(name, ("", None))[0], accuracy)
+                for name, accuracy in zip(pool.variants, pool.grades, strict=True)
             }
+            if site.node is not None:  # what another node offers comes and goes, and has labels
+                served = {name: ServedModel(*one) for name, one in models.items()}
             assert pool.options.feedback is not None
             canary = pool.canary
             told = pool.options.measured or canary is not None
             book.told = partial(self._measured, site, book) if told else None
             book.follow(pool.options.feedback, served, watch=pool.options.watched)
+            if pool.options.measured:
+                self._correct(site, book)
             if canary is not None and (outcome := book.outcome(canary.terms)) is not None:
                 canary.settle(outcome)
-            noted = noting(book, served, self._recent.of(site.task))
+            noted = noting(book, served, self._recent.of(site.task), pool.signature)
             if (shadow := pool.options.shadow) is not None:
                 noted = shadowing(pool, book, served, shadow.share, noted)
             site.note(noted)
@@ -391,9 +408,10 @@ class Server:
         pool = site.present
         if pool is None:
             return
-        before = dict(zip(pool.variants, pool.accuracy, strict=True))
+        names = [name for name, _ in pool.names]
+        before = dict(zip(names, pool.accuracy, strict=True))
         pool.correct(book.estimates)
-        book.counted = now = dict(zip(pool.variants, pool.accuracy, strict=True))
+        book.counted = now = dict(zip(names, pool.accuracy, strict=True))
         for name, accuracy in now.items():
             told = self._corrected.get((site.task, name), book.profile(name))
             if accuracy != before[name] and abs((accuracy or 0.0) - (told or 0.0)) >= _NEWS:
@@ -535,17 +553,22 @@ class Server:
             When the new one cannot be run, or the server is ending; nothing has changed then.
         """
         async with self._changing:
-            site = self.sites[task]
+            site, book = self.sites[task], None
             if pool is not None:
                 try:
                     await self._prepare(site, pool)
+                    book = await self._book_of(site, pool)
                     if self._over:
                         raise ServeError("the server is ending; nothing has been replaced")
                 except BaseException:
                     await pool.close(1.0)
+                    if book is not None and book is not site.answers:
+                        await book.close()
                     raise
             before = site.versions
             leaving = self._swap(site, pool)
+            if pool is not None:  # without a fleet, feedback on the answers of before still comes
+                self._keep_answers(site, book)
             lay_out(self._routes, site, self._is_ready, self.limits, before)
             self._serve_grpc()
             return leaving

@@ -134,19 +134,27 @@ def test_a_network_with_placement_and_counted_tasks_runs_at_nodes(
             "network.tree[0].queue: requests wait",
         ),
         (
-            f"tasks: {{t: {{{V}, feedback: {{keep: 1 h}}}}}}\n{NETWORK}",
-            "tasks.t.feedback: nodes of a network keep no answers yet",
+            "tasks: {t: {variants: {a: {model: zoo://digits/tiny}, b: {model: zoo://digits/small}},"
+            f" feedback: {{}}, canary: {{variant: b, at_least: 0.9}}}}}}\n{NETWORK}",
+            "tasks.t.canary: nodes of a network try no canary",
         ),
         (
             "tasks: {t: {variants: {a: {model: zoo://digits/tiny}, b: {model: zoo://digits/small}},"
             f" feedback: {{}}, shadow: {{}}}}}}\n{NETWORK}",
-            "tasks.t.shadow: nodes of a network compare no answers yet",
+            "tasks.t.shadow: nodes of a network compare no answers, as",
         ),
     ],
 )
 def test_what_nodes_do_not_run(write: Write, text: str, reason: str) -> None:
     found = load(write(text)).unserved_at_node()
     assert any(sentence.startswith(reason) for sentence in found), found
+
+
+def test_nodes_take_feedback_and_go_by_it(write: Write) -> None:
+    target = "accuracy_target: {mean: 0.8, by: measured}, feedback: {}, drift: {}"
+    variants = "variants: {a: {model: zoo://digits/tiny}, b: {model: zoo://digits/small}}"
+    deployment = load(write(f"tasks: {{t: {{{variants}, {target}}}}}\n{NETWORK}"))
+    assert deployment.unserved_at_node() == []
 
 
 @pytest.mark.parametrize(

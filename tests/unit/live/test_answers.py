@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sqlite3
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 
 import inferway
 from inferway.deployment.tasks import Feedback
 from inferway.live import ServeError, Server
 from inferway.live.answers import AnswerBook, ComparedAnswer, ServedModel
+from inferway.live.build import check_at_node
 from inferway.live.feedback import FeedbackItem, VariantAccuracy
 from inferway.live.log import logger
 from inferway.live.request import InferRequest, Outcome
+from inferway.protocol import RefusalError, Signature, Tensor
 
 
 def answered(name: str) -> InferRequest:
@@ -77,6 +83,16 @@ def test_without_river_an_alarm_is_refused_with_a_sentence(monkeypatch: pytest.M
     with pytest.raises(ServeError, match=r"digits\.drift: drift alarms need river.*way\[drift"):
         server({})
     server({"alarm": False})
+    model = {"model": "zoo://digits/tiny"}
+    network = inferway.load(
+        {
+            "tasks": {"digits": {"feedback": {}, "drift": {}, "variants": {"tiny": model}}},
+            "nodes": {"cloud": {"repository": True}, "edge": {}},
+            "network": {"links": [{"between": ["cloud", "edge"], "rtt": "1 ms"}]},
+        }
+    )
+    with pytest.raises(ServeError, match=r"digits\.drift: drift alarms need river.*way\[drift"):
+        check_at_node(network)
 
 
 @pytest.mark.parametrize("restarted", [False, True])
@@ -140,4 +156,53 @@ def test_shadows_bring_what_counts_nearer_over_restarts(tmp_path: Path) -> None:
     book.join([])
     book._turn()
     assert book.estimates["a"] == told.estimate
+    asyncio.run(book.close())
+
+
+@pytest.mark.parametrize("binary", [False, True])
+def test_the_class_of_another_nodes_answer_is_read_when_it_is_written(binary: bool) -> None:
+    signature = Signature((Tensor("x", "FP32", (-1, 2)),), (Tensor("y", "FP32", (-1, 3)),))
+    scores = [[0.1, 0.7, 0.2], [0.1, 0.2, 0.7]]
+    output: dict[str, Any] = {"name": "y", "datatype": "FP32", "shape": [2, 3]}
+    raw = np.array(scores, np.float32).tobytes()
+    output |= {"parameters": {"binary_data_size": len(raw)}} if binary else {"data": scores}
+    head = json.dumps({"model_name": "t", "outputs": [output]}).encode()
+    book, served = AnswerBook(None, "t", None), {"a": ServedModel("model", 0.9)}
+    book.follow(Feedback(), served)
+    sent = {
+        "whole": (head + raw, b"%d" % len(head)) if binary else (head, None),
+        "torn": (head[:-5], None),
+        "none": (b"", b"no number"),
+        "large": (head + b" " * 20_000, None),
+    }
+    for name, (body, json_length) in sent.items():
+        request = answered(name)
+        request.rows, request.passed = 2, SimpleNamespace(body=body, json_length=json_length)
+        book.note(request, served, signature)
+    # What a neighbor has sent here is its own answer.
+    hop = answered("hop")
+    hop.raw = SimpleNamespace(path=b"edge")
+    book.note(hop, served, signature)
+    said = book.join([FeedbackItem(id="whole", label=[1, 0]), FeedbackItem(id="hop", score=1)])
+    assert (said.matched, said.unknown) == (1, ["hop"])
+    assert book.measured["a"].mean == 0.5
+    for name in ("torn", "none", "large"):
+        with pytest.raises(RefusalError, match="has no class that a label could be compared with"):
+            book.join([FeedbackItem(id=name, label=[1, 0])])
+    asyncio.run(book.close())
+
+
+def test_another_profile_or_model_counts_only_once_its_labels_have_been_looked_up() -> None:
+    book, served = AnswerBook(None, "t", None), {"a": ServedModel("model", 0.9)}
+    book.follow(Feedback(), served)
+    for number in range(600):
+        book.note(answered(str(number)), served)
+    book.join([FeedbackItem(id=str(number), correct=False) for number in range(600)])
+    assert book.estimates == {"a": 0.0}
+    book.follow(Feedback(), served)
+    assert book.estimates == {"a": 0.0}
+    book.follow(Feedback(), {"a": ServedModel("another", 0.9)})
+    assert book.estimates == {}
+    book._turn()
+    assert book.estimates == {"a": 0.9}
     asyncio.run(book.close())

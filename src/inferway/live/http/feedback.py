@@ -32,11 +32,14 @@ class TaskAccuracy(msgspec.Struct, frozen=True):
         Probability with which each interval holds at every time at once.
     variants
         Those that are served.
+    node
+        Of a network, the node whose own answers and labels these are.
     """
 
     task: str
     level: float
     variants: dict[str, VariantAccuracy]
+    node: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class Deleted(msgspec.Struct, frozen=True):
@@ -81,7 +84,8 @@ class FeedbackPages:
         if book is None:
             exchange.refuse(404, self._off)
             return
-        said = TaskAccuracy(site.task, LEVEL, book.measured)
+        node = msgspec.UNSET if site.node is None else site.node.name
+        said = TaskAccuracy(site.task, LEVEL, book.measured, node)
         exchange.respond(200, msgspec.json.encode(said))
 
     @property

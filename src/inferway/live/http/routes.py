@@ -237,7 +237,15 @@ def lay_out(
     own, variants = f"/v2/models/{site.task}", site.versions
     if before is None or variants is None:
         routes.clear(own)
+    pages = FeedbackPages(site, limits)
+
+    def lay_out_feedback() -> None:
+        routes.post(f"{own}/feedback", pages.take, Role.FEEDBACK)
+        routes.delete_below(f"{own}/feedback", pages.delete, Role.FEEDBACK)
+        routes.read(f"{own}/accuracy", pages.tell, Role.READ)
+
     if variants is None:
+        lay_out_feedback()  # on the answers of before
         reason = site.unready
 
         def refuse(exchange: Exchange) -> None:
@@ -270,10 +278,7 @@ def lay_out(
         before = frozenset()
         lay_out_below(own, None)
         routes.read_below(f"{own}/explain", explain, Role.READ)
-        pages = FeedbackPages(site, limits)
-        routes.post(f"{own}/feedback", pages.take, Role.FEEDBACK)
-        routes.delete_below(f"{own}/feedback", pages.delete, Role.FEEDBACK)
-        routes.read(f"{own}/accuracy", pages.tell, Role.READ)
+        lay_out_feedback()
     for variant in before - variants:
         routes.clear(f"{own}/versions/{variant}")
     for variant in variants - before:

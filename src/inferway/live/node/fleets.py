@@ -113,7 +113,8 @@ class Fleets:
             healthy = min(copies, sum(pool.health.healthy[pool.first[k] : pool.first[k + 1]]))
             batch = plan.tasks[task].variants[variant].batch
             one = Capability.of(pool.dispatcher, variant, batch)
-            taken, accuracy = taken_per_s.get((task, variant), 0.0), pool.accuracy[k] or 0.0
+            # By profile: what a node's own labels say counts for its own clients.
+            taken, accuracy = taken_per_s.get((task, variant), 0.0), pool.grades[k] or 0.0
             offers.append(
                 offered(plan.node, task, variant, accuracy, healthy, one, taken, plan.repository)
             )

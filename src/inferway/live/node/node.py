@@ -21,7 +21,9 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import uvloop
 
+from inferway.live.answers import ServedModel
 from inferway.live.applying import is_loopback
+from inferway.live.build import check_at_node, stated_models
 from inferway.live.errors import ServeError, listening
 from inferway.live.headroom import Growths
 from inferway.live.http.connection import Listener
@@ -45,6 +47,7 @@ from inferway.live.server import Server
 from inferway.live.site import TaskSite
 from inferway.live.store.allowed import Allowed
 from inferway.live.store.store import ModelStore
+from inferway.live.threads import run_detached
 from inferway.live.upstream.spans import Spans
 from inferway.live.upstream.upstream import Upstream
 from inferway.network.node import ClientRates
@@ -100,9 +103,7 @@ class LiveNode:
         emulate_rtt: bool = False,
     ) -> None:
         options = options or ServerOptions()
-        reasons = deployment.unserved_at_node()
-        if reasons:
-            raise ServeError("\n".join(f"{deployment.path}: {reason}" for reason in reasons))
+        check_at_node(deployment)
         self.name, self.plan = name, plan_of(deployment, name)
         plan, member, self._now = self.plan, self.plan.member, options.now
         if name not in addresses:
@@ -142,7 +143,13 @@ class LiveNode:
         # What it records and traces differs from what a server alone does, and nothing is recalled.
         self.server = Server(
             [
-                TaskSite(task, kind.accuracy_target, now=options.now, node=condition)
+                TaskSite(
+                    task,
+                    kind.accuracy_target,
+                    now=options.now,
+                    node=condition,
+                    measured=kind.measured,
+                )
                 for task, kind in plan.tasks.items()
             ],
             replace(
@@ -155,6 +162,7 @@ class LiveNode:
                 record=None,
                 tracer=None,
                 times=None,
+                answers=folder / "answers",
             ),
             pages={
                 "/v2/node": lambda exchange: exchange.respond(
@@ -262,6 +270,7 @@ class LiveNode:
             When a port is taken.
         """
         try:
+            await self._open_answers()
             await self.server.start()
             host, port = self._peer_at
             with listening("peer", host, port):
@@ -274,6 +283,17 @@ class LiveNode:
             raise
         for work in (self._place(), self.reconciler.persist(), self._look()):
             self._go(work)
+
+    async def _open_answers(self) -> None:
+        """Go on with the answers and labels of the run before, whatever answers now."""
+        for task, kind in self.plan.tasks.items():
+            if kind.feedback is not None:
+                site = self.server.sites[task]
+                models = await run_detached(stated_models, kind)
+                site.answers = book = await self.server.open_answers(site, watch=kind.watched)
+                served = {name: ServedModel(*one) for name, one in models.items()}
+                book.follow(kind.feedback, served, watch=kind.watched)
+                book.begin()
 
     async def stop(self, grace_s: float | None = None) -> None:
         """Answer what is in flight, tell nobody anything more, close."""

@@ -38,7 +38,7 @@ def capacity(batch: Batch | None = None) -> tuple[Any, Any, Capacity]:
     foresee(dispatcher.site, [batch, None])
     pool = SimpleNamespace(
         variants=("tiny", "large"),
-        accuracy=[0.7, 0.9],
+        grades=[0.7, 0.9],
         first=[0, 2, 3],
         dispatcher=dispatcher,
         health=SimpleNamespace(healthy=[True, True, False]),
