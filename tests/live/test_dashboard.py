@@ -16,6 +16,7 @@ import pytest
 pytest.importorskip("starlette", reason="the extra `dashboard` is not installed")
 from dashboards import LIMIT_S, Page, dashboard
 
+import inferway
 from inferway.cli import main
 from inferway.live import Keys
 
@@ -329,3 +330,17 @@ def test_serve_has_a_page_beside_it_that_ends_with_it(tmp_path: Path) -> None:
         process.stdout.close()
     with pytest.raises(OSError, match="refused"):
         page.ask()
+
+
+def test_devices_and_their_load_are_told(start: Any, tmp_path: Path) -> None:
+    file = tmp_path / "shared.yaml"
+    file.write_text(
+        "tasks: {digits: {variants: {tiny: {model: zoo://digits/tiny}}}}\n"
+        "nodes: {here: {devices: {cpu: {cores: 2}}, instances: {digits/tiny: 3}}}\n"
+    )
+    running = start(deployment=inferway.load(file))
+    with dashboard(f"http://127.0.0.1:{running.server.admin_port}") as page:
+        told = first(page, lambda one: any(source["devices"] for source in one["sources"]))
+    (source,) = told["sources"]
+    (device,) = source["devices"]
+    assert device == {"name": "cpu", "slots": 2, "busy": 0, "waiting": 0, "load": 0.0}

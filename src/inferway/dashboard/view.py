@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from inferway.dashboard.past import tables_told
-from inferway.dashboard.watched import MINUTE_S, WatchedServer, finite
+from inferway.dashboard.watched import MINUTE_S, WatchedServer, devices_of, finite
 from inferway.dispatch import promise as promises
 from inferway.dispatch.bounds import UnreachableError, max_rate, solve
 from inferway.dispatch.escalation_bounds import max_escalation_rate, solve_escalation
@@ -330,6 +330,7 @@ def source_view(source: WatchedServer) -> dict[str, Any]:
     }
     node = source.node
     shown["blocks"] = blocks_view(source.status.get("tasks", {}), node)
+    shown["devices"] = devices_view(source)
     if node is not None:
         hops = node.get("hops", {})
         shown["node"] = {
@@ -349,6 +350,18 @@ def source_view(source: WatchedServer) -> dict[str, Any]:
             "slot": node["slot"],
         }
     return shown
+
+
+def devices_view(source: WatchedServer) -> list[dict[str, Any]]:
+    """List the devices that instances share: slots, and the part of them that is busy.
+
+    `load` is the mean of the last minute, as it was seen once a second.
+    """
+    found = []
+    for name, one in devices_of(source.status).items():
+        seen = source.busy.get(name) or [one["busy"] / one["slots"]]
+        found.append({"name": name, **one, "load": sum(seen) / len(seen)})
+    return found
 
 
 def blocks_view(

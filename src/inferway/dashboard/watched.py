@@ -37,6 +37,17 @@ _EVERYWHERE: Final = ("0.0.0.0", "::")
 _Pairs = dict[tuple[str, str], int]
 
 
+def devices_of(status: dict[str, Any]) -> dict[str, dict[str, int]]:
+    """Add up the devices of all tasks, as ``/status`` has them: slots, busy ones, who waits."""
+    found: dict[str, dict[str, int]] = {}
+    for told in status.get("tasks", {}).values():
+        for name, one in told.get("devices", {}).items():
+            whole = found.setdefault(name, {"slots": one["slots"], "busy": 0, "waiting": 0})
+            whole["busy"] += one["busy"]
+            whole["waiting"] += one["waiting"]
+    return found
+
+
 class UnreadError(Exception):
     """A server that cannot be read; the message is one sentence for whoever looks at the page."""
 
@@ -82,6 +93,8 @@ class WatchedServer:
         and second variant: a time and the counts, the oldest of the last minute first.
     fleets
         By such a task, its fleet as ``/deployment/TASK`` has it.
+    busy
+        By device, the part of its slots that was busy whenever it was asked in the last minute.
     access
         As it was given.
     decisions
@@ -101,6 +114,7 @@ class WatchedServer:
         self.bounds_s: list[float] = []
         self.again: dict[str, deque[tuple[float, _Pairs]]] = {}
         self.fleets: dict[str, dict[str, Any]] = {}
+        self.busy: dict[str, deque[float]] = {}
         self.decisions: dict[str, list[dict[str, Any]]] = {}
         self.ending = False
         self._failed = self._rounds = 0
@@ -214,6 +228,11 @@ class WatchedServer:
         self.status, self.node = heard.status, heard.node
         self.decisions = self.decisions if heard.decisions is None else heard.decisions
         self.fleets = self.fleets if heard.fleets is None else heard.fleets
+        now = devices_of(self.status)
+        self.busy = {
+            name: deque([*self.busy.get(name, ()), one["busy"] / one["slots"]], MINUTE_S)
+            for name, one in now.items()
+        }
         for name, fleet in self.fleets.items():
             if name in self.status.get("tasks", {}):
                 self.status["tasks"][name]["fleet"] = fleet

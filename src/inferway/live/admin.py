@@ -22,6 +22,7 @@ from inferway.live.canary import CANARY_STATES, CanaryTrial
 from inferway.live.headroom import Bodies
 from inferway.live.http.exchange import Exchange
 from inferway.live.http.routes import Routes
+from inferway.live.pool import Pool
 from inferway.live.process import PAUSE_BOUNDS_S, Pauses
 from inferway.live.request import Outcome
 from inferway.live.security.keys import Guard, Role
@@ -290,7 +291,23 @@ def _task(site: TaskSite) -> dict[str, Any]:
         },
         **({} if site.answers is None else {"feedback": _feedback(site, site.answers)}),
         **({} if pool.canary is None else {"canary": _canary(pool.canary)}),
+        **({} if pool.dispatcher.fleet.devices is None else {"devices": _devices(pool)}),
         "variants": {name: _variant(site, k) for k, name in enumerate(pool.variants)},
+    }
+
+
+def _devices(pool: Pool) -> dict[str, Any]:
+    """Tell of each device how many of its slots runs of the task hold, and how many wait for it."""
+    fleet, shared = pool.dispatcher.fleet, pool.dispatcher.site.devices
+    assert fleet.devices is not None
+    device = fleet.devices.device.repeat(fleet.count)
+    return {
+        name: {
+            "slots": int(fleet.devices.slots[d]),
+            "busy": int(shared.used[d]),
+            "waiting": int(shared.waits[device == d].sum()),
+        }
+        for d, name in enumerate(fleet.devices.names)
     }
 
 

@@ -17,6 +17,7 @@ from inferway.dashboard.view import (
     prepare,
     quantiles,
     series_of,
+    source_view,
     task_view,
 )
 from inferway.dashboard.watched import WatchedServer
@@ -258,6 +259,24 @@ def test_a_server_shows_its_variants_by_the_memory_of_their_runs() -> None:
     ]
     small["memory"] = None
     assert [one["bytes"] for one in blocks_view(told, None)] == [100, None]
+
+
+def test_a_server_shows_its_devices_and_their_load_of_all_tasks() -> None:
+    source = source_of()
+    assert source_view(source)["devices"] == []
+    first = {"cpu": {"slots": 4, "busy": 1, "waiting": 0}}
+    other = {
+        "cpu": {"slots": 4, "busy": 2, "waiting": 3},
+        "gpu": {"slots": 1, "busy": 0, "waiting": 0},
+    }
+    source.status["tasks"]["digits"]["devices"] = first
+    source.status["tasks"]["forms"] = {"variants": {}, "devices": other}
+    cpu, gpu = source_view(source)["devices"]
+    assert cpu == {"name": "cpu", "slots": 4, "busy": 3, "waiting": 3, "load": 0.75}
+    assert gpu["load"] == 0.0
+    # Of the last minute, once it has been asked more than once.
+    source.busy = {"cpu": deque([0.25, 0.25, 1.0])}
+    assert source_view(source)["devices"][0]["load"] == 0.5
 
 
 def test_a_node_shows_what_it_runs_itself_by_its_budget() -> None:

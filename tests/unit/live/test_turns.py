@@ -11,6 +11,7 @@ from doubling import LIMIT_S, SIGNATURE, Gate, One, give
 
 from inferway.dispatch import Dispatcher
 from inferway.live import Outcome, Pool, PoolOptions, TaskSite
+from inferway.live.admin import status
 from inferway.site import Fleet
 from inferway.site.devices import DeviceSlots
 
@@ -91,6 +92,8 @@ def test_who_leaves_the_line_lets_those_behind_start(run: Any, patient: Any) -> 
         # A core is free, but the first in line takes two, and nobody overtakes.
         assert gates[1].runs.empty()
         assert gates[2].runs.empty()
+        told = status([site], ready=True)["tasks"]["task"]
+        assert told["devices"] == {"cpu": {"slots": 2, "busy": 1, "waiting": 2}}
         site.cancel(wide.request)
         assert wide.outcome is Outcome.CANCELED
         await began(gates[2])
@@ -101,6 +104,8 @@ def test_who_leaves_the_line_lets_those_behind_start(run: Any, patient: Any) -> 
         view = site.pool.dispatcher.site
         assert view.devices.used.tolist() == [0]
         assert not view.devices.waits.any()
+        told = status([site], ready=True)["tasks"]["task"]
+        assert told["devices"] == {"cpu": {"slots": 2, "busy": 0, "waiting": 0}}
         await site.stop()
 
     run(main())

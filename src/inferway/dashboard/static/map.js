@@ -93,8 +93,8 @@ function item(list, source) {
   return html("li", { "data-state": state }, ...rows);
 }
 
-function running(list, { blocks, node }) {
-  const rows = [];
+function running(list, { blocks, devices, node }) {
+  const rows = devices.flatMap(device);
   const budget = node?.budget_bytes;
   if (blocks.some(({ bytes }) => bytes)) rows.push(memory(blocks, budget));
   if (node && budget) {
@@ -124,6 +124,18 @@ function line({ name, instances, healthy, bytes, waiting }) {
   return html("li", { class: healthy < instances ? "wrong" : "" },
     html("span", {}, `${name}${copies}`),
     html("span", {}, `${bytes ? `${mebibytes(bytes)}, ` : ""}${waiting} waiting`));
+}
+
+// A device that instances share: the part of its cores or accelerators that was busy.
+function device({ name, slots, busy, waiting, load }) {
+  const width = 240;
+  const said = `${percent(load)} busy in the last minute; ${busy} of ${slots} now, ${waiting} wait`;
+  return [
+    html("p", { class: "device" }, `${name}: ${said}`),
+    picture(width, 8, `Device ${name}: ${said}`,
+      svg("rect", { class: "beyond", width, height: 8 }),
+      svg("rect", { class: waiting ? "block busy" : "block", width: Math.min(1, load) * width, height: 8 })),
+  ];
 }
 
 // The variants as blocks, as wide as the memory that they take, of the budget where there is one.
