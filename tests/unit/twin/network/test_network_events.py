@@ -227,13 +227,15 @@ def test_central_queues_and_bad_numbers_are_refused(small) -> None:
 
 
 def test_nodes_form_batches_of_their_clients_and_their_neighbors_requests(small) -> None:
-    # One copy at the cloud, which alone takes 125/s and four at once 250/s.
+    # Each copy at the cloud takes 125/s one by one and 250/s four at once.
     batch = "batch: {sizes: [1, 2, 4], service: [8 ms, 10 ms, 16 ms]}"
     busy = (
         ("policy: infida", "policy: repository-only"),
         ("rate: 7/s", "rate: 160/s"),
         ("process: constant", "process: poisson"),
         ("  quiet:\n    max_instances", "  quiet:\n    deadline: 90 ms\n    max_instances"),
+        ("cloud: {repository: true}", "cloud: {repository: true, PINNED}"),
+        ("PINNED", "instances: {quiet/large: 2}, pinned: {quiet/large: 2}"),
     )
     alone = simulate_events(small(*busy), slots=2)
     batched = simulate_events(small(*busy, ("mean: 8 ms}", f"mean: 8 ms}}, {batch}")), slots=2)
