@@ -257,7 +257,7 @@ STUDY = Study(
     scales=scales(
         WaitingSettings(),
         smoke={"slots": 3, "warm": 1, "trials": 1, "rates_per_s": (400.0,), "others": ()},
-        quick={"slots": 5, "warm": 3},
+        quick={"slots": 5, "warm": 3, "trials": 3},
     ),
     points=_points,
     figure=_figure,
