@@ -4,10 +4,10 @@ All three time scales together, as live: each node decides request by request, t
 what it can serve, and loads and unloads what placement says at the end of each slot.
 
 Departures from the live node: work other than serving takes no time (reading, forwarding, control
-messages but for their way); nodes and links do not fail; how sure each answer is is drawn by what
-profiles say, or the task's difficulty; a second answer that comes too late keeps its server until
-it has come; placement sees all of the network's counts at the end of a slot, as if letters were
-there at once, unless it is said what becomes of letters
+messages but for their way); nodes and links do not fail, and links take what the file says; how
+sure each answer is is drawn by what profiles say, or the task's difficulty; a second answer that
+comes too late keeps its server until it has come; placement sees all of the network's counts at the
+end of a slot, as if letters were there at once, unless it is said what becomes of letters
 (`inferway.twin.network.letters`); what was fetched once is fetched again.
 """
 
