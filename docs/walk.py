@@ -310,6 +310,7 @@ def environment(scratch: Path) -> dict[str, str]:
         "PATH": f"{Path(sys.prefix) / 'bin'}:{os.environ['PATH']}",
         "XDG_CACHE_HOME": str(scratch / "cache"),
         "XDG_DATA_HOME": str(scratch / "data"),
+        "XDG_STATE_HOME": str(scratch / "state"),
         "MPLBACKEND": "Agg",
     }
 

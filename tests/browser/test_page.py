@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import urllib.request
 from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
@@ -14,8 +16,10 @@ from dashboards import Page as Served
 from playwright.sync_api import Page, expect
 
 import inferway
+from inferway.catalog import testset as load_testset
 from inferway.cli.dashboard import PageBeside
 from inferway.lab import LocalCluster
+from inferway.live import Keys
 
 DOUBLE = """\
 class Double:
@@ -25,6 +29,18 @@ class Double:
     def predict(self, inputs):
         return {"y": 2 * inputs["x"]}
 """
+FILE: dict[str, Any] = {
+    "tasks": {
+        "digits": {
+            "accuracy_target": 0.5,
+            "variants": {
+                "tiny": {"model": "zoo://digits/tiny"},
+                "small": {"model": "zoo://digits/small"},
+            },
+        }
+    }
+}
+SAYS = "s" * 16
 NETWORK = """\
 tasks:
   digits:
@@ -176,6 +192,49 @@ def test_other_tasks_take_their_inputs_as_json(looked_at: Looked, tmp_path: Path
         trial.get_by_role("button", name="Send").click()
         expect(result).to_contain_text("These inputs are no JSON")
         page.close()
+
+
+def test_accuracies_by_labels_stand_beside_the_profiles(
+    looked_at: Looked, server: Any, served: Served
+) -> None:
+    page = looked_at(served.url)
+    expect(verdict(page)).to_have_count(1, timeout=LIMIT_MS)
+    expect(page.locator("#accuracy")).to_be_hidden()  # nobody asks for labels
+    page.close()
+    terms = {"variant": "small", "share": 1, "labels": 3, "at_least": 0.5}
+    task = FILE["tasks"]["digits"] | {"feedback": {}, "canary": terms}
+    keys = Keys([f"read+infer={READ}", f"feedback={SAYS}"])
+    deployment = inferway.load({"tasks": {"digits": task}})
+    with (
+        inferway.serve(deployment, http_port=0, admin_port=0, keys=keys) as other,
+        dashboard(other.admin_url, INFERWAY_KEY=READ) as its,
+    ):
+        page = looked_at(its.url)
+        table, canary = page.locator("#accuracy table"), page.locator("#accuracy .canary")
+        row = table.get_by_role("row").filter(has_text="small")
+        expect(row.get_by_role("cell").nth(1)).to_have_text("0", timeout=LIMIT_MS)
+        expect(canary).to_contain_text("small is tried as a canary: it gets 100 % of the requests")
+        image = load_testset().images[:1]
+        tensor = {"name": "image", "datatype": "FP32", "shape": list(image.shape)}
+        body = {"inputs": [tensor | {"data": image.ravel().tolist()}]}
+        for number in range(3):
+            send(other, "infer", body, READ, f"request-{number}")
+        told = [{"id": f"request-{number}", "correct": False} for number in range(3)]
+        assert send(other, "feedback", told, SAYS)["matched"] == 3
+        expect(row.get_by_role("cell").nth(1)).to_have_text("3", timeout=LIMIT_MS)
+        expect(row.get_by_role("img")).to_have_attribute("aria-label", re.compile("0 by labels"))
+        said = "small is taken back: 3 labels say 0.0000, which is below 0.5"
+        expect(canary).to_contain_text(said, timeout=LIMIT_MS)
+        expect(canary).to_contain_text("as a canary it was given 3 requests.")
+        page.close()
+
+
+def send(server: Any, path: str, body: Any, key: str, name: str = "said") -> Any:
+    headers = {"Authorization": f"Bearer {key}", "X-Request-Id": name}
+    url = f"{server.url}/v2/models/digits/{path}"
+    request = urllib.request.Request(url, json.dumps(body).encode(), headers)
+    with urllib.request.urlopen(request) as answer:
+        return json.load(answer)
 
 
 def test_a_reload_keeps_what_was(server: Any, served: Served, looked_at: Looked) -> None:

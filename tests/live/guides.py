@@ -28,13 +28,14 @@ def follow(guide: Path, folder: Path, told: Callable[[str, str, str], None]) -> 
     """Do what a guide says; the names of its files, in order.
 
     A block of code is a file, by the name that stands last before it. `told` gets each command,
-    what it printed, and what the guide says that it prints. A server goes on until the end.
+    what it printed, and what the guide says that it prints. A server goes on until another is
+    started in its place, or the end.
     """
     environment = os.environ | {
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "PYTHONWARNINGS": "error",
     }
-    written, servers, port = [], list[subprocess.Popen[str]](), 0
+    written, servers, port, admin = [], list[subprocess.Popen[str]](), 0, 0
     try:
         for step in steps(guide):
             if isinstance(step, Code):
@@ -46,8 +47,10 @@ def follow(guide: Path, folder: Path, told: Callable[[str, str, str], None]) -> 
                 continue
             command = step.text
             if command.startswith("inferway serve"):
-                (port,) = free_ports(1)
-                ports = f"--http-port {port} --grpc-port 0 --admin-port 0 --forget"
+                if servers:
+                    _stop(servers[-1])
+                port, admin = free_ports(2)
+                ports = f"--http-port {port} --grpc-port 0 --admin-port {admin} --forget"
                 server = subprocess.Popen(
                     f"{command} {ports}".split(),
                     cwd=folder,
@@ -63,6 +66,8 @@ def follow(guide: Path, folder: Path, told: Callable[[str, str, str], None]) -> 
             whole = command.replace(":8000", f":{port}")
             if command.startswith("inferway drive"):
                 whole += f" --url http://127.0.0.1:{port}"
+            if command.startswith("inferway apply"):
+                whole += f" --admin-url http://127.0.0.1:{admin}"
             done = subprocess.run(
                 ["bash", "-c", whole],
                 cwd=folder,
@@ -75,7 +80,13 @@ def follow(guide: Path, folder: Path, told: Callable[[str, str, str], None]) -> 
             told(command, done.stdout, step.prints)
     finally:
         for server in servers:
-            server.send_signal(signal.SIGINT)
-            server.communicate(timeout=LIMIT_S)
+            _stop(server)
     assert all(server.returncode == 0 for server in servers)
     return written
+
+
+def _stop(server: subprocess.Popen[str]) -> None:
+    """Stop a server as Ctrl-C does, and wait until it has ended; one that has, is left alone."""
+    if server.poll() is None:
+        server.send_signal(signal.SIGINT)
+        server.communicate(timeout=LIMIT_S)

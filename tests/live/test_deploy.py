@@ -274,9 +274,9 @@ def test_alerts_go_by_metrics_that_there_are(
     (group,) = YAML(typ="safe").load((deploy / "alerts.yml").read_text())["groups"]
     families = families_of(start(site_of()))
     exported = names_of(families)
-    # Those of nodes are told by nodes alone, and those of drift where a task looks for it.
+    # Those of nodes are told by nodes alone, those of labels and of drift where a task has them.
     guide = (root / "docs" / "guides" / "read-the-metrics.md").read_text()
-    exported |= set(re.findall(r"`(inferway_(?:neighbor|drift)_\w+)`", guide))
+    exported |= set(re.findall(r"`(inferway_(?:neighbor|feedback|drift)_\w+)`", guide))
     names = [rule["alert"] for rule in group["rules"]]
     assert len(set(names)) == len(names) > 5
     for rule in group["rules"]:
@@ -294,6 +294,13 @@ RAISED = {
     "InferwayBalanceFalling": ({'inferway_accuracy_balance{task="t"}': "2-1x20"}, "13m"),
     "InferwayAccuracyDrifted": (
         {'inferway_drift_alarm_timestamp_seconds{task="t",variant="v"}': "_ 60x9"},
+        "3m",
+    ),
+    "InferwayProfileTooHigh": (
+        {
+            'inferway_feedback_accuracy_high_ratio{task="t",variant="v"}': "1 0.9x9",
+            'inferway_feedback_profile_ratio{task="t",variant="v"}': "0.95x9",
+        },
         "3m",
     ),
     "InferwayMemoryBudget": (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -138,6 +139,8 @@ def test_metrics_and_status_have_it(serving: Any) -> None:
     assert told["inferway_feedback_accuracy_ratio"] == now["mean"]
     assert told["inferway_feedback_accuracy_low_ratio"] == now["low"]
     assert told["inferway_feedback_accuracy_high_ratio"] == now["high"]
+    assert told["inferway_feedback_profile_ratio"] == now["profile"]
+    assert told["inferway_feedback_estimate_ratio"] == now["estimate"]
     assert told["inferway_feedback_lost_answers_total"] == 0
     tasks = send(serving, "GET", "/status", key=ASKS, admin=True).json["tasks"]
     assert tasks["digits"]["feedback"]["variants"]["tiny"] == now
@@ -165,7 +168,7 @@ def test_an_answer_is_deleted_with_its_feedback(serving: Any) -> None:
         ({"id": "one", "score": 1.5}, "<= 1"),
         ({"id": "one", "labels": 1}, "labels"),
         ([{"id": "fine", "correct": True}, {"id": "one", "label": "seven"}], "of another kind"),
-        ({"id": "one", "label": [1, 2]}, "has 1 rows, and its label is of 2"),
+        ({"id": "one", "label": [1, 2]}, "has 1 row, and its label is of 2 rows"),
     ],
 )
 def test_wrong_feedback_is_refused_with_a_sentence(serving: Any, item: Any, sentence: str) -> None:
@@ -442,6 +445,17 @@ def test_a_canary_gets_its_share_until_labels_decide_on_it(
     now = told(running)["canary"]
     assert (now["state"], now["requests"]) == ("trying", len(own))
     assert states(running) == {"trying": 1, "promoted": 0, "taken-back": 0}
+    where = "/v2/models/digits/accuracy"
+    assert send(running, "GET", where, key=ASKS).json["canary"] == now
+    html = "Accept: text/html\r\n"
+
+    def row() -> list[str]:
+        page = send(running, "GET", "/", key=ASKS, more=html, admin=True).body.decode()
+        rows = page[page.index("<caption>Canary</caption>") :].split("<tr>")[2]
+        return re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", rows)
+
+    needs = "at least 0.9 by 50 labels"
+    assert row() == ["large", "20 % of the requests", needs, str(len(own)), "trying", "-"]
     # What the others owe or have ahead is the balance of all.
     counts = {"tiny": 0.8, "medium": 0.94, "large": 0.96}
     moved = sum(counts[variant] - 0.9 for variant in asked.values())
@@ -457,6 +471,8 @@ def test_a_canary_gets_its_share_until_labels_decide_on_it(
     logged = [json.loads(one) for one in capfd.readouterr().err.splitlines() if "canary" in one]
     assert [one["reason"] for one in logged if one["event"].startswith("canary")] == [reason]
     assert states(running)[state] == 1
+    assert send(running, "GET", where, key=ASKS).json["canary"] == told(running)["canary"]
+    assert row()[4:] == [state, reason]
     after = list(answers(running, "after", 100).values())
     head = "POST /v2/models/digits/versions/large/infer HTTP/1.1\r\nHost: x\r\n"
     pinned = answer_to(running, head)
@@ -479,6 +495,7 @@ def test_a_canary_gets_its_share_until_labels_decide_on_it(
     file.write_text(CANARY.format(more=""))
     again.wait(again.server.apply(inferway.load(file)))
     assert "canary" not in told(again)
+    assert "canary" not in send(again, "GET", where, key=ASKS).json
     assert answer_to(again, head).status == 200
     assert states(again) == {}
 

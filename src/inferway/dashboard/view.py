@@ -60,6 +60,7 @@ def task_view(source: WatchedServer, task: str, curves: Curves) -> dict[str, Any
         "latency": latency_view(source, task),
         "bound": bound,
         "variants": variants_view(source, task, told),
+        "accuracy": accuracy_view(told),
         "decisions": source.decisions.get(task, []),
         "response_times": response_times(source, task),
         "escalations": escalations_view(source, task),
@@ -159,6 +160,27 @@ def variants_view(source: WatchedServer, task: str, told: dict[str, Any]) -> lis
         }
         for name, one in sorted(variants.items(), key=lambda item: item[1]["profile_service_s"])
     ]
+
+
+def accuracy_view(told: dict[str, Any]) -> dict[str, Any] | None:
+    """Tell what feedback says of each variant, the fastest first, and what becomes of a canary.
+
+    None where the task has no feedback.
+    """
+    feedback = told.get("feedback")
+    if feedback is None:
+        return None
+    measured, served = feedback["variants"], told.get("variants", {})
+    return {
+        "variants": [
+            {"name": name} | measured[name]
+            for name in sorted(
+                measured, key=lambda name: served.get(name, {}).get("profile_service_s", math.inf)
+            )
+        ],
+        "shadow": feedback.get("shadow"),
+        "canary": told.get("canary"),
+    }
 
 
 def escalations_view(source: WatchedServer, task: str) -> dict[str, Any] | None:

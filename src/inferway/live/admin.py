@@ -18,7 +18,7 @@ from inferway.dispatch.joint import TargetState
 from inferway.dispatch.totals import TaskCounts, Totals, totals_of
 from inferway.live.answers import AnswerBook
 from inferway.live.assigned import DeviceAssignment
-from inferway.live.canary import CANARY_STATES, CanaryTrial
+from inferway.live.canary import CANARY_STATES
 from inferway.live.headroom import Bodies
 from inferway.live.http.exchange import Exchange
 from inferway.live.http.routes import Routes
@@ -126,6 +126,9 @@ _GAUGES: Final = {
         "task variant: Lower limit of that accuracy, of a confidence sequence of 95 %."
     ),
     "feedback_accuracy_high_ratio": "task variant: Its upper limit.",
+    "feedback_profile_ratio": (
+        "task variant: Accuracy of the variant by its profile, 0..1; nothing where none says it."
+    ),
     "feedback_estimate_ratio": (
         "task variant: Accuracy that counts where the promise is on what is measured."
     ),
@@ -290,7 +293,7 @@ def _task(site: TaskSite) -> dict[str, Any]:
             "lost_events": recording.losses.events,
         },
         **({} if site.answers is None else {"feedback": _feedback(site, site.answers)}),
-        **({} if pool.canary is None else {"canary": _canary(pool.canary)}),
+        **({} if pool.canary is None else {"canary": pool.canary.status}),
         **({} if pool.dispatcher.fleet.devices is None else {"devices": _devices(pool)}),
         "variants": {name: _variant(site, k) for k, name in enumerate(pool.variants)},
     }
@@ -308,19 +311,6 @@ def _devices(pool: Pool) -> dict[str, Any]:
             "waiting": int(shared.waits[device == d].sum()),
         }
         for d, name in enumerate(fleet.devices.names)
-    }
-
-
-def _canary(trial: CanaryTrial) -> dict[str, Any]:
-    terms = trial.terms
-    return {
-        "variant": terms.variant,
-        "share": terms.share,
-        "labels": terms.labels,
-        "at_least": terms.at_least,
-        "state": trial.state,
-        "reason": trial.reason,
-        "requests": trial.requests,
     }
 
 
@@ -473,6 +463,9 @@ def _feedback_samples(books: Sequence[tuple[str, AnswerBook]]) -> _Samples:
         ],
         "feedback_accuracy_low_ratio": [(labels, one.low) for labels, one in measured],
         "feedback_accuracy_high_ratio": [(labels, one.high) for labels, one in measured],
+        "feedback_profile_ratio": [
+            (labels, one.profile) for labels, one in measured if one.profile is not None
+        ],
         "feedback_estimate_ratio": [
             (labels, one.estimate) for labels, one in measured if one.estimate is not None
         ],

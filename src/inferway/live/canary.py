@@ -31,6 +31,30 @@ class CanaryOutcome(msgspec.Struct, frozen=True):
     at: float
 
 
+class CanaryStatus(msgspec.Struct, frozen=True):
+    """A canary as it is told of.
+
+    Attributes
+    ----------
+    variant, share, labels, at_least
+        Its terms, as the file has them.
+    state
+        `trying`, `promoted` or `taken-back`.
+    reason
+        Why, in words; empty while it is tried.
+    requests
+        Requests that it was given as a canary since the server has it.
+    """
+
+    variant: str
+    share: float
+    labels: int
+    at_least: float
+    state: CanaryState
+    reason: str
+    requests: int
+
+
 class CanaryTrial:
     """A canary of one fleet: which requests it gets, and what has become of it.
 
@@ -55,6 +79,20 @@ class CanaryTrial:
         self.terms, self._mask = terms, mask
         self.state: CanaryState = "trying"
         self.reason, self.requests = "", 0
+
+    @property
+    def status(self) -> CanaryStatus:
+        """Tell of it as it is now."""
+        terms = self.terms
+        return CanaryStatus(
+            terms.variant,
+            terms.share,
+            terms.labels,
+            terms.at_least,
+            self.state,
+            self.reason,
+            self.requests,
+        )
 
     def takes(self, word: int) -> bool:
         """Tell whether a request with this random word of 64 bits is one of the canary's share."""

@@ -58,7 +58,8 @@ class FeedbackItem(msgspec.Struct, forbid_unknown_fields=True):
         if len(labels) != len(said):
             raise RefusalError(
                 400,
-                f"answer {self.id[:128]!r} has {len(said)} rows, and its label is of {len(labels)}",
+                f"answer {self.id[:128]!r} has {_rows(len(said))}, and its label is of "
+                f"{_rows(len(labels))}",
             )
         if any(type(one) is not type(other) for one, other in zip(said, labels, strict=True)):
             raise RefusalError(
@@ -67,6 +68,10 @@ class FeedbackItem(msgspec.Struct, forbid_unknown_fields=True):
                 f"{labels[0]!r}, of another kind",
             )
         return sum(one == other for one, other in zip(said, labels, strict=True)) / len(said)
+
+
+def _rows(count: int) -> str:
+    return f"{count} row" if count == 1 else f"{count} rows"
 
 
 class Joined(msgspec.Struct, frozen=True):

@@ -17,6 +17,7 @@ from inferway.dispatch.totals import Totals
 from inferway.live.admin import PAGES, totals
 from inferway.live.answers import AnswerBook
 from inferway.live.assigned import DeviceAssignment
+from inferway.live.canary import CanaryStatus
 from inferway.live.explain import KEPT
 from inferway.live.history import ROWS, Every, History
 from inferway.live.http.exchange import ACCEPT, Exchange, Handler
@@ -226,6 +227,7 @@ def _section(site: TaskSite) -> str:
             "" if promise is None else _promise(promise),
             _table("Who answers", heads, variants),
             "" if site.answers is None else _by_labels(site.answers),
+            "" if pool.canary is None else _canary(pool.canary.status),
             _table("Requests since the start", ("ended", "requests"), ended) if ended else "",
         ]
     )
@@ -237,7 +239,7 @@ def _by_labels(book: AnswerBook) -> str:
 
     heads = (
         *("variant", "by profile", "labels", "by labels", "limits", "compared", "agree"),
-        *("by both", "limits", "drift"),
+        *("by both", "limits", "estimate", "drift"),
     )
     return _table(
         "Accuracy",
@@ -253,6 +255,7 @@ def _by_labels(book: AnswerBook) -> str:
                 number(one.agreement),
                 number(one.joint),
                 f"{one.joint_low:.3f} to {one.joint_high:.3f}",
+                number(one.estimate),
                 "-"
                 if one.alarm is None
                 else f"{one.alarm.before:.3f} to {one.alarm.after:.3f} "
@@ -261,6 +264,18 @@ def _by_labels(book: AnswerBook) -> str:
             for name, one in book.measured.items()
         ],
     )
+
+
+def _canary(told: CanaryStatus) -> str:
+    terms = (
+        f"{100.0 * told.share:.3g} % of the requests",
+        f"at least {told.at_least:g} by {told.labels:,} labels",
+        f"{told.requests:,}",
+        told.state,
+        told.reason or "-",
+    )
+    heads = ("variant", "gets", "needs", "requests", "state", "reason")
+    return _table("Canary", heads, [(told.variant, *terms)])
 
 
 def _promise(promise: Promise) -> str:

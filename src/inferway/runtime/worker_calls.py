@@ -53,7 +53,8 @@ class WorkerCalls:
         self._timeout_s, self._give_back = timeout_s, give_back
         self._begun: dict[int, _Begun] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._timed = self._closing = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._closing = False
 
     def begin(self, worker: WorkerProcess, calls: Sequence[list[Any]], ended: Ended) -> bool:
         """Send calls; whoever began them is told of the end of each, in their order, later.
@@ -65,15 +66,15 @@ class WorkerCalls:
             if self._begun or self._closing:
                 return False
             self._loop = loop = asyncio.get_running_loop()
+            self._timer = None  # that of a loop that is closed never comes
             loop.add_reader(self.bell.heard_at, self._hear)
         count = len(calls)
         if not worker.send(calls, bytes((count,))):
             return False
         until_s = loop.time() + self._timeout_s
         self._begun[worker.number] = _Begun(worker, count, until_s, ended)
-        if not self._timed:
-            self._timed = True
-            loop.call_at(until_s, self._look)
+        if self._timer is None:
+            self._timer = loop.call_at(until_s, self._look)
         return True
 
     def close(self) -> None:
@@ -88,7 +89,9 @@ class WorkerCalls:
     def _close(self) -> None:
         if not self._begun and self._loop is not None:
             self._loop.remove_reader(self.bell.heard_at)
-            self._loop = None
+            if self._timer is not None:
+                self._timer.cancel()
+            self._loop = self._timer = None
             self.bell.close()
 
     def _hear(self) -> None:
@@ -111,16 +114,17 @@ class WorkerCalls:
     def _look(self) -> None:
         """End calls that take too long; look again when the next one would."""
         assert self._loop is not None
+        loop, self._timer = self._loop, None
         self._hear()  # an answer that is there is not late
-        loop, now_s = self._loop, self._loop.time()
+        now_s = loop.time()
         for begun in [*self._begun.values()]:
             if begun.until_s <= now_s:
                 # What becomes of those behind it is known when the worker has gone.
                 begun.killed = True
                 self._end(begun, None, begun.worker.late())
-        self._timed = bool(self._begun)
-        if self._timed:
-            loop.call_at(min(begun.until_s for begun in self._begun.values()), self._look)
+        if self._begun:
+            until_s = min(begun.until_s for begun in self._begun.values())
+            self._timer = loop.call_at(until_s, self._look)
         if self._closing:
             self._close()
 

@@ -229,6 +229,23 @@ def test_latency_is_of_the_last_seconds_and_shares_are_of_the_last_minute() -> N
     assert len(times["ends_s"]) == 4
 
 
+def test_accuracies_are_shown_where_labels_come_and_the_canary_with_them() -> None:
+    source = source_of(promised("kept"))
+    assert viewed(source)["accuracy"] is None
+    told = source.status["tasks"]["digits"]
+    # What a variant that has gone was worth comes last.
+    measured = {"gone": {"labels": 1}, "big": {"labels": 3}, "tiny": {"labels": 2}}
+    told["feedback"] = {"unknown": 0, "lost_answers": 0, "variants": measured}
+    shown = viewed(source)["accuracy"]
+    labels = [(one["name"], one["labels"]) for one in shown["variants"]]
+    assert labels == [("tiny", 2), ("big", 3), ("gone", 1)]
+    assert (shown["shadow"], shown["canary"]) == (None, None)
+    told["feedback"]["shadow"] = {"busy": 1, "gave_way": 0, "failed": 0}
+    told["canary"] = {"variant": "big", "state": "trying"}
+    shown = viewed(source)["accuracy"]
+    assert (shown["shadow"]["busy"], shown["canary"]["variant"]) == (1, "big")
+
+
 def test_quantiles_lie_within_their_buckets() -> None:
     found = quantiles([50, 45, 4, 1, 0], BOUNDS_S)
     assert found["p50_s"] == pytest.approx(0.001)

@@ -245,3 +245,27 @@ def test_a_call_under_way_still_ends_when_it_is_closed(make: Make, tmp_path: Pat
     told(runtime, steps)
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.read(bell.heard_at, 1)
+
+
+def test_nothing_is_left_to_look_for_once_it_is_closed(make: Make) -> None:
+    runtime = make(echo(COMMANDS))
+
+    async def steps(ends: Ends) -> None:
+        loop, timers = asyncio.get_running_loop(), list[asyncio.TimerHandle]()
+        call_at = loop.call_at
+
+        def noted(*told: Any, **more: Any) -> asyncio.TimerHandle:
+            timers.append(call_at(*told, **more))
+            return timers[-1]
+
+        loop.call_at = noted  # type: ignore[method-assign]
+        assert ends.ask(1.0)
+        assert timers  # that of the time limit
+        assert await ends.are(1) == [1.0]
+        runtime.close()
+        closed = asyncio.Event()
+        loop.call_soon(closed.set)  # after the runtime's own
+        await closed.wait()
+        assert all(timer.cancelled() for timer in timers)
+
+    told(runtime, steps)

@@ -1,5 +1,6 @@
 // What comes from the page's server, and who draws it.
 
+import { drawAccuracy } from "./accuracy.js";
 import { drawAnswers } from "./answers.js";
 import { drawDecisions } from "./decisions.js";
 import { clock } from "./draw.js";
@@ -107,6 +108,7 @@ function draw() {
   if (!task || !task.series.times.length) return;
   drawLatency(document.getElementById("latency"), task);
   drawAnswers(document.getElementById("answers"), task);
+  drawAccuracy(document.getElementById("accuracy"), task);
   drawDecisions(document.getElementById("decisions"), task);
   // A server that has ended can be asked nothing.
   const ended = task.view.ended;

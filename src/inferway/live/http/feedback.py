@@ -9,6 +9,7 @@ from collections.abc import Callable
 import msgspec
 
 from inferway.live.answers import AnswerBook
+from inferway.live.canary import CanaryStatus
 from inferway.live.feedback import FeedbackItem, Joined, VariantAccuracy
 from inferway.live.http.compression import unpacking
 from inferway.live.http.exchange import ENCODING, RETRY, Exchange, Limits
@@ -34,12 +35,15 @@ class TaskAccuracy(msgspec.Struct, frozen=True):
         Those that are served.
     node
         Of a network, the node whose own answers and labels these are.
+    canary
+        What has become of the task's canary; left out where it has none.
     """
 
     task: str
     level: float
     variants: dict[str, VariantAccuracy]
     node: str | msgspec.UnsetType = msgspec.UNSET
+    canary: CanaryStatus | msgspec.UnsetType = msgspec.UNSET
 
 
 class Deleted(msgspec.Struct, frozen=True):
@@ -85,7 +89,9 @@ class FeedbackPages:
             exchange.refuse(404, self._off)
             return
         node = msgspec.UNSET if site.node is None else site.node.name
-        said = TaskAccuracy(site.task, LEVEL, book.measured, node)
+        trial = None if site.present is None else site.present.canary
+        canary = msgspec.UNSET if trial is None else trial.status
+        said = TaskAccuracy(site.task, LEVEL, book.measured, node, canary)
         exchange.respond(200, msgspec.json.encode(said))
 
     @property
