@@ -85,11 +85,14 @@ def _turns(text: str) -> int:
     return turns
 
 
-def compare(script: str, arguments: Sequence[str], given: argparse.Namespace) -> None:
+def compare(
+    script: str, arguments: Sequence[str], given: argparse.Namespace
+) -> dict[str, dict[str, Any]]:
     """Run a benchmark with `--turn` once of each checkout in each turn, and print the ratios.
 
     It is always this checkout's script, with either's package. It prints seconds of CPU time by
     part as a JSON object in its last line. A first turn that fills the caches is not counted.
+    Returns the medians and ratios by part, as they are printed.
     """
     checkouts = {"here": HERE, "beside": given.beside.resolve()}
     costs: dict[str, list[dict[str, float]]] = {name: [] for name in checkouts}
@@ -106,14 +109,16 @@ def compare(script: str, arguments: Sequence[str], given: argparse.Namespace) ->
             **ratio_of([one[part] for one in ours], [one[part] for one in others])._asdict(),
         }
         for part in ours[0]
+        if part in others[0]
     }
     if given.json:
         from http_stack import machine
 
         found = {"beside": str(given.beside), "turns": given.turns, "parts": rows}
         print(json.dumps({"schema": 1, "machine": machine(), **found}))
-        return
-    print_ratios(rows, given.turns, given.beside)
+    else:
+        print_ratios(rows, given.turns, given.beside)
+    return rows
 
 
 def _run(command: list[str], checkout: Path) -> dict[str, float]:

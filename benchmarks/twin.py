@@ -5,13 +5,16 @@
 
 TAD-OP on [Anonymous]'s four classes (rates 2, 1, 0.9, 0.1; accuracies 0.7, 0.75, 0.8, 1; equal
 counts; target 0.76) at load 0.5, every response time kept, for each engine and three sizes; a
-user's own policy file beside the built-in one; `escalate` beside `priced` on the zoo's profile, at
-load 0.5 of examples/digits.yaml; the start of `inferway simulate` from its cache; and the peers
-SimPy and Ciw, in the same run, on the easier M/M/64. All cases take turns in each round and the
-best round of each counts: others may use the machine. Needs `pip install inferway[bench]`.
+user's own policy file beside the built-in one; `general` with cores that the servers share beside
+the same without; `escalate` beside `priced` on the zoo's profile, at load 0.5 of
+examples/digits.yaml without its devices; the start of `inferway simulate` from its cache; and the
+peers SimPy and Ciw, in the same run, on the easier M/M/64. All cases take turns in each round and
+the best round of each counts: others may use the machine. Needs `pip install inferway[bench]`.
 
 With ``--beside DIR``, the twin of another checkout takes turns with ours, a process each, without
-the peers: the ratio of CPU time for each case and for the whole process, with its interval.
+the peers: the ratio of CPU time for each case and for the whole process, with its interval. Then,
+on standard error, whether what knows no devices is as fast as there, and what devices cost; the
+exit code is 1 where one of them is not as wanted.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from beside import add_options, add_turn, compare
+from beside import WHOLE, add_options, add_turn, compare
 
 import inferway as iw
 from inferway.deployment import ServiceTime
@@ -50,6 +53,17 @@ OWN = 0.5
 """A user's own policy over the built-in one."""
 ESCALATE = 0.5
 """`escalate` over `priced`, same engine."""
+DEVICES = 1.5
+"""Time per query of `general` where servers share cores, over the same without."""
+SHARED = {
+    "64, a core each": (64, 64),
+    "64, 20 cores": (64, 20),
+    "4096, 1280 cores": (4096, 1280),
+}
+"""Servers and cores: as many as servers, or so few that half of them are taken at load 0.5."""
+ZOO = "priced on the zoo"
+AS_BEFORE = 1.05
+"""Upper end of the interval of CPU time over an older checkout's, at most."""
 LAWS = {"markov": "exponential", "ordered": "deterministic", "general": "exponential"}
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
@@ -75,7 +89,42 @@ def scenario(servers: int, law: str, **options: Any) -> Scenario:
 def on_zoo(policy: str) -> Scenario:
     """The digits zoo at half the greatest rate of policies that choose before an answer."""
     digits = scenario_of(iw.load(EXAMPLES / "digits.yaml").with_(policy=policy), "digits")
-    return replace(digits, arrivals=PoissonArrivals(process="poisson", load=0.5))
+    alone = replace(digits.fleet, devices=None)  # whom `ordered` knows
+    return replace(digits, fleet=alone, arrivals=PoissonArrivals(process="poisson", load=0.5))
+
+
+def shared(what: Scenario, slots: int) -> Scenario:
+    """The same where all servers share so many cores."""
+    # Here, as a checkout of another time that is measured beside may not have it.
+    from inferway.site.devices import DeviceSlots
+
+    classes = len(what.fleet.rate)
+    cores = DeviceSlots(
+        names=("cpu",),
+        slots=np.array([slots]),
+        exclusive=np.zeros(1, np.bool_),
+        overhead_s=np.zeros(1),
+        device=np.zeros(classes, np.int64),
+        taken=np.ones(classes, np.int64),
+    )
+    return replace(what, fleet=replace(what.fleet, devices=cores))
+
+
+def on_cores() -> dict[str, Scenario]:
+    """What is asked of `general` where servers share cores; none where it does not know any."""
+    try:
+        found = {
+            name: shared(scenario(servers, LAWS["general"]), slots)
+            for name, (servers, slots) in SHARED.items()
+        }
+        return found | {ZOO: shared(on_zoo("priced"), 2)}
+    except ImportError:
+        return {}
+
+
+def without(name: str) -> str:
+    """Name the case that is the same without cores."""
+    return f"general, {ZOO}" if name == ZOO else f"general {SHARED[name][0]}"
 
 
 def twin(what: Scenario, kind: Kind | None, queries: int) -> Callable[[], float]:
@@ -178,6 +227,9 @@ def cases(folder: Path, scale: float) -> dict[str, Callable[[], float]]:
     for kind in ("markov", "general"):
         mine = scenario(64, "exponential", policy="./own.py:TadOp", folder=folder)
         found[f"own tad-op {kind}"] = twin(mine, kind, queries)
+    found[f"general, {ZOO}"] = twin(on_zoo("priced"), "general", queries)
+    for name, of in on_cores().items():  # none at a checkout that is older than devices
+        found[f"general, devices, {name}"] = twin(of, "general", queries)
     for policy in ("priced", "escalate"):
         found[f"{policy} on the zoo"] = twin(on_zoo(policy), "ordered", queries)
     cheapest = scenario(64, "exponential", policy="./cheapest.py:Cheapest", folder=EXAMPLES)
@@ -232,12 +284,35 @@ def goals(found: dict[str, float]) -> list[tuple[str, float, float, bool]]:
     for kind in ("markov", "general"):
         share = found[f"own tad-op {kind}"] / found[f"{kind} 64"]
         rows.append((f"own policy over built-in, {kind}", share, OWN, share >= OWN))
+    for name in (*SHARED, ZOO):
+        times = found[without(name)] / found[f"general, devices, {name}"]
+        rows.append((f"devices over none, general, {name}", times, DEVICES, times <= DEVICES))
     asked = found["escalate on the zoo"] / found["priced on the zoo"]
     rows.append(("escalate over priced, ordered", asked, ESCALATE, asked >= ESCALATE))
     rows.append(
         ("cached start, s", found["start wall s"], START_S, found["start wall s"] < START_S)
     )
     return rows
+
+
+def verdict(rows: dict[str, dict[str, Any]]) -> bool:
+    """Say whether nothing has become slower, and what devices cost; whether both are as wanted."""
+    here_s = {part.partition(", 1e6")[0]: row["here_s"] for part, row in rows.items()}
+    lines = [
+        (f"{part} beside the other, upper end", row["high"], AS_BEFORE)
+        for part, row in rows.items()
+        if "devices" not in part and part != WHOLE
+    ]
+    lines += [
+        (f"devices over none, {name}", here_s[f"general, devices, {name}"] / here_s[of], DEVICES)
+        for name in (*SHARED, ZOO)
+        for of in [without(name)]
+        if f"general, devices, {name}" in here_s  # as an older checkout has it, too
+    ]
+    for what, value, most in lines:
+        met = "met" if value <= most else "NOT met"
+        print(f"{what:64}{value:8.3f}{most:8.2f}   {met}", file=sys.stderr)
+    return all(value <= most for _, value, most in lines)
 
 
 def main() -> None:
@@ -253,8 +328,8 @@ def main() -> None:
         print(json.dumps(turn(options.scale)))
         return
     if options.beside is not None:
-        compare(__file__, ["--scale", str(options.scale)], options)
-        return
+        rows = compare(__file__, ["--scale", str(options.scale)], options)
+        sys.exit(0 if verdict(rows) else 1)
     # Here, as a checkout of another time that is measured beside may not have it.
     from inferway.machine import machine
 
@@ -272,25 +347,27 @@ def main() -> None:
             )
         )
         return
-    print(f"{'M queries per CPU second':28}" + "".join(f"{f'n = {n:,}':>14}" for n in SIZES))
+    print(f"{'M queries per CPU second':36}" + "".join(f"{f'n = {n:,}':>14}" for n in SIZES))
     for kind in GOALS:
         row = [found[f"{kind} {servers}"] / 1e6 for servers in SIZES]
-        print(f"{kind:28}" + "".join(f"{value:14.2f}" for value in row))
+        print(f"{kind:36}" + "".join(f"{value:14.2f}" for value in row))
     for name in (
         *("own tad-op markov", "own tad-op general", "cheapest.py"),
+        *(name for name in found if "devices" in name),
+        f"general, {ZOO}",
         *("priced on the zoo", "escalate on the zoo"),
     ):
-        print(f"{name:28}{found[name] / 1e6:14.2f}")
+        print(f"{name:36}{found[name] / 1e6:14.2f}")
     ours = found["M/M/64 twin"]
     for name in ("M/M/64 twin", "M/M/64 simpy", "M/M/64 ciw"):
         print(
-            f"{name:28}{found[name] / 1e6:14.4f}   the twin is {ours / found[name]:,.0f} times it"
+            f"{name:36}{found[name] / 1e6:14.4f}   the twin is {ours / found[name]:,.0f} times it"
         )
-    print(f"{'start of inferway simulate':28}{found['start wall s']:14.2f} s", end="")
+    print(f"{'start of inferway simulate':36}{found['start wall s']:14.2f} s", end="")
     print(f"   {found['start cpu s']:.2f} s of CPU")
     print()
     for what, value, goal, met in goals(found):
-        print(f"{what:44}{value:14.4g}{goal:12.4g}   {'met' if met else 'NOT met'}")
+        print(f"{what:52}{value:14.4g}{goal:12.4g}   {'met' if met else 'NOT met'}")
 
 
 if __name__ == "__main__":

@@ -13,8 +13,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import inferway
+from inferway.catalog import model_path
 from inferway.catalog import testset as load_testset
-from inferway.catalog.zoo import model_path
 from inferway.live import apply
 
 # As the file has it, a copy of small carries 5 requests a second, and one of large a single one: a

@@ -164,7 +164,10 @@ class Server:
     queue: deque[Waiting] = field(default_factory=deque)
     serving: int = 0
     """How many of the queue are in service."""
+    begun_s: float = math.nan
+    """When its slots were taken, for what the server itself does."""
     started_s: float = math.nan
+    """When its model started."""
     predicted_s: float = math.nan
     """Predicted end of the service."""
     idle_since_s: float = -math.inf
@@ -433,6 +436,12 @@ class PlainSite:
         assert self.scenario.fleet.devices is not None
         return int(self.scenario.fleet.devices.taken[k])
 
+    def _lead_s(self, k: int) -> float:
+        """What each request takes of its device before it runs."""
+        of = self.scenario.fleet.devices
+        d = -1 if of is None else int(of.device[k])
+        return 0.0 if of is None or d < 0 else float(of.overhead_s[d])
+
     def _fits(self, device: Slots, k: int) -> bool:
         used = sum(self._taken(other.k) for other in device.running)
         return used + self._taken(k) <= device.slots
@@ -538,11 +547,12 @@ class PlainSite:
         if (device := self._device(server)) is not None:
             device.running.append(server)
         server.serving = taken
-        server.started_s = self.now_s
+        server.begun_s = self.now_s
+        server.started_s = self.now_s + self._lead_s(server.k) * taken
         server.predicted_s = self.now_s + self._run_s(server, taken)
         server.service += 1
         took_s = self._service_s(server.k, batch_s[self._padded(server.k, taken)])
-        self._plan(self.now_s + took_s, server.number, "ends", server.number, server.service)
+        self._plan(server.started_s + took_s, server.number, "ends", server.number, server.service)
 
     def _formed(self, server: Server) -> int:
         """How many a free server takes by the file's rule; it is asked again where it waits."""
@@ -649,7 +659,7 @@ class PlainSite:
                 self._leave(request, started_s, server.number, self._in_time(request, self.now_s))
             else:
                 self._settle(request, server, started_s)
-        server.started_s = server.predicted_s = math.nan
+        server.begun_s = server.started_s = server.predicted_s = math.nan
         server.service += 1
         if server.queue:
             self._start(server)
@@ -753,7 +763,7 @@ class PlainSite:
     def _take_first(self, server: Server) -> Waiting:
         request = server.queue.popleft()
         if not server.queue:
-            server.started_s = server.predicted_s = math.nan
+            server.begun_s = server.started_s = server.predicted_s = math.nan
             server.idle_since_s = self.now_s
             if server.reasons == 0:
                 self._fall_idle(server)
@@ -850,6 +860,10 @@ class PlainSite:
         return mean_s * words.exponential() / (2 * chance)
 
     def _predicted_s(self, server: Server, requests: int = 1) -> float:
+        """A batch's time, and before it what the server does for each of its requests, s."""
+        return self._model_s(server, requests) + self._lead_s(server.k) * requests
+
+    def _model_s(self, server: Server, requests: int) -> float:
         """What so many take as one batch, s: linear between the times at 1, 2, 4, ... requests,
         which are such that the sizes known take what they are known to take."""
         fleet = self.scenario.fleet
@@ -923,9 +937,9 @@ class PlainSite:
         standing = [number for k in classes for number in self.standing[k]]
         busy = [sum(lengths[number] > 0 for number in self.standing[k]) for k in classes]
         idle = [self.idle[k] if self._has_room(k) else 0 for k in classes]
-        predicted_s = np.array([self._predicted_s(server) for server in servers])
+        predicted_s = np.array([self._model_s(server, 1) for server in servers])
         row_s = np.array(
-            [[self._predicted_s(server, 2**i) / 2**i for i in range(8)] for server in servers]
+            [[self._model_s(server, 2**i) / 2**i for i in range(8)] for server in servers]
         )
         return Site(
             first=fleet.first,
@@ -934,7 +948,7 @@ class PlainSite:
             accuracy=fleet.accuracy,
             queue=np.array(lengths),
             head=np.zeros(len(servers), np.int64),
-            started_s=np.array([server.started_s for server in servers]),
+            started_s=np.array([server.begun_s for server in servers]),
             ends_s=ends_s,
             free_s=free_s,
             arrived_s=arrived_s,
@@ -990,6 +1004,7 @@ class PlainSite:
             device=of.device,
             taken=of.taken,
             slots=of.slots,
+            lead_s=of.lead_s,
             used=np.array([sum(self._taken(one.k) for one in d.running) for d in self.devices]),
             holds=np.array([server in running for server in self.servers]),
             waits=np.array([server in waiting for server in self.servers]),

@@ -282,7 +282,7 @@ def shared(draw: st.DrawFn, of: st.SearchStrategy[Scenario]) -> Scenario:
         names=tuple("xy"[: len(slots)]),
         slots=np.array(slots),
         exclusive=np.zeros(len(slots), bool),
-        overhead_s=np.zeros(len(slots)),
+        overhead_s=np.array([draw(st.sampled_from([0.0, 0.0, 0.125]))] + [0.0] * (len(slots) - 1)),
         device=np.array(device),
         taken=np.minimum(draw(st.lists(st.integers(1, 3), **each)), most),
     )

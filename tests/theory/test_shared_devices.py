@@ -32,6 +32,7 @@ def sharing(
     taken: tuple[int, int] = (1, 1),
     law: str = "exponential",
     device: tuple[int, int] = (0, 0),
+    overhead_s: float = 0.0,
     **options: object,
 ) -> Scenario:
     """Two classes of many servers, the faster one first, each asked for half of all requests."""
@@ -44,7 +45,7 @@ def sharing(
             names=tuple("xy"[: len(slots)]),
             slots=np.array(slots),
             exclusive=np.zeros(len(slots), bool),
-            overhead_s=np.zeros(len(slots)),
+            overhead_s=np.array([overhead_s] + [0.0] * (len(slots) - 1)),
             device=np.array(device),
             taken=np.array(taken),
         ),
@@ -88,6 +89,38 @@ def test_classes_of_other_times_wait_alike_on_one_slot(law: str) -> None:
     mean_is(result, 1.0 + wait_s)
     for own_s, one in zip(mean_s, ("a", "b"), strict=True):
         assert result.classes[one].response_time_s == pytest.approx(own_s + wait_s, rel=0.06)
+
+
+@pytest.mark.parametrize("law", ["deterministic", "exponential"])
+def test_what_the_server_does_for_a_request_comes_before_its_run(law: str) -> None:
+    mean_s, rate, overhead_s = (0.5, 1.5), 0.6, 0.25
+    scenario = sharing([1], rate, mean_s, law=law, overhead_s=overhead_s)
+    result = run(scenario, queries=2 * QUERIES, seed=2)
+    alone = 1.0 if law == "exponential" else 0.0
+    second = sum((one + overhead_s) ** 2 + alone * one**2 for one in mean_s) / 2
+    wait_s = rate * second / (2 * (1 - rate * (1.0 + overhead_s)))  # Pollaczek and Khinchine
+    mean_is(result, 1.0 + overhead_s + wait_s)
+    assert result.devices == {"x": pytest.approx(rate * (1.0 + overhead_s), rel=0.02)}
+
+
+def test_what_is_done_for_requests_is_the_slots_of_their_own_device() -> None:
+    # The second class runs on a device where the server does nothing.
+    result = run(sharing([1, 1], 1.0, device=(0, 1), overhead_s=0.25), queries=QUERIES, seed=4)
+    mixed_s = 1.25 + 0.5 * (1.25**2 + 1.0) / (2 * (1 - 0.5 * 1.25))
+    assert result.classes["a"].response_time_s == pytest.approx(mixed_s, rel=0.05)
+    assert result.classes["b"].response_time_s == pytest.approx(1 / (1 - 0.5), rel=0.05)
+
+
+@pytest.mark.parametrize("late", [0.0, 0.25])
+def test_predictions_have_what_the_server_does(late: float) -> None:
+    # A deadline of a run and of what comes before it is met by who finds the device free.
+    limit_s = 1.25 - late
+    scenario = sharing(
+        [1], 0.01, law="deterministic", policy="deadline", deadline_s=limit_s, overhead_s=0.25
+    )
+    result = run(scenario, queries=2_000, seed=5)
+    assert result.late == 0
+    assert result.rejected > 0.99 if late else result.rejected < 0.05
 
 
 @pytest.mark.parametrize("law", ["deterministic", "exponential"])
@@ -163,7 +196,7 @@ def test_room_for_all_changes_nothing(policy: str, data: st.DataObject, seed: in
     note(str(scenario))
     devices = scenario.fleet.devices
     assert devices is not None
-    ample = devices._replace(slots=devices.slots * 0 + 99)
+    ample = devices._replace(slots=devices.slots * 0 + 99, overhead_s=devices.overhead_s * 0)
     alone = replace(scenario, fleet=replace(scenario.fleet, devices=None))
     wide = replace(scenario, fleet=replace(scenario.fleet, devices=ample))
     expected = records(alone, 60, seed, "general")

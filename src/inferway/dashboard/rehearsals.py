@@ -111,7 +111,6 @@ def observed(
     told = []
     for name in joined_by(content, task):
         fleet = fleet_of(source, name)
-        _check_devices(fleet)
         rows = source.requests(name, since_s) if requests else b""
         told.append(ObservedTask({}, fleet, rows))
     balances: dict[str, float] = {}
@@ -137,15 +136,6 @@ def fleet_of(source: WatchedServer, task: str) -> dict[str, Any]:
     return source.told(f"/deployment/{quote(task, safe='')}")
 
 
-def _check_devices(fleet: Mapping[str, Any]) -> None:
-    """Refuse a fleet whose runs wait for devices: here the twin would let none wait."""
-    if names := fleet.get("devices"):
-        raise WhatIfError(
-            f"instances share the devices {', '.join(names)}, and what is asked here is answered "
-            "without any; ask `inferway simulate FILE` instead"
-        )
-
-
 def choices(source: WatchedServer, task: str) -> dict[str, Any]:
     """Tell what can be asked about a task, and what is in force. Blocks.
 
@@ -167,7 +157,6 @@ def choices(source: WatchedServer, task: str) -> dict[str, Any]:
     ]
     if not classes:
         raise WhatIfError(f"nothing answers the task {task!r} now")
-    _check_devices(fleet)
     return {
         "target": fleet["target"],
         "least_accuracy": min(known, default=None),

@@ -53,6 +53,9 @@ REPLICATIONS: Final = 4
 _WITHIN: Final = (0.05, 0.95)
 """Shares of the stretches below and above the twin's band."""
 _NODE: Final = "here"
+_ELSEWHERE: Final = "of-other-servers"
+"""Device of what runs at remote servers, where the others share some: nobody waits for it."""
+_MOST_ELSEWHERE: Final = 2000
 
 
 class Replayed(NamedTuple):
@@ -244,6 +247,10 @@ def rehearsal(told: ObservedTask) -> tuple[Deployment, str]:
         for one in of.fleet["classes"]
         if one["instances"]
     }
+    if devices := fleet.get("devices"):
+        node["devices"] = {name: {"cores": slots} for name, slots in devices.items()}
+        if any(one["device"] is None for of in every for one in of.fleet["classes"]):
+            node["devices"][_ELSEWHERE] = {"cores": _MOST_ELSEWHERE}
     data: dict[str, Any] = {
         key: content[key] for key in ("dispatch", "scheduling", "cost", "seed") if key in content
     }
@@ -285,7 +292,10 @@ def _written(fleet: Mapping[str, Any], content: Mapping[str, Any]) -> dict[str, 
 
 
 def _variant(one: Mapping[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {"service": {"mean": f"{one['service_s']!r} s"}}
+    mean = {"mean": f"{one['service_s']!r} s"}
+    found: dict[str, Any] = {"service": mean}
+    if "device" in one:  # each class has its own, so that its copies need not say on which they run
+        found = {"service": {one["device"] or _ELSEWHERE: mean}, "threads": max(1, one["slots"])}
     if one["accuracy"] is not None:
         found["accuracy"] = one["accuracy"]
     if one["energy"]:

@@ -534,8 +534,6 @@ def _device_refusals(members: Mapping[str, Node]) -> list[str]:
 
 def _unserved_devices(deployment: Deployment, where: str, node: Node) -> Iterator[str]:
     """Say what of a node's devices `serve` does not know yet."""
-    if node.devices and node.overhead_s > 0:
-        yield f"{where}.overhead: `serve` takes what it needs itself; leave it out"
     users: dict[str, set[str]] = {name: set() for name in node.devices}
     taken = dict.fromkeys(node.devices, 0)
     for (task, variant), copies in node.placed.items():
@@ -543,11 +541,6 @@ def _unserved_devices(deployment: Deployment, where: str, node: Node) -> Iterato
         for name, count in copies.items():
             users[name].add(task)
             taken[name] += count * node.devices[name].taken(threads)
-        if len(copies) > 1 and not deployment.assigns:
-            yield (
-                f"{where}.instances: {task}/{variant} runs on {', '.join(copies)}, and `serve` "
-                "runs all copies of a variant on one device; name one of them"
-            )
     for name, device in node.devices.items():
         if device.exclusive:
             yield (

@@ -188,6 +188,12 @@ class Node(Section):
         """Hardware of its devices, or its own."""
         return [device.hardware for device in self.devices.values()] or [self.hardware]
 
+    @property
+    def leads_s(self) -> dict[str, float]:
+        """Time that each request takes of a device before it runs there, s, by device."""
+        first = next((name for name, one in self.devices.items() if one.cores is not None), None)
+        return {name: self.overhead_s if name == first else 0.0 for name in self.devices}
+
     def copies_by_hardware(self, task: str, variant: str) -> list[tuple[str, int]]:
         """List the hardware that copies of a variant run on, and how many on each."""
         placed = self.placed.get((task, variant))

@@ -18,6 +18,7 @@ from pydantic import Field
 from inferway.deployment.units import Number
 from inferway.site import COMPLETED, REJECT, Event, Fleet, Request, Site, predicted_join
 from inferway.site.selection import predicted_run
+from inferway.site.sharing import led
 from inferway.site.view import Floats, Ints
 
 LEVEL = 0.95  # Of the running quantile
@@ -88,7 +89,9 @@ class Deadline(NamedTuple):
             return
         k = site.server_class[event.server]
         step = max(_LEAST_STEP, 1.0 / (2.0 + self.seen[k]))
-        ratio = event.service_s / predicted_run(site, event.server, event.run_rows)
+        k = site.server_class[event.server]
+        took_s = led(site.devices, k, event.run_rows, event.service_s)
+        ratio = took_s / predicted_run(site, event.server, event.run_rows)
         self.mean[k] += step * (ratio - self.mean[k])
         above = ratio > self.high[k]
         if step > _LEAST_STEP:

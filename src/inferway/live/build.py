@@ -88,7 +88,7 @@ def would_serve(deployment: Deployment) -> dict[str, list[str]]:
     check_served(deployment)
     (node,) = deployment.nodes.values()
     return {
-        name: list(_deciding(deployment, task, node.name)[0].fleet.variants)
+        name: list(dict.fromkeys(_deciding(deployment, task, node.name)[0].fleet.names))
         for name, task in deployment.tasks.items()
         if not deployment.assigns or deployment.running(task)
     }
@@ -117,7 +117,7 @@ def pool_of(
     """
     fleet, view = dispatcher.fleet, dispatcher.site
     room, needs = options.headroom, list[MemoryNeed | None]()
-    for k, (name, runtime) in enumerate(zip(fleet.variants, runtimes, strict=True)):
+    for k, (name, runtime) in enumerate(zip(fleet.names, runtimes, strict=True)):
         servers = slice(int(fleet.first[k]), int(fleet.first[k + 1]))
         need = None
         if isinstance(runtime, Forwarding):
@@ -147,7 +147,7 @@ def pool_of(
             demands=needs,
             window_s=None if policy.get("rate") else policy.get("window"),
             idempotent=task.idempotent,
-            confidences=_confidences(deployment, task, fleet.variants, runtimes)
+            confidences=_confidences(deployment, task, fleet.names, runtimes)
             if dispatcher.settles
             else (),
             feedback=task.feedback,
@@ -194,7 +194,7 @@ def _confidences(
 
 def _batches(task: Task, fleet: Fleet) -> list[Batch | None]:
     """By class, the batches that the file offers; none of what another node runs."""
-    own = [task.variants.get(name) for name in fleet.variants]
+    own = [task.variants.get(name) for name in fleet.names]
     return [None if variant is None else variant.batch for variant in own]
 
 
@@ -227,7 +227,7 @@ def pools_of(
         for name in names:
             kind = deployment.tasks[name]
             pools.append(_pool(deployment, kind, node, options, headroom, growths, log, instead))
-            for runtime in _leads(pools[-1]):
+            for runtime in {id(one): one for one in _leads(pools[-1])}.values():
                 undo.callback(runtime.close)
         undo.pop_all()
     return pools
@@ -251,7 +251,7 @@ def _pool(
         for loan in lent.values():
             undo.callback(loan.close)
         try:
-            signature, models = models_of(task, fleet.variants, log, lent)
+            signature, models = models_of(task, list(dict.fromkeys(fleet.names)), log, lent)
         except LoadError as error:
             raise ServeError(f"{deployment.path}: tasks.{task.name}.variants.{error}") from error
         if deployment.assigns:
@@ -272,9 +272,7 @@ def _pool(
         central, room = node.queue == "central", HELD_LIMIT
         if central and node.buffer is not None:
             room = (node.buffer - 1) * fleet.servers
-        remember = _remembering(
-            task, dispatcher, node.hardware, options.times, log, recalls=instead is None
-        )
+        remember = _remembering(task, dispatcher, node, options.times, log, recalls=instead is None)
         if instead is not None:
             carry_over(dispatcher, instead.dispatcher, fleet.variants)  # type: ignore[arg-type]
         fitted = PoolOptions(
@@ -287,7 +285,7 @@ def _pool(
             now=options.now,
         )
         # Instances of a variant share the weights; each calls from a thread of its own.
-        runtimes = [models[name] for name in fleet.variants]
+        runtimes = [models[name] for name in fleet.names]
         pool = pool_of(deployment, task, dispatcher, signature, runtimes, growth, fitted)
         undo.pop_all()
     for name, loan in lent.items():
@@ -300,7 +298,11 @@ def _borrowed(pool: Pool) -> dict[str, Loan]:
     """Borrow the models of a pool, as far as they may be lent, by variant."""
     found = {}
     for name, runtime in zip(pool.dispatcher.fleet.names, _leads(pool), strict=True):
-        if isinstance(runtime, Loan) and (loan := runtime.again()) is not None:
+        if (
+            name not in found
+            and isinstance(runtime, Loan)
+            and (loan := runtime.again()) is not None
+        ):
             found[name] = loan
     return found
 
@@ -345,7 +347,7 @@ def _check_canary(task: Task, fleet: Fleet, node: str) -> None:
 def _remembering(
     task: Task,
     dispatcher: Dispatcher,
-    hardware: str,
+    node: Node,
     times: Path | None,
     log: Any,
     *,
@@ -357,9 +359,12 @@ def _remembering(
     """
     if times is None:
         return None
-    keys = {}
-    for name in dispatcher.fleet.variants:
-        variant = task.variants[name]
+    keys, fleet = dict[str, str](), dispatcher.fleet
+    variants = {
+        name: task.variants[own] for name, own in zip(fleet.variants, fleet.names, strict=True)
+    }
+    for (name, variant), device in zip(variants.items(), fleet.runs_on, strict=True):
+        hardware = node.devices[device].hardware if device else node.hardware
         model, remote, python = variant.model, variant.remote, variant.python
         if remote is not None:
             keys[name] = remote.url
@@ -368,12 +373,12 @@ def _remembering(
         else:
             assert model is not None  # `check_served` has refused it
             assert model.path is not None  # what has to be fetched has a digest
-            keys[name] = f"{identity(task.variants[name], model.path)} on {hardware}"
+            keys[name] = f"{identity(variant, model.path)} on {hardware}"
     # What the file says, or its profile, counts more than what another run has measured.
     unsaid = {
         name: key
         for name, key in keys.items()
-        if task.variants[name].timed_by not in ("file", "profile")
+        if variants[name].timed_by not in ("file", "profile")
     }
     recalled = recall(dispatcher, unsaid, times) if recalls else []
     if recalled:

@@ -23,6 +23,7 @@ from inferway.live.site import TaskSite
 from inferway.live.upstream.remote import Forwarding
 from inferway.protocol import RefusalError
 from inferway.site.confidence import ConfidenceTables
+from inferway.site.devices import DeviceSlots
 
 _SECRET: Final = re.compile("key|token|secret|passw|credential", re.IGNORECASE)
 # What looks like it and is none: the name of the variable that holds the key.
@@ -168,6 +169,7 @@ def fleet_told(pool: Pool, deployment: Deployment | None) -> dict[str, Any]:
                 "energy": float(fleet.energy[k]),
                 "price": 0.0 if fleet.price is None else float(fleet.price[k]),
                 "batch": None if by else _batch_told(kind, variant),
+                **_device_told(fleet.devices, k),
             }
         )
     return {
@@ -185,7 +187,7 @@ def fleet_told(pool: Pool, deployment: Deployment | None) -> dict[str, Any]:
         "classes": classes,
         "confidence": _confidence_told(pool.facts.confidence),
         # Only of a fleet that shares some.
-        **({} if fleet.devices is None else {"devices": list(fleet.devices.names)}),
+        **({} if fleet.devices is None else {"devices": _devices_told(fleet.devices)}),
         **({"targets": [one.name for one in pool.targets]} if pool.targets else {}),
     }
 
@@ -195,6 +197,19 @@ def _confidence_told(tables: ConfidenceTables | None) -> dict[str, Any] | None:
     if tables is None:
         return None
     return {name: table.tolist() for name, table in tables._asdict().items()}
+
+
+def _devices_told(devices: DeviceSlots) -> dict[str, int]:
+    """Tell the slots of each device by its name."""
+    return dict(zip(devices.names, devices.slots.tolist(), strict=True))
+
+
+def _device_told(devices: DeviceSlots | None, k: int) -> dict[str, Any]:
+    """Tell the device of a class, null for none, and how many of its slots a run takes."""
+    if devices is None:
+        return {}
+    d = int(devices.device[k])
+    return {"device": devices.names[d] if d >= 0 else None, "slots": int(devices.taken[k])}
 
 
 def _buffer(pool: Pool) -> int | None:

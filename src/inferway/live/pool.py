@@ -144,7 +144,7 @@ class Pool:
         leads = [runtimes[server] for server in first[:-1]]
         self.names = [
             (one.variant, one.node) if isinstance(one, Forwarding) else (name, options.node)
-            for name, one in zip(fleet.variants, leads, strict=True)
+            for name, one in zip(fleet.names, leads, strict=True)
         ]
         self.versions = tuple(dict.fromkeys(variant for variant, _ in self.names))
         self.own = sum(1 << k for k, one in enumerate(leads) if not isinstance(one, Forwarding))
@@ -248,12 +248,18 @@ class Pool:
 
     async def _reserve(self, ends: Mapping[int, int]) -> None:
         """Have a process for each instance of the classes that run in processes of their own."""
-        for k, (first, end) in enumerate(ends.items()):
+        # Copies of a variant on several devices have one runtime.
+        wanted: dict[int, int] = {}
+        for first, end in ends.items():
+            key = id(self.runtimes[first])
+            wanted[key] = wanted.get(key, 0) + end - first
+        for k, first in enumerate(ends):
             reserve = getattr(self.runtimes[first], "reserve", None)
-            if reserve is None:
+            count = wanted.pop(id(self.runtimes[first]), 0)
+            if reserve is None or count == 0:
                 continue
             try:
-                await run_detached(reserve, end - first)
+                await run_detached(reserve, count)
             except ArtifactError as error:
                 raise WarmUpError(f"{self.task}/{self.variants[k]}: {error}") from error
 

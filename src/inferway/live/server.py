@@ -307,7 +307,10 @@ class Server:
         return [site for site in self.sites.values() if site.present is not None]
 
     def _variants(self) -> dict[str, list[str]]:
-        return {site.task: list(site.pool.variants) for site in self.served()}
+        return {
+            site.task: list(dict.fromkeys(site.pool.dispatcher.fleet.names))
+            for site in self.served()
+        }
 
     def _site_of(self, pool: Pool) -> TaskSite:
         options = pool.options
@@ -357,7 +360,7 @@ class Server:
             models = pool.options.models
             served = {
                 name: ServedModel(models.get(name, ("", None))[0], accuracy)
-                for name, accuracy in zip(pool.variants, pool.grades, strict=True)
+                for name, accuracy in zip(pool.dispatcher.fleet.names, pool.grades, strict=True)
             }
             if site.node is not None:  # what another node offers comes and goes, and has labels
                 served = {name: ServedModel(*one) for name, one in models.items()}

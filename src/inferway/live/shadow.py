@@ -44,7 +44,8 @@ class Shadowing:
         self._pool, self._book, self._served, self._share = pool, book, served, share
         grades = [-1.0 if grade is None else grade for grade in pool.dispatcher.fleet.grades]
         best = max(pool.classes, key=grades.__getitem__)
-        self._best = pool.variants[best]
+        names = pool.dispatcher.fleet.names
+        self._best = names[best]
         self._most_rows = min(pool.most_rows[best], pool.fits[best])
         self._need = pool.demands[best]
         model = served[self._best].model
@@ -52,7 +53,7 @@ class Shadowing:
         self._servers = [
             server
             for server, k in enumerate(pool.class_of)
-            if pool.variants[k] == self._best and pool.own >> k & 1
+            if names[k] == self._best and pool.own >> k & 1
         ]
         self._random = random.Random()
         self._left = self._gap()

@@ -211,8 +211,10 @@ def options_of(
                 each, size = device.memory_bytes, variant.size_bytes
                 if each is not None and size is not None and size > each:
                     continue
-                service_s = variant.service_on(device.hardware).mean_s
-                rate = carried_per_s(service_s, run_times(variant), deadlines_s[task.name])
+                lead_s = node.leads_s[name]
+                service_s = variant.service_on(device.hardware).mean_s + lead_s
+                times_s = {size: s + size * lead_s for size, s in run_times(variant).items()}
+                rate = carried_per_s(service_s, times_s, deadlines_s[task.name])
                 if rate > 0.0:
                     found.append(
                         Option(

@@ -23,7 +23,7 @@ class DeviceSlots(NamedTuple):
     exclusive
         (D,) whether each holds one variant at a time.
     overhead_s
-        (D,) slot seconds that each request takes before it runs.
+        (D,) slot seconds that each request takes before it runs, of those that run there.
     device
         (K,) the device of each class, -1 for none.
     taken
@@ -47,6 +47,12 @@ class DeviceSlots(NamedTuple):
         none = self.device < 0
         return np.where(none, np.iinfo(np.int64).max, self.slots[np.where(none, 0, self.device)])
 
+    @property
+    def lead_s(self) -> NDArray[np.float64]:
+        """(K,) time that each request of a class takes of its device before it runs, s."""
+        none = self.device < 0
+        return np.where(none, 0.0, self.overhead_s[np.where(none, 0, self.device)])
+
     def load(self, rate: NDArray[np.float64]) -> NDArray[np.float64]:
         """Slot seconds of each device that a run of each class takes, (D, K), at (K,) rates."""
         here = self.device == np.arange(len(self.names))[:, None]
@@ -63,15 +69,11 @@ def device_slots(node: Node, device: list[str], threads: list[int]) -> DeviceSlo
         return None
     names = tuple(node.devices)
     stated = list(node.devices.values())
-    overhead_s = np.zeros(len(names))
-    with_cores = [one.cores is not None for one in stated]
-    if any(with_cores):
-        overhead_s[with_cores.index(True)] = node.overhead_s
     return DeviceSlots(
         names=names,
         slots=np.array([one.slots for one in stated]),
         exclusive=np.array([one.exclusive for one in stated]),
-        overhead_s=overhead_s,
+        overhead_s=np.array(list(node.leads_s.values())),
         device=np.array([names.index(name) if name else -1 for name in device]),
         taken=np.array(
             [

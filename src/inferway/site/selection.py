@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from inferway.site.compiled import jit, seldom
-from inferway.site.sharing import shared_wait
+from inferway.site.sharing import led, shared_wait
 from inferway.site.view import SIZES, Request, Site
 
 
@@ -37,7 +37,15 @@ def run_time(row_s: np.ndarray, server: int, rows: int) -> float:
 
 @jit
 def predicted_service(site: Site, server: int, rows: int) -> float:
-    """Predicted service time of a request of `rows` rows at the server, all its runs, s."""
+    """Predicted service time of a request of `rows` rows at the server, all its runs, s.
+
+    What the server itself takes of a device is in it, for each row.
+    """
+    return led(site.devices, site.server_class[server], rows, _predicted_runs(site, server, rows))
+
+
+@jit
+def _predicted_runs(site: Site, server: int, rows: int) -> float:
     if rows == 1:
         return site.row_s[server, 0]
     most = site.most_rows[server]

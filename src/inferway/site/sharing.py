@@ -25,6 +25,15 @@ def _has_room(devices: Any, k: int) -> bool:
 has_room = either(SharedDevices, _has_room, lambda devices, k: True)
 
 
+# ``led(devices, k, rows, time_s)``: a time of a run of class k, s, and what its requests of so many
+# rows take of the device before it.
+led = either(
+    SharedDevices,
+    lambda devices, k, rows, time_s: time_s + devices.lead_s[k] * rows,
+    lambda devices, k, rows, time_s: time_s,
+)
+
+
 @jit
 def _cramped(devices: Any, k: int) -> bool:
     d = devices.device[k]

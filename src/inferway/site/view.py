@@ -53,6 +53,9 @@ class SharedDevices(NamedTuple):
     device: Ints  # (K,) device of each class, -1 for none
     taken: Ints  # (K,) slots that a run of each class takes
     slots: Ints  # (D,) slots of each device
+    # (K,) time that each request takes of the slots of its run before that, s: what the server does
+    # for it.
+    lead_s: Floats
     used: Ints  # (D,) slots that runs hold
     holds: Flags  # (n,) whether a run of the server holds slots
     # Who waits, as a list from the first to the last for each device; -1 stands for nobody.
@@ -260,6 +263,7 @@ def _shared(fleet: Fleet) -> SharedDevices | NoDevices:
         device=of.device.astype(np.int64),
         taken=of.taken.astype(np.int64),
         slots=of.slots.astype(np.int64),
+        lead_s=of.lead_s,
         used=np.zeros(devices, np.int64),
         holds=np.zeros(servers, np.bool_),
         waits=np.zeros(servers, np.bool_),

@@ -128,8 +128,8 @@ class Scenario:
                 for name, times_s in self.measured_s.items()
             ),
             (
-                devices is not None and bool(devices.exclusive.any() or devices.overhead_s.any()),
-                "the twin knows neither exclusive devices nor the overhead of a request yet",
+                devices is not None and bool(devices.exclusive.any()),
+                "the twin does not know exclusive devices yet",
             ),
             (
                 devices is not None and bool(wide.any()),
@@ -357,8 +357,6 @@ def _first(count: int, classes: list[int], fleet: Fleet) -> Iterator[tuple[int, 
 def _unknown_of_devices(deployment: Deployment, task: str, place: Node) -> Iterator[str]:
     """Say what of a node's devices the twin does not know yet."""
     where = f"nodes.{place.name}"
-    if place.devices and place.overhead_s > 0:
-        yield f"{where}.overhead: the twin does not know it yet; leave it out to simulate the runs"
     used = {
         of: {device for (one, _), copies in place.placed.items() if one == of for device in copies}
         for of in deployment.tasks

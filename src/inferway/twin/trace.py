@@ -379,7 +379,17 @@ def calibrated(scenario: Scenario, trace: RecordedTrace) -> Scenario:
         if batch is not None:
             batches[k] = replace(batch, service_s=tuple(mean_s[one] for one in batch.sizes))
         measured_s[variant] = predicted_s
-    return replace(scenario, service=tuple(service), batches=tuple(batches), measured_s=measured_s)
+    fleet = scenario.fleet
+    if fleet.devices is not None:  # what the server itself took is in the times
+        none = fleet.devices._replace(overhead_s=np.zeros(len(fleet.devices.names)))
+        fleet = replace(fleet, devices=none)
+    return replace(
+        scenario,
+        fleet=fleet,
+        service=tuple(service),
+        batches=tuple(batches),
+        measured_s=measured_s,
+    )
 
 
 def departures(scenario: Scenario, trace: RecordedTrace) -> list[str]:

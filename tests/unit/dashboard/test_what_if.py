@@ -14,6 +14,7 @@ from lately import CONTENT, SURE, fleet, joined, rows, told
 from inferway.dashboard.question import POLICIES, ObservedTask, Question, WhatIfError
 from inferway.dashboard.what_if import Canceled, answer, rehearsal
 from inferway.dispatch.contract import policy_class
+from inferway.twin.scenario import scenario_of
 
 MINE = """\
 from typing import NamedTuple
@@ -210,6 +211,33 @@ def test_every_policy_that_may_be_asked_for_can_be_made() -> None:
     deployment, _ = rehearsal(ObservedTask(CONTENT, fleet(deadline_s=1.0, confidence=SURE)))
     for policy in POLICIES:
         assert deployment.with_(policy=policy).policy_of("digits").policy == policy
+
+
+def test_devices_go_along() -> None:
+    classes = fleet()["classes"]
+    classes[0] |= {"device": "cpu", "slots": 1}
+    classes[1] |= {"device": "cpu", "slots": 2}
+    classes.append(classes[0] | {"name": "far", "device": None, "slots": 0})
+    of = ObservedTask(CONTENT, fleet(classes=classes, devices={"cpu": 2, "gpu": 1}))
+    deployment, name = rehearsal(of)
+    scenario = scenario_of(deployment.with_(instances={"digits/big": 3}), name)
+    shared = scenario.fleet.devices
+    assert shared is not None
+    runs_on = dict(zip(scenario.fleet.variants, scenario.fleet.runs_on, strict=True))
+    assert (runs_on["tiny"], runs_on["big"]) == ("cpu", "cpu")
+    assert dict(zip(scenario.fleet.variants, shared.taken.tolist(), strict=True))["big"] == 2
+    slots = dict(zip(shared.names, shared.slots.tolist(), strict=True))
+    assert (slots["cpu"], slots["gpu"]) == (2, 1)
+    assert slots[runs_on["far"]] > 1000  # nobody waits there
+
+
+def test_who_shares_a_core_waits_in_the_replay() -> None:
+    classes = fleet()["classes"]
+    for one in classes:
+        one |= {"device": "cpu", "slots": 1}
+    apart, together = asked(rate=2.0), asked(told(classes=classes, devices={"cpu": 1}), rate=2.0)
+    mean_s = [one["numbers"]["what_if"]["mean_s"] for one in (apart, together)]
+    assert mean_s[1] > 1.2 * mean_s[0]
 
 
 def test_batches_go_along() -> None:

@@ -124,17 +124,8 @@ def test_the_node_budget_holds_as_well(write: Write) -> None:
     ("lines", "sentence"),
     [
         (
-            ("devices: {cpu: {cores: 4}}", "overhead: 60 us"),
-            "nodes.here.overhead: `serve` takes what it needs itself; leave it out",
-        ),
-        (
             ("devices: {cpu: {cores: 4, exclusive: true}}",),
             "nodes.here.devices.cpu.exclusive: `serve` keeps all variants loaded; leave it out",
-        ),
-        (
-            (TWO, "instances: {t/both: {gpu: 1, cpu: 1}}"),
-            "nodes.here.instances: t/both runs on gpu, cpu, and `serve` runs all copies of a "
-            "variant on one device; name one of them",
         ),
     ],
 )

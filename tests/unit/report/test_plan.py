@@ -10,6 +10,7 @@ import pytest
 import inferway
 from inferway.deployment import Deployment
 from inferway.experiments.planned import plan
+from inferway.placement.assignment import options_of
 from inferway.twin import run, scenario_of
 from inferway.workload.peak import rate_at_peak
 
@@ -243,11 +244,20 @@ def test_what_cannot_be_planned_on_devices_is_said(tmp_path: Path) -> None:
         "no variant has a service time on one of the devices that is within 4 ms"
         in found.infeasible["t"]
     )
-    overhead = POOL.replace("{here: {", "{here: {overhead: 1 ms, ").replace(
-        "cpu: {count: 4}", "cpu: {cores: 4}"
-    )
-    with pytest.raises(ValueError, match=r"nodes\.here\.overhead: the twin does not know it yet"):
-        plan(loaded(tmp_path, overhead))
+
+
+def test_the_overhead_of_requests_takes_of_what_copies_carry(tmp_path: Path) -> None:
+    text = POOL.replace("cpu: {count: 4}", "cpu: {cores: 4}").replace("rate: 100/s", "rate: 20/s")
+    times: dict[str, dict[tuple[str, str, str], float]] = {}
+    for overhead in ("0 ms", "10 ms"):
+        deployment = loaded(tmp_path, text.replace("{here: {", f"{{here: {{overhead: {overhead}, "))
+        tasks = list(deployment.tasks.values())
+        options = options_of(deployment.nodes["here"], tasks, {"t": 0.1, "u": 0.1})
+        times[overhead] = {one.key: one.service_s for one in options}
+        assert plan(deployment, queries=20_000).holds
+    for key, service_s in times["0 ms"].items():
+        lead_s = 0.01 if key[2] == "cpu" else 0.0
+        assert times["10 ms"][key] == pytest.approx(service_s + lead_s)
 
 
 def test_batches_carry_more_than_single_runs(tmp_path: Path) -> None:

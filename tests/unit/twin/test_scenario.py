@@ -85,7 +85,6 @@ def test_a_class_for_each_device_that_copies_run_on(tmp_path: Path) -> None:
     [
         ("{cores: 4}", "{cores: 4, exclusive: true}", "devices.cpu.exclusive: the twin does not"),
         ("{spare: 1}", "{tpu: 1}", "devices.tpu: instances of words share it with those of other"),
-        ("    failures", "    overhead: 60 us\n    failures", "nodes.here.overhead: the twin does"),
     ],
 )
 def test_what_the_twin_does_not_know_of_devices(

@@ -17,7 +17,7 @@ from inferway.site.compiled import either, jit
 from inferway.site.draw import exponential, step, word
 from inferway.site.handle import handle
 from inferway.site.selection import formed, forms_batches, predicted_run, predicted_service
-from inferway.site.sharing import ask, cramped, forgo, give, has_room, hold, next_of
+from inferway.site.sharing import ask, cramped, forgo, give, has_room, hold, led, next_of
 from inferway.site.transitions import set_health
 from inferway.site.view import (
     ACCEPT,
@@ -295,9 +295,11 @@ def _run(world: World, server: int, k: int, now_s: float) -> None:
         taken, until_s = _formed(world, server, k, now_s)
     if taken > 0:
         time_s, world.states[1] = draw(world.laws, k, taken, world.states[1])
-        serving.started_s[server] = now_s
-        serving.ends_s[server] = now_s + time_s
-        put(world.future, k, server, now_s + time_s)
+        # First what the server itself does for them, on the slots of the run.
+        starts_s = now_s + led(site.devices, k, taken, 0.0)
+        serving.started_s[server] = starts_s
+        serving.ends_s[server] = starts_s + time_s
+        put(world.future, k, server, starts_s + time_s)
         _held(site.devices, world, server, True, now_s)
     elif until_s < serving.ends_s[server]:  # nothing else may happen here until then
         serving.ends_s[server] = until_s
