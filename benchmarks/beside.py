@@ -48,6 +48,13 @@ def ratio_of(ours: Sequence[float], others: Sequence[float]) -> Ratio:
     return Ratio(*(float(np.exp(mean + shift)) for shift in (0.0, -half, half)))
 
 
+def verdict_of(ratio: Ratio, at_most: float) -> str:
+    """Say whether a cost is at most so many times another's, as far as that is settled."""
+    if ratio.high <= at_most:
+        return "yes"
+    return "no" if ratio.low > at_most else "not settled"
+
+
 def spent_s(pid: int) -> float:
     """Tell the time that a process has had a core, in seconds.
 

@@ -8,18 +8,22 @@ file's own.
 
 Run::
 
-    python benchmarks/request_cost.py [linear | null | FILE] [--requests 20000] [--json]
-    python benchmarks/request_cost.py --beside ../older    # another checkout's server, in turns
+    python benchmarks/request_cost.py [linear | null | digits | FILE] [--requests 20000] [--json]
+    python benchmarks/request_cost.py --beside ../older    # another checkout's server
     python benchmarks/request_cost.py FILE --against OTHER # another file's, likewise
 
-    python benchmarks/request_cost.py FILE --against OTHER --labels 0.05
+    python benchmarks/request_cost.py --labels 0.05        # a promise on what is measured
+    python benchmarks/request_cost.py digits --beside ../older
 
 With `--labels`, a share of the answers of a task with `feedback` is labeled once a second by the
 server's process itself, right as often as profiles say: all that a label costs but its way over
-HTTP.
+HTTP. Without files, a promise on what is measured is held against one on profiles.
 
-With another checkout or file, the ratio of CPU time to its server's has an interval, over
-`--turns` turns.
+With another checkout or file, both servers get their requests at the same time, so that what else
+runs on the machine meets both alike, over `--turns` turns, each of servers of its own. The ratio
+of CPU time to the other's has an interval, and a last line says whether it is at most
+`--at-most`. Both variants of ``digits`` are the same model, so that another mix of them costs
+nothing, and no feature is switched on.
 """
 
 from __future__ import annotations
@@ -30,14 +34,17 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
-from beside import Ratio, add_options, order, ratio_of, spent_s
+from beside import Ratio, add_options, order, ratio_of, spent_s, verdict_of
 from http_stack import drive, machine, request_bytes
 
 HERE = Path(__file__).resolve()
@@ -45,6 +52,21 @@ TASK = "digits"
 SHAPE = (1, 160)
 ROUNDS = 5
 """Without another checkout; the least of the rounds counts: what else runs here only adds."""
+LABELED_S = 3.0
+"""Which the shortest run takes at least, so that labels come in each."""
+AT_MOST = {"beside": 1.05, "against": 1.1}
+DIGITS = """
+tasks:
+  digits:
+    accuracy_target: {target}
+    variants:
+      small: {{model: zoo://digits/tiny, accuracy: 0.8}}
+      large: {{model: zoo://digits/tiny, accuracy: 0.94}}
+{more}
+nodes: {{here: {{instances: {{digits/small: 1, digits/large: 1}}, buffer: 64}}}}
+dispatch: {{policy: priced}}
+workload: {{digits: {{arrivals: {{process: poisson, rate: 1000/s}}}}}}
+"""
 PATH = f"/v2/models/{TASK}/infer".encode()
 
 
@@ -96,6 +118,13 @@ def label(book: Any, share: float) -> None:
     )
 
 
+def digits(folder: Path, name: str, target: str = "0.88", more: str = "") -> str:
+    """Write a file of two variants, both the same model, with a promise on these accuracies."""
+    file = folder / f"{name}.yaml"
+    file.write_text(DIGITS.format(target=target, more=more))
+    return str(file)
+
+
 def load(file: str) -> Any:
     """Load a deployment file."""
     import inferway
@@ -122,8 +151,6 @@ def sites_of(model: str) -> list[Any]:
 
 def linear() -> Any:
     """Make a linear classifier with softmax, in ONNX Runtime."""
-    import tempfile
-
     from onnx import TensorProto, helper, numpy_helper
 
     from inferway.runtime import OnnxRuntime
@@ -191,6 +218,21 @@ def server(checkout: Path, model: str, labels: float) -> Iterator[tuple[int, int
             process.kill()
 
 
+def at_once(
+    clients: ThreadPoolExecutor,
+    servers: dict[str, tuple[int, int]],
+    request: bytes,
+    connections: int,
+    number: int,
+) -> dict[str, float]:
+    """Send so many requests to each server at the same time; the seconds that took, by name."""
+    driving = {
+        name: clients.submit(drive, port, request, number, connections)
+        for name, (_, port) in servers.items()
+    }
+    return {name: one.result() for name, one in driving.items()}
+
+
 def measure(
     count: int,
     connections: int,
@@ -200,76 +242,124 @@ def measure(
 ) -> list[dict[str, Any]]:
     """Run the servers and the clients; one row per wire format and server.
 
-    Of each server, its checkout and its model.
+    Of each server, its checkout and its model. Where there are two, each round has servers of its
+    own, so that the luck of a process is one round's alone.
     """
-    rows = []
-    with ExitStack() as stack:
-        servers = {
-            name: stack.enter_context(server(checkout, model, labels))
-            for name, (checkout, model) in served.items()
-        }
-        tensor = input_of(next(iter(servers.values()))[1])
-        size = int(np.prod([max(axis, 1) for axis in tensor["shape"][1:]]))
-        for form, request in requests_for(tensor, size).items():
-            costs_us: dict[str, list[float]] = {name: [] for name in servers}
-            rates: dict[str, list[int]] = {name: [] for name in servers}
-            for _, port in servers.values():
-                drive(port, request, max(500, count // 10), connections)
-            for turn in range(rounds):
-                for name in order(servers, turn):
-                    pid, port = servers[name]
-                    before = spent_s(pid)
-                    wall_s = drive(port, request, count // rounds, connections)
-                    cpu_s = spent_s(pid) - before
-                    costs_us[name].append(cpu_s / (count // rounds) * 1e6)
-                    rates[name].append(round(count // rounds / wall_s))
-            rows += [
-                {
-                    "checkout": name,
-                    "form": form,
-                    "request_bytes": len(request),
-                    "cpu_us_per_request": round(min(costs_us[name]), 1),
-                    "cpu_us_median": round(float(np.median(costs_us[name])), 1),
-                    "requests_per_s": max(rates[name]),
-                }
-                for name in servers
-            ]
-            if len(servers) > 1:
-                here, other = costs_us.values()
-                rows[-2].update(ratio_of(here, other)._asdict())
+    each, beside = count // rounds, len(served) > 1
+    costs_us: dict[tuple[str, str], list[float]] = {}
+    rates: dict[tuple[str, str], list[int]] = {}
+    sizes: dict[str, int] = {}
+    for turn in range(rounds if beside else 1):
+        with ExitStack() as stack, ThreadPoolExecutor(len(served)) as clients:
+            servers = {
+                name: stack.enter_context(server(*served[name], labels))
+                for name in order(served, turn)
+            }
+            tensor = input_of(next(iter(servers.values()))[1])
+            size = int(np.prod([max(axis, 1) for axis in tensor["shape"][1:]]))
+            for form, request in requests_for(tensor, size).items():
+                sizes[form] = len(request)
+                drive_all = partial(at_once, clients, servers, request, connections)
+                drive_all(max(500, each // 2 if beside else count // 10))
+                for _ in range(1 if beside else rounds):
+                    before = {name: spent_s(pid) for name, (pid, _) in servers.items()}
+                    for name, wall_s in drive_all(each).items():
+                        cost_us = (spent_s(servers[name][0]) - before[name]) / each * 1e6
+                        costs_us.setdefault((form, name), []).append(cost_us)
+                        rates.setdefault((form, name), []).append(round(each / wall_s))
+    rows: list[dict[str, Any]] = []
+    for form, request_size in sizes.items():
+        rows += [
+            {
+                "checkout": name,
+                "form": form,
+                "request_bytes": request_size,
+                "cpu_us_per_request": round(min(costs_us[form, name]), 1),
+                "cpu_us_median": round(float(np.median(costs_us[form, name])), 1),
+                "requests_per_s": max(rates[form, name]),
+            }
+            for name in served
+        ]
+        if beside:
+            here, other = (costs_us[form, name] for name in served)
+            rows[-2].update(ratio_of(here, other)._asdict(), turns=[here, other])
     return rows
+
+
+def verdict(rows: list[dict[str, Any]], other: str, at_most: float) -> dict[str, Any]:
+    """Say, over the turns of all formats and connections, whether it costs at most so much."""
+    turns = [row.pop("turns") for row in rows if "turns" in row]
+    here, others = ([cost for turn in turns for cost in turn[side]] for side in (0, 1))
+    ratio, load = ratio_of(here, others), os.getloadavg()[0]
+    return {
+        "other": other,
+        "at_most": at_most,
+        **ratio._asdict(),
+        "pairs": len(here),
+        "load": round(load, 1),
+        "verdict": verdict_of(ratio, at_most),
+    }
 
 
 def main() -> None:
     """Run the measurement, or the server."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("model", nargs="?", default="linear", help="linear, null or a file")
+    parser.add_argument("model", nargs="?", default="", help="linear, null, digits or a file")
     parser.add_argument("--requests", type=int, default=20_000)
     parser.add_argument("--connections", type=int, nargs="+", default=[1, 8])
     add_options(parser)
     parser.add_argument("--against", help="another file, measured in turns")
     parser.add_argument("--labels", type=float, default=0.0, help="share of answers with a label")
+    parser.add_argument("--at-most", type=float, help="times the other's, as the last line says")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:
         serve(options.model, options.labels)
         return
-    model = Path(options.model).name
-    served, rounds = {"here": (HERE.parents[1], options.model)}, ROUNDS
+    with tempfile.TemporaryDirectory() as folder:
+        report(options, Path(folder))
+
+
+def report(options: argparse.Namespace, folder: Path) -> None:
+    """Measure what the command line asks for, and print it."""
+    here, model, rounds, kind = HERE.parents[1], options.model, options.turns, "against"
+    files = [
+        digits(folder, by, f"{{mean: 0.88, by: {by}}}", "    feedback: {}")
+        for by in ("measured", "profile")
+    ]
+    if options.labels and not model:
+        model, options.against = files
+    elif model == "digits":
+        model = digits(folder, "digits")
+    model = model or "linear"
+    served = {"here": (here, model)}
     if options.beside:
-        rounds = options.turns
-        served[str(options.beside)] = options.beside.resolve(), options.model
+        kind = "beside"
+        served[str(options.beside)] = options.beside.resolve(), model
     elif options.against:
-        rounds = options.turns
-        served[options.against] = HERE.parents[1], options.against
+        served[Path(options.against).name] = here, options.against
+    else:
+        rounds = ROUNDS
     rows = [
         {"connections": connections} | row
         for connections in options.connections
         for row in measure(options.requests, connections, served, rounds, options.labels)
     ]
+    seconds = min(options.requests / rounds / row["requests_per_s"] for row in rows)
+    if options.labels and seconds < LABELED_S:
+        print(
+            f"a run takes {seconds:.1f} s, and labels come once a second: more --requests say more",
+            file=sys.stderr,
+        )
+    settled = None
+    if len(served) > 1:
+        at_most = AT_MOST[kind] if options.at_most is None else options.at_most
+        settled = verdict(rows, list(served)[1], at_most)
+    model = Path(model).name
     if options.json:
-        print(json.dumps({"schema": 1, "machine": machine(), "model": model, "rows": rows}))
+        found = {"schema": 1, "machine": machine(), "model": model, "rows": rows}
+        print(json.dumps(found if settled is None else found | {"verdict": settled}))
         return
     print(f"{machine()}; {model}; {options.requests} requests")
     for row in rows:
@@ -280,6 +370,12 @@ def main() -> None:
         )
         if "ratio" in row:
             print(f"{'':7} CPU over the other's: {Ratio(row['ratio'], row['low'], row['high'])}")
+    if settled is not None:
+        ratio = Ratio(settled["ratio"], settled["low"], settled["high"])
+        print(
+            f"{model} over {settled['other']}: {ratio} in {settled['pairs']} pairs of runs, load "
+            f"{settled['load']}; at most {settled['at_most']:g}: {settled['verdict']}"
+        )
 
 
 if __name__ == "__main__":

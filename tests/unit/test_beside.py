@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT / "benchmarks"))
 
-from beside import order, ratio_of  # noqa: E402
+from beside import Ratio, order, ratio_of, verdict_of  # noqa: E402
 
 SCRIPT = f"""
 import argparse, importlib.util, json, sys
@@ -40,6 +40,13 @@ def test_a_ratio_is_the_geometric_mean_and_its_interval_student_s() -> None:
     found = ratio_of(list(1.1 * others * np.exp(shifts)), list(others))
     half = 2.446912 * np.std(shifts, ddof=1) / np.sqrt(7)  # Student's t of 6 degrees of freedom
     assert found == pytest.approx((1.1, 1.1 * np.exp(-half), 1.1 * np.exp(half)), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "said"), [(0.9, 1.1, "yes"), (0.9, 1.11, "not settled"), (1.11, 1.2, "no")]
+)
+def test_a_verdict_is_by_the_ends_of_the_interval(low: float, high: float, said: str) -> None:
+    assert verdict_of(Ratio(1.0, low, high), 1.1) == said
 
 
 def test_turns_begin_with_each_of_them_in_turn() -> None:
