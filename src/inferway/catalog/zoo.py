@@ -315,7 +315,7 @@ def testset(zoo: str = "digits") -> TestSet:  # noqa: PT028 - not a test
 
 def save(zoo: Zoo, folder: Path) -> None:
     """Write a zoo's profiles to a folder, whole or not at all."""
-    write_whole(folder / PROFILES, json.dumps(zoo.to_json(), indent=1) + "\n")
+    write_whole(folder / PROFILES, json.dumps(zoo.to_json(), separators=(",", ":")) + "\n")
 
 
 def read(zoo: str, folders: tuple[Path, ...], origin: str) -> Zoo:

@@ -6,4 +6,4 @@ import msgspec
 
 from inferway.live.http.routes import document
 
-print(msgspec.json.format(msgspec.json.encode(document()), indent=2).decode())
+print(msgspec.json.format(msgspec.json.encode(document()), indent=1).decode())
