@@ -34,6 +34,7 @@ STUDIES = {
     "batches": "queueing.batches",
     "escalation": "queueing.escalation",
     "drift": "queueing.drift",
+    "device-pool": "queueing.device_pool",
     "catalog": "placement.inputs",
     "upstream": "placement.inputs",
     "popularity": "placement.inputs",

@@ -73,6 +73,10 @@ VERDICTS = {
         "By what is measured, without it": True,
         "By profiles it is not": True,
     },
+    "device-pool": {
+        "Hardly a request is without an answer": True,
+        "They answer better than given out once for 1.25 times": True,
+    },
     "catalog": {
         "As complexity decreases": True,
         "Accuracy is paid for": True,
