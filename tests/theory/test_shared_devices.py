@@ -206,3 +206,12 @@ def test_room_for_all_changes_nothing(policy: str, data: st.DataObject, seed: in
 @given(shared(st.just(sharing([2], 1.0))))
 def test_only_the_general_engine_knows_devices(scenario: Scenario) -> None:
     assert kinds_of(scenario) == ("general",)
+
+
+@pytest.mark.parametrize("policy", ["tad", "tad-op"])
+def test_a_target_is_tracked_where_servers_wait_for_devices_alone(policy: str) -> None:
+    """A class at random wherever both slots are taken would fall short of it."""
+    scenario = sharing([2], 1.2, (0.5, 1.5), policy=policy, target=0.88)
+    of = replace(scenario.fleet, accuracy=np.array([0.6, 0.9]))
+    result = run(replace(scenario, fleet=of), queries=QUERIES // 10, seed=5)
+    assert result.accuracy.mean == pytest.approx(0.88, abs=0.002)

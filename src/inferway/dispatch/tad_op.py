@@ -5,6 +5,10 @@ proper pair follows the sign of the accuracy balance, to the less accurate class
 positive; a pair that shuffles, or a singleton, goes to its class with the positive entry; a class
 with entry 0 makes a pair unroutable; where no tuple is routable, the idle class of the highest
 number (the slowest) takes the request, and where no server is idle, a class drawn at random.
+
+The paper's servers share nothing. Where they share devices, and none is idle because others hold
+these, both policies go on with the servers that have no requests, and the request waits there for
+its device: a class drawn at random would be one for nearly every request, and keep no target.
 """
 
 from __future__ import annotations
@@ -28,6 +32,7 @@ from inferway.site import (
     uniform,
 )
 from inferway.site.compiled import jit
+from inferway.site.selection import resting_classes, resting_in
 from inferway.site.view import Ints
 
 _TABLE_CLASSES = 8
@@ -53,7 +58,7 @@ class Tad(NamedTuple):
         return cls(len(fleet.rate))
 
     def choose(self, site: Site, request: Request, draw: int) -> int:
-        """Idle first, fastest first; where none is idle, any server of a class drawn at random."""
+        """Idle first, fastest first; then those that lack only a device; else any of any class."""
         mask, best = 0, -1
         for k in range(self.classes):
             if not has_class(request.classes, k):
@@ -69,6 +74,10 @@ class Tad(NamedTuple):
                 server = idle_in(site, request, k)
                 if server >= 0:
                     return server
+        waiting = mask & resting_classes(site, request)
+        for k in range(self.classes):
+            if has_class(waiting, k):
+                return resting_in(site, request, k)
         k = class_of_any(site, request, mask, uniform(draw, 0))
         return -1 if k < 0 else any_in(site, request, k, uniform(draw, 1))
 
@@ -114,8 +123,10 @@ class TadOp(NamedTuple):
         return policy._replace(table=_table(policy)) if policy.classes <= _TABLE_CLASSES else policy
 
     def choose(self, site: Site, request: Request, draw: int) -> int:
-        """An idle server by the routing tuples; where none is idle, any of a class at random."""
+        """By the routing tuples, of idle servers, or of those that lack only a device; else any."""
         idle = idle_classes(site, request)
+        if idle == 0:
+            idle = resting_classes(site, request)
         if idle == 0:
             k = class_of_any(site, request, ALL_CLASSES, uniform(draw, 0))
             return -1 if k < 0 else any_in(site, request, k, uniform(draw, 1))
@@ -125,7 +136,7 @@ class TadOp(NamedTuple):
             k = self.table[2 * word + ahead]
         else:
             k = scan(self, idle, site.busy_classes[0], ahead)
-        return idle_in(site, request, k)
+        return resting_in(site, request, k)
 
 
 @jit

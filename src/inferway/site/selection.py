@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from inferway.site.compiled import jit, seldom
-from inferway.site.sharing import led, shared_wait
-from inferway.site.view import SIZES, Request, Site
+from inferway.site.compiled import either, jit, seldom
+from inferway.site.sharing import led, resting, shared_wait
+from inferway.site.view import SIZES, Request, SharedDevices, Site
 
 
 @jit
@@ -193,15 +193,48 @@ def has_class(mask: int, k: int) -> bool:
 @jit
 def idle_in(site: Site, request: Request, k: int) -> int:
     """An idle server of class k, the one that fell idle last; -1 where there is none."""
+    return _free_in(site, request, k, site.idle[k])
+
+
+@jit
+def _free_in(site: Site, request: Request, k: int, free: int) -> int:
+    """Of the first `free` servers in class k's order, the last that may take the request."""
     if not request.narrowed:
-        return site.idle_server[site.first[k] + site.idle[k] - 1] if site.idle[k] > 0 else -1
+        return site.idle_server[site.first[k] + free - 1] if free > 0 else -1
     if not has_class(request.classes, k):
         return -1
-    for place in range(site.first[k] + site.idle[k] - 1, site.first[k] - 1, -1):
+    for place in range(site.first[k] + free - 1, site.first[k] - 1, -1):
         server = site.idle_server[place]
         if request.allowed[server]:
             return server
     return -1
+
+
+@jit
+def resting_in(site: Site, request: Request, k: int) -> int:
+    """A server of class k without requests, idle or only without room at its device; else -1."""
+    return _free_in(site, request, k, resting(site.devices, site)[k])
+
+
+@jit
+def _resting_classes(devices: SharedDevices, site: Site, request: Request) -> int:
+    mask = 0
+    for k in range(site.rate.size):
+        if resting_in(site, request, k) >= 0:
+            mask |= 1 << k
+    return mask
+
+
+_RESTING_CLASSES = either(SharedDevices, _resting_classes, lambda devices, site, request: 0)
+
+
+@jit
+def resting_classes(site: Site, request: Request) -> int:
+    """Bit mask of classes with a server without requests that may take this one.
+
+    It is for where no server is idle since others hold the devices: 0 where a site has none.
+    """
+    return _RESTING_CLASSES(site.devices, site, request)
 
 
 @jit
