@@ -354,10 +354,11 @@ def joint_tables(one: JointBound) -> list[Laid]:
     ]
     for name, mean in one.targets.items():
         prices = [None if best.prices is None else best.prices[name] for best in found]
+        unit = "s" if mean.energy is None else "s/J"
         rows.append(
             [
                 f"price of {name}, {written(mean)}",
-                *("-" if price is None else f"{price:.4g} s" for price in prices),
+                *("-" if price is None else f"{price:.4g} {unit}" for price in prices),
             ]
         )
     for task, rate in one.rates_per_s.items():
@@ -370,6 +371,10 @@ def joint_tables(one: JointBound) -> list[Laid]:
                     *("-" if part is None else percent(part, 2) for part in shares),
                 ]
             )
+        if one.escalate is not None:
+            again = None if one.escalate.again is None else one.escalate.again[task]
+            asked = "-" if again is None else percent(again, 2)
+            rows.append([f"{task} asked again", "", asked])
     short = found[-1].least_response_time_s is None
     columns = ["", "bound", *(["where a second variant may be asked"] if len(found) > 1 else [])]
     caption = "The rates are above the greatest that keep all targets." if short else None

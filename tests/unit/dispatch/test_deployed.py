@@ -293,3 +293,22 @@ def test_tasks_that_targets_or_devices_join_have_a_bound_together() -> None:
     assert found.together.blind.max_factor == pytest.approx(1.0)
     del data["workload"]["u"]
     assert inferway.bound(inferway.load(data)).together is None
+
+
+def test_the_table_of_tasks_together_has_units_and_who_is_asked_again() -> None:
+    service = {"distribution": "exponential", "rate": "10/s"}
+    variants = {
+        "frugal": {"accuracy": 0.8, "energy": "1 J", "service": service | {"rate": "4/s"}},
+        "quick": {"accuracy": 0.9, "energy": "3 J", "service": service},
+    }
+    data = {
+        "tasks": {"a": {"variants": variants}, "b": {"variants": variants}},
+        "targets": {"both": {"tasks": ["a", "b"], "energy": "2 J"}},
+        "nodes": {"here": {"instances": {f"{t}/{v}": 4 for t in "ab" for v in variants}}},
+        "workload": {t: {"arrivals": {"process": "poisson", "rate": "2/s"}} for t in "ab"},
+    }
+    found = inferway.bound(inferway.load(data), escalate=True)
+    lines = str(found).split("Tasks together")[1].splitlines()
+    (price,) = (line.split() for line in lines if "price of both" in line)
+    assert price[-4:] == ["0.075", "s/J", "0.075", "s/J"]
+    assert [line.split()[-2:] for line in lines if "asked again" in line] == [["0.00", "%"]] * 2
