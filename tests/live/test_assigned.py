@@ -16,6 +16,7 @@ import inferway
 from inferway.catalog import model_path
 from inferway.catalog import testset as load_testset
 from inferway.live import apply
+from inferway.live.feedback import FeedbackItem
 
 # As the file has it, a copy of small carries 5 requests a second, and one of large a single one: a
 # task with many clients is to have all copies but one, whatever this machine does in a second.
@@ -219,6 +220,22 @@ def test_a_dry_run_moves_nothing_and_tells_what_it_would(start: Any, tmp_path: P
     assert copies(running) == {"a/large": 2, "b/large": 2}
     assert not (tmp_path / "assigned.json").exists()
     assert moves(running) == {}
+
+
+def test_a_label_counts_after_its_variant_has_gone(start: Any, tmp_path: Path) -> None:
+    text = FILE.replace("slot: 0.5 s", "slot: 1 h").replace(
+        "deadline: 10 min", "deadline: 10 min\n    feedback: {}"
+    )
+    running = start(deployment=inferway.load(write(tmp_path, text)))
+    server, image = running.server, load_testset().images[:1]
+    tensor = {"name": "image", "datatype": "FP32", "shape": list(image.shape)}
+    body = {"inputs": [tensor | {"data": image.ravel().tolist()}]}
+    answer = running.infer(body, "X-Request-Id: early\r\n", "/v2/models/a/infer")
+    assert answer.json["model_version"] == "large"
+    running.wait(server._reassign(server.assignment, "a", {("a", "small", "cpu"): 2}))
+    joined = server.sites["a"].answers.join([FeedbackItem("early", score=1.0)])
+    assert joined.matched == 1
+    assert server.sites["a"].answers.measured["large"].labels == 1
 
 
 def test_a_variant_that_cannot_be_loaded_is_left_alone(start: Any, tmp_path: Path) -> None:

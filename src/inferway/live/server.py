@@ -362,18 +362,21 @@ class Server:
                 name: ServedModel(models.get(name, ("", None))[0], accuracy)
                 for name, accuracy in zip(pool.dispatcher.fleet.names, pool.grades, strict=True)
             }
-            if site.node is not None:  # what another node offers comes and goes, and has labels
-                served = {name: ServedModel(*one) for name, one in models.items()}
+            known = served
+            # What another node offers, and copies where devices are given out anew, come and go,
+            # and have labels.
+            if site.node is not None or self.assignment is not None:
+                known = {name: ServedModel(*one) for name, one in models.items()}
             assert pool.options.feedback is not None
             canary = pool.canary
             told = pool.options.measured or canary is not None
             book.told = partial(self._measured, site, book) if told else None
-            book.follow(pool.options.feedback, served, watch=pool.options.watched)
+            book.follow(pool.options.feedback, known, watch=pool.options.watched)
             if pool.options.measured:
                 self._correct(site, book)
             if canary is not None and (outcome := book.outcome(canary.terms)) is not None:
                 canary.settle(outcome)
-            noted = noting(book, served, self._recent.of(site.task), pool.signature)
+            noted = noting(book, known, self._recent.of(site.task), pool.signature)
             if (shadow := pool.options.shadow) is not None:
                 noted = shadowing(pool, book, served, shadow.share, noted)
             site.note(noted)
@@ -479,6 +482,9 @@ class Server:
                         await book.close()
                 raise
             # From here to the new routes nothing waits: every request finds the old or the new.
+            if self.assignment is not None:
+                self.assignment.retire()
+            self.assignment = assignment
             self._targets = shared_targets(pools, self._targets)
             for pool in pools:
                 self._swap(sites[pool.task], pool)
@@ -492,9 +498,6 @@ class Server:
                     leaving.add_done_callback(self._dropped.pop)
             self.sites, self.deployment = sites, deployment
             self._serve()
-            if self.assignment is not None:
-                self.assignment.retire()
-            self.assignment = assignment
             if assignment is not None:
                 assignment.begin(lambda: self.sites, self._reassign)
             self.log.info("applied", tasks=self._variants())
