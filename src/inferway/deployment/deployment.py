@@ -572,8 +572,8 @@ def _unserved_assigned(deployment: Deployment, node: Node) -> Iterator[str]:
                 yield f"{where}.remote: what another server runs takes no device; leave it out"
             elif len(devices) > 1:
                 yield (
-                    f"{where}.service: it may run on {', '.join(devices)}, and `serve` runs all "
-                    "copies of a variant on one device; give it the times of one of them"
+                    f"{where}.service: it may run on {', '.join(devices)}, and `serve` gives out "
+                    "anew copies of a variant on one device alone; give it the times of one of them"
                 )
 
 

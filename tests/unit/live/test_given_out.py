@@ -62,7 +62,7 @@ def keep(folder: Path, copies: dict[tuple[str, str, str], int], schema: int = 1)
         (
             "{cpu: {cores: 3}}",
             "{cpu: {cores: 3}, more: {hardware: cpu, cores: 1}}",
-            "tasks.a.variants.small.service: it may run on cpu, more, and `serve` runs all copies",
+            "tasks.a.variants.small.service: it may run on cpu, more, and `serve` gives out anew",
         ),
         (
             "large: {model: zoo://digits/large,",
