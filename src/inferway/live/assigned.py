@@ -298,6 +298,8 @@ class DeviceAssignment:
         if before is not None:
             self.policy.forecast.go_on(before.policy.forecast.to_json())
             copies = before.held
+            if not self._moves:
+                return None
         elif self._file is not None:
             with suppress(OSError, *UNREADABLE, KeyError, TypeError, ValueError, AttributeError):
                 kept = json.loads(self._file.read_text(encoding="utf-8"))

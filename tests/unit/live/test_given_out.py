@@ -127,6 +127,15 @@ def test_a_file_that_is_applied_goes_on_as_far_as_it_can(tmp_path: Path) -> None
     assert sum(fewer.held.values()) == 2
 
 
+def test_a_dry_run_goes_by_the_instances_of_a_file_that_is_applied(tmp_path: Path) -> None:
+    before = made(tmp_path, dry_run=True)
+    before.policy.forecast.see({"a": 9.0, "b": 1.0})
+    text = FILE.replace("{a/small: 2, b/large: 1}", "{a/small: 1, b/large: 2}")
+    after = made(tmp_path, before, text=text, dry_run=True)
+    assert after.held == {("a", "small", "cpu"): 1, ("b", "large", "cpu"): 2}
+    assert after.policy.forecast.to_json()["mean"] == {"a": 9.0, "b": 1.0}
+
+
 def test_a_model_goes_when_its_last_loan_comes_back() -> None:
     closed = []
     spec = Tensor("x", "FP32", (-1, 2))
