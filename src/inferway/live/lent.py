@@ -40,6 +40,7 @@ class Loan:
         self.steady = getattr(runtime, "steady", False)
         self.call, self.ask = getattr(runtime, "call", None), getattr(runtime, "ask", None)
         self.backend = getattr(runtime, "backend", "")
+        self.providers = getattr(runtime, "providers", ())
         self.reserve = getattr(runtime, "reserve", None)
         self._weights: Weights | None = weights
         weights.loans.add(id(self))

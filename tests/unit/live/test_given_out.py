@@ -141,7 +141,9 @@ def test_a_model_goes_when_its_last_loan_comes_back() -> None:
     spec = Tensor("x", "FP32", (-1, 2))
     runtime = NullRuntime(Signature((spec,), (spec,)))
     runtime.close = lambda: closed.append(True)  # type: ignore[method-assign]
+    runtime.providers = ("CUDAExecutionProvider",)  # type: ignore[attr-defined]
     first = lend(runtime)
+    assert first.providers == runtime.providers  # type: ignore[attr-defined]
     second = first.again()
     assert second is not None
     first.close()
