@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections.abc import Iterable
 from typing import Final
@@ -118,13 +119,14 @@ def _batching(pool: Pool, classes: Iterable[int]) -> DynamicBatching | None:
 def _columns(site: TaskSite) -> dict[str, list[int]]:
     """By variant, where its requests are counted: here, and where other nodes answered them.
 
-    Offers that are here no more go on being counted, as ``VARIANT@NODE``.
+    What is here no more goes on being counted: offers, ``VARIANT@NODE``, and copies of a variant
+    that several devices had, ``VARIANT:DEVICE``.
     """
     pool = site.pool
     columns: dict[str, list[int]] = {name: [] for name in pool.versions}
     here = dict(zip(pool.columns, (variant for variant, _ in pool.names), strict=True))
     for at, name in enumerate(site.stats.variants):
-        variant = here.get(at) or name.rpartition("@")[0] or name
+        variant = here.get(at) or re.split("[@:]", name)[0]
         if variant in columns:
             columns[variant].append(at)
     return columns

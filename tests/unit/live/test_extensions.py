@@ -85,6 +85,14 @@ def test_what_others_run_is_counted_for_its_variant() -> None:
     assert found.execution_count == 0  # none ran here
 
 
+def test_what_has_run_on_several_devices_is_counted_for_its_variant() -> None:
+    site = site_of()
+    for column in site.stats.columns(("b:cpu", "b:gpu")):
+        site.stats.answered(column, 3, 0.7, 0.5, 0.25)
+        site.stats.answered_s[column] = site.now()
+    assert [one.inference_count for one in statistics_of([site])] == [0, 6]
+
+
 def test_a_variant_that_has_done_nothing_has_zeros() -> None:
     first, second = statistics_of([site_of()])
     assert (first.version, second.version) == ("a", "b")
