@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -170,13 +171,15 @@ def accuracy_view(told: dict[str, Any]) -> dict[str, Any] | None:
     feedback = told.get("feedback")
     if feedback is None:
         return None
-    measured, served = feedback["variants"], told.get("variants", {})
+    measured, service_s = feedback["variants"], dict[str, float]()
+    for name, one in told.get("variants", {}).items():
+        # Several devices, and other nodes, may have copies of one.
+        variant, own_s = re.split("[:@]", name)[0], one["profile_service_s"]
+        service_s[variant] = min(own_s, service_s.get(variant, math.inf))
     return {
         "variants": [
             {"name": name} | measured[name]
-            for name in sorted(
-                measured, key=lambda name: served.get(name, {}).get("profile_service_s", math.inf)
-            )
+            for name in sorted(measured, key=lambda name: service_s.get(name, math.inf))
         ],
         "shadow": feedback.get("shadow"),
         "canary": told.get("canary"),

@@ -240,6 +240,9 @@ def test_accuracies_are_shown_where_labels_come_and_the_canary_with_them() -> No
     labels = [(one["name"], one["labels"]) for one in shown["variants"]]
     assert labels == [("tiny", 2), ("big", 3), ("gone", 1)]
     assert (shown["shadow"], shown["canary"]) == (None, None)
+    told["variants"]["tiny:gpu"] = told["variants"].pop("tiny")
+    again = viewed(source)["accuracy"]["variants"]
+    assert [one["name"] for one in again] == ["tiny", "big", "gone"]
     told["feedback"]["shadow"] = {"busy": 1, "gave_way": 0, "failed": 0}
     told["canary"] = {"variant": "big", "state": "trying"}
     shown = viewed(source)["accuracy"]
