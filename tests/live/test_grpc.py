@@ -25,7 +25,7 @@ from tritonclient.grpc.service_pb2 import ModelInferRequest, ModelInferResponse
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 from tritonclient.utils import InferenceServerException
 
-from inferway.live import Keys, Limits, Outcome
+from inferway.live import Keys, Limits, Outcome, TaskSite
 from inferway.live.grpc import endpoint_class
 from inferway.protocol import Signature, Tensor
 from inferway.runtime import NullRuntime
@@ -704,6 +704,16 @@ def test_health_of_server_and_tasks(digits_over_grpc: Speaking, client: Any) -> 
     assert client.is_server_live()
     assert not client.is_server_ready()
     assert not client.is_model_ready("digits")
+
+
+def test_a_task_that_no_fleet_answers_is_unavailable_and_its_requests_count(
+    digits_over_grpc: Speaking,
+) -> None:
+    site = TaskSite("digits")
+    digits_over_grpc.running.call(lambda: digits_over_grpc.endpoint.serve([], [site]))
+    said = failure(lambda: digits_over_grpc.stub.ModelInfer(raw_request(), timeout=LIMIT_S))
+    assert said == (grpc.StatusCode.UNAVAILABLE, site.unready)
+    assert site.entered == 1
 
 
 def test_health_is_told_when_it_changes(

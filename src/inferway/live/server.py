@@ -439,7 +439,8 @@ class Server:
 
     def _serve_grpc(self) -> None:
         if self._grpc is not None:
-            self._grpc.serve(self.served())
+            bare = [site for site in self.sites.values() if site.present is None]
+            self._grpc.serve(self.served(), bare)
 
     async def apply(self, deployment: Deployment) -> None:
         """Serve another deployment from now on; no request is lost.

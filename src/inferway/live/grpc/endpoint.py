@@ -62,6 +62,7 @@ class Endpoint:
         self._changed = asyncio.Event()
         self._ended = False
         self._sites: Sequence[TaskSite] | None = None
+        self._bare: dict[str, TaskSite] = {}
         self._intakes: dict[tuple[str, str], Intake] = {}
         self._server: Any = None
         self._aborting: asyncio.Task[None] | None = None
@@ -106,9 +107,12 @@ class Endpoint:
         self._server = server
         self._traffic.port = self.port
 
-    def serve(self, sites: Sequence[TaskSite]) -> None:
-        """Answer for these tasks from now on; called again whenever they change."""
-        self._sites = sites
+    def serve(self, sites: Sequence[TaskSite], bare: Sequence[TaskSite] = ()) -> None:
+        """Answer for these tasks from now on; called again whenever they change.
+
+        Of the `bare` ones, which no fleet answers, it is said so.
+        """
+        self._sites, self._bare = sites, {site.task: site for site in bare}
         before, self._intakes = self._intakes, {}
         for site in sites:
             for variant in ("", *site.pool.versions):
@@ -308,6 +312,8 @@ class Endpoint:
             raise RefusalError(503, FULL)
         try:
             message = decode(data, messages.ModelInferRequest)
+            if (bare := self._bare.get(message.model_name)) is not None:
+                bare.entered += 1  # whoever decides on copies is to know
             intake = self._find(message.model_name, message.model_version)
             request = ask(message, intake, context)
             # What waits for an answer is the request's arrays alone.
@@ -323,6 +329,8 @@ class Endpoint:
         if intake is None:
             if self._sites is None:
                 raise RefusalError(503, "the server is starting")
+            if (bare := self._bare.get(task)) is not None:
+                raise RefusalError(503, bare.unready)
             raise RefusalError(404, unknown(self._sites, task[:256], variant[:256]))
         return intake
 
