@@ -238,6 +238,23 @@ def test_a_label_counts_after_its_variant_has_gone(start: Any, tmp_path: Path) -
     assert server.sites["a"].answers.measured["large"].labels == 1
 
 
+def test_a_task_without_a_copy_takes_feedback_on_answers_of_before(
+    start: Any, tmp_path: Path
+) -> None:
+    text = FILE.replace("slot: 0.5 s", "slot: 1 h, best_effort: true").replace(
+        "deadline: 10 min", "deadline: 10 min\n    feedback: {}"
+    )
+    kept = {"schema": 1, "copies": [["b", "large", "cpu", 2]], "demand": {"mean": {}, "last": {}}}
+    (tmp_path / "assigned.json").write_text(json.dumps(kept))
+    deployment = inferway.load(write(tmp_path, text))
+    running = start(deployment=deployment, assigned=tmp_path / "assigned.json")
+    site = running.server.sites["a"]
+    assert site.present is None
+    assert (book := site.answers) is not None
+    running.wait(running.server.apply(deployment))
+    assert running.server.sites["a"].answers is book
+
+
 def test_a_variant_that_cannot_be_loaded_is_left_alone(start: Any, tmp_path: Path) -> None:
     model = tmp_path / "own.onnx"
     model.write_bytes(model_path("digits", "tiny").read_bytes())

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import uvloop
 
-from inferway.deployment import Deployment, load, measured
+from inferway.deployment import Deployment, Task, load, measured
 from inferway.dispatch import drift_alarm
 from inferway.dispatch.recording import Losses
 from inferway.live import grpc
@@ -20,7 +20,7 @@ from inferway.live.admin import admin_routes
 from inferway.live.answers import AnswerBook, ServedModel, noting
 from inferway.live.applying import Applying, is_loopback
 from inferway.live.assigned import DeviceAssignment
-from inferway.live.build import check_served, pools_of, would_serve
+from inferway.live.build import check_served, pools_of, stated_models, would_serve
 from inferway.live.errors import ServeError, listening
 from inferway.live.front import (
     decisions_page,
@@ -277,6 +277,9 @@ class Server:
             await self._prepare(site, site.pool)
             self._keep_answers(site, await self._book_of(site, site.pool))
             site.begin()
+        for site in self.sites.values():
+            if site.present is None and site.node is None and self._loads is not None:
+                await self.go_on_with_answers(site, self._loads.tasks[site.task])
 
     async def _assigning(self, deployment: Deployment) -> DeviceAssignment | None:
         """Make what gives out the devices of a deployment; None where nothing is to."""
@@ -351,6 +354,22 @@ class Server:
         folder, task = self.options.answers, site.task
         path = None if folder is None else folder / f"{task}.sqlite"
         return await asyncio.to_thread(AnswerBook, path, task, self.log)
+
+    async def go_on_with_answers(self, site: TaskSite, kind: Task) -> None:
+        """Go on with a task's answers and labels of the run before, whatever answers now.
+
+        Raises
+        ------
+        ServeError
+            When they cannot be used.
+        """
+        if kind.feedback is None:
+            return
+        models = await run_detached(stated_models, kind)
+        site.answers = book = await self.open_answers(site, watch=kind.watched)
+        served = {name: ServedModel(*one) for name, one in models.items()}
+        book.follow(kind.feedback, served, watch=kind.watched)
+        book.begin()
 
     def _keep_answers(self, site: TaskSite, book: AnswerBook | None) -> None:
         """Have the answers of the fleet that is there now kept, or none."""
@@ -493,7 +512,9 @@ class Server:
             sites |= (bare := self._bare(deployment, sites))
             for task in self.sites.keys() - (sites.keys() - bare.keys()):
                 gone = self.sites[task]
-                self._keep_answers(gone, None)
+                # Without a fleet, feedback on the answers of before still comes.
+                if task not in bare or deployment.tasks[task].feedback is None:
+                    self._keep_answers(gone, None)
                 if (leaving := gone.swap(None)) is not None:
                     self._dropped[leaving] = gone
                     leaving.add_done_callback(self._dropped.pop)
@@ -525,6 +546,8 @@ class Server:
                     self._check_reassigned(by)
                 except BaseException:
                     await pool.close(1.0)
+                    if book is not None and book is not site.answers:
+                        await book.close()
                     raise
             before = site.versions
             leaving = self._swap(site, pool)
@@ -678,7 +701,9 @@ class Server:
         while self._http.connections and not self.hurried and loop.time() < deadline:
             await asyncio.sleep(_POLL_S)
         await asyncio.gather(*calls)
-        sites, self._over = [*self.sites.values(), *self._dropped.values()], True
+        # One that waits for a fleet may have one that goes.
+        sites = [*dict.fromkeys([*self.sites.values(), *self._dropped.values()])]
+        self._over = True
         if self.assignment is not None:
             self.assignment.retire()
         unfinished = sum(site.in_flight for site in sites)

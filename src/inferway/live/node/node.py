@@ -21,9 +21,8 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import uvloop
 
-from inferway.live.answers import ServedModel
 from inferway.live.applying import is_loopback
-from inferway.live.build import check_at_node, stated_models
+from inferway.live.build import check_at_node
 from inferway.live.errors import ServeError, listening
 from inferway.live.headroom import Growths
 from inferway.live.http.connection import Listener
@@ -47,7 +46,6 @@ from inferway.live.server import Server
 from inferway.live.site import TaskSite
 from inferway.live.store.allowed import Allowed
 from inferway.live.store.store import ModelStore
-from inferway.live.threads import run_detached
 from inferway.live.upstream.spans import Spans
 from inferway.live.upstream.upstream import Upstream
 from inferway.network.node import ClientRates
@@ -287,13 +285,7 @@ class LiveNode:
     async def _open_answers(self) -> None:
         """Go on with the answers and labels of the run before, whatever answers now."""
         for task, kind in self.plan.tasks.items():
-            if kind.feedback is not None:
-                site = self.server.sites[task]
-                models = await run_detached(stated_models, kind)
-                site.answers = book = await self.server.open_answers(site, watch=kind.watched)
-                served = {name: ServedModel(*one) for name, one in models.items()}
-                book.follow(kind.feedback, served, watch=kind.watched)
-                book.begin()
+            await self.server.go_on_with_answers(self.server.sites[task], kind)
 
     async def stop(self, grace_s: float | None = None) -> None:
         """Answer what is in flight, tell nobody anything more, close."""
