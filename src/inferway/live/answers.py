@@ -555,7 +555,8 @@ class AnswerBook:
 
     def _measure(self) -> None:
         self._stale, measured = False, {}
-        for variant, (model, accuracy) in self._served.items():
+        served = self._served  # `follow` may bring others meanwhile
+        for variant, (model, accuracy) in served.items():
             known = self._find(variant, model)
             sequence, labeled, powered, watch = known
             joint = sequence.mean if powered is None else powered.estimate
@@ -572,7 +573,7 @@ class AnswerBook:
                 *(sequence if powered is None else powered).interval,
                 *((0, None) if watch is None else (watch.alarms, watch.last)),
             )
-        self.measured, self._measured_of = measured, dict(self._served)
+        self.measured, self._measured_of = measured, dict(served)
 
     def _write(self) -> None:
         """Write what stands in line, and delete what is too old or too much."""

@@ -206,3 +206,23 @@ def test_another_profile_or_model_counts_only_once_its_labels_have_been_looked_u
     book._turn()
     assert book.estimates == {"a": 0.9}
     asyncio.run(book.close())
+
+
+def test_a_model_that_comes_while_labels_are_looked_up_does_not_have_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    book, served = AnswerBook(None, "t", None), {"a": ServedModel("model", 0.9)}
+    book.follow(Feedback(), served)
+    for number in range(600):
+        book.note(answered(str(number)), served)
+    find = book._find
+
+    def late(variant: str, model: str) -> Any:
+        book.follow(Feedback(), {"a": ServedModel("another", 0.9)})
+        return find(variant, model)
+
+    book.join([FeedbackItem(id=str(number), correct=False) for number in range(600)])
+    monkeypatch.setattr(book, "_find", late)
+    book._measure()
+    assert book.estimates == {}
+    asyncio.run(book.close())
