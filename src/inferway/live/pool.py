@@ -312,6 +312,14 @@ class Pool:
                 self.scheduler.go_on(before.scheduler)
             self.scheduler.again()  # what was taught holds the old routing
 
+    def go_on_trying(self, before: Pool) -> None:
+        """Go on with the requests that a canary was given, where another pool tries the same."""
+        mine, other = self.canary, before.canary
+        if mine is not None and other is not None and mine.terms == other.terms:
+            name = mine.terms.variant
+            if self.options.models.get(name) == before.options.models.get(name):
+                mine.requests = other.requests
+
     def share_targets(self, shared: Floats, targets: list[TargetState]) -> None:
         """Keep these targets over several tasks, in memory that the pools of all of them share."""
         assert self.recording is None

@@ -604,7 +604,10 @@ class Server:
             return leaving
 
     def _swap(self, site: TaskSite, pool: Pool | None) -> asyncio.Task[None] | None:
+        before = site.present
         leaving = site.swap(pool)
+        if before is not None and pool is not None:
+            pool.go_on_trying(before)
         if pool is not None and self.options.record is not None:
             # A recording has one fleet and one policy: what is new gets a folder of its own.
             self._record(site, self.options.record, following=True)

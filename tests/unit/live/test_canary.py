@@ -152,3 +152,14 @@ def test_an_explanation_says_that_a_request_explores() -> None:
         await beside.site.stop(LIMIT_S)
 
     asyncio.run(main())
+
+
+def test_a_fleet_that_takes_over_goes_on_counting_what_the_same_canary_was_given() -> None:
+    first, second, without = Beside(), Beside(), Beside(canary=False)
+    assert first.pool.canary is not None
+    assert second.pool.canary is not None
+    first.pool.canary.requests = 7
+    second.pool.go_on_trying(without.pool)
+    assert second.pool.canary.requests == 0
+    second.pool.go_on_trying(first.pool)
+    assert second.pool.canary.requests == 7
