@@ -242,6 +242,10 @@ class Exploration:
         """Take up the accuracies of classes, 0..1: by their profiles, and those that count now."""
         self._ruled_out = np.flatnonzero(counted <= profile - _RULED_OUT).tolist()
 
+    def go_on(self, before: Exploration) -> None:
+        """Count on from where that of another fleet of the task is."""
+        self._since, self._turn = before._since, before._turn
+
     def is_due(self) -> bool:
         """Count a request, and tell whether it is one in `EXPLORED` or later."""
         if not self._ruled_out:

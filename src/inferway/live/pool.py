@@ -307,6 +307,8 @@ class Pool:
         if before is None:
             return
         _teach(self.dispatcher, before.dispatcher)
+        if self._exploration is not None and before._exploration is not None:
+            self._exploration.go_on(before._exploration)
         if self.scheduler is not None:
             if before.scheduler is not None:
                 self.scheduler.go_on(before.scheduler)

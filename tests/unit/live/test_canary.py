@@ -163,3 +163,21 @@ def test_a_fleet_that_takes_over_goes_on_counting_what_the_same_canary_was_given
     assert second.pool.canary.requests == 0
     second.pool.go_on_trying(first.pool)
     assert second.pool.canary.requests == 7
+
+
+def test_a_fleet_that_takes_over_explores_as_soon_as_that_of_before_would_have() -> None:
+    async def main() -> None:
+        beside, after = Beside(canary=False), Beside(canary=False)
+        await beside.site.start()
+        variants = []
+        for at in range(EXPLORED):
+            if at in (0, EXPLORED // 2):
+                if at:
+                    await beside.site.prepare(after.pool)
+                    beside.site.swap(after.pool)
+                beside.site.pool.correct({"big": 0.65})
+            variants.append((await asyncio.wait_for(beside.ask(), LIMIT_S)).variant)
+        assert variants == ["tiny"] * (EXPLORED - 1) + ["big"]
+        await beside.site.stop(LIMIT_S)
+
+    asyncio.run(main())
