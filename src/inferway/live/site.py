@@ -29,10 +29,13 @@ class Balance(NamedTuple):
         The accuracy target that it is measured by, 0..1.
     balance
         The sum of what the answers' accuracies were above it; below 0, they were below.
+    measured
+        Whether these accuracies were as measured, not of profiles.
     """
 
     target: float
     balance: float
+    measured: bool = False
 
 
 class TaskSite:
@@ -276,7 +279,7 @@ class TaskSite:
 def balances_of(sites: Iterable[TaskSite]) -> dict[str, Balance]:
     """Tell the balances of tasks that have a target, by task, as of now; those at 0 left out."""
     return {
-        site.task: Balance(site.target, site.balance.item())
+        site.task: Balance(site.target, site.balance.item(), site.measured)
         for site in sites
         if site.target is not None and site.balance[0]
     }
@@ -284,6 +287,7 @@ def balances_of(sites: Iterable[TaskSite]) -> dict[str, Balance]:
 
 def take_up(sites: Mapping[str, TaskSite], saved: Mapping[str, Balance]) -> None:
     """Go on from saved balances, as far as the promise is still the same."""
-    for task, (target, balance) in saved.items():
-        if task in sites and sites[task].target == target:
-            sites[task].balance[0] += balance
+    for task, (target, balance, measured) in saved.items():
+        site = sites.get(task)
+        if site is not None and (site.target, site.measured) == (target, measured):
+            site.balance[0] += balance

@@ -153,11 +153,12 @@ def test_saved_balances_are_taken_up_with_and_without_a_site(run: Any) -> None:
         }
         take_up(world.sites, saved)
         assert balances_of(world.sites.values()) == {
-            "a": (0.8, pytest.approx(1.3)),
+            "a": (0.8, pytest.approx(1.3), False),
             "b": saved["b"],
         }
         assert (await world.come("b")).pool.dispatcher.balance == -2.5
         take_up(world.sites, {"b": Balance(0.9, 7.0)})
+        take_up(world.sites, {"b": Balance(0.8, 7.0, measured=True)})
         assert world.held("b") == -2.5
 
     run(work)

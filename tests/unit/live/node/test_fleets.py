@@ -159,7 +159,7 @@ def test_what_is_owed_waits_while_nothing_serves_the_task(run: Callable[..., Non
         assert owed < 0.0
         await world.fleets.run({})
         assert world.site.present is None
-        assert balances_of([world.site]) == {"digits": (0.9, owed)}
+        assert balances_of([world.site]) == {"digits": (0.9, owed, False)}
         await world.fleets.run({("digits", "mini"): 1})
         assert world.site.pool.dispatcher.balance == owed
         # From one site to the next it goes along as before, once.
