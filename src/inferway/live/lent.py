@@ -28,6 +28,8 @@ class Weights:
         self.runtime, self.idle = runtime, idle
         # Putting in and taking out are one step each, from any thread.
         self.loans: set[int] = set()
+        # By loan, the processes that its pool is to have.
+        self.reserved: dict[int, int] = {}
         self.leaving = False
 
 
@@ -41,7 +43,6 @@ class Loan:
         self.call, self.ask = getattr(runtime, "call", None), getattr(runtime, "ask", None)
         self.backend = getattr(runtime, "backend", "")
         self.providers = getattr(runtime, "providers", ())
-        self.reserve = getattr(runtime, "reserve", None)
         self._weights: Weights | None = weights
         weights.loans.add(id(self))
 
@@ -65,6 +66,22 @@ class Loan:
         """How many of these were started in the place of another."""
         return 0 if self._weights is None else getattr(self._weights.runtime, "restarts", 0)
 
+    @property
+    def reserve(self) -> Callable[[int], None] | None:
+        """Have processes for so many instances; None of models that run in this one.
+
+        A pool that comes takes none from the one that it is to be instead of.
+        """
+        weights = self._weights
+        if weights is None or getattr(weights.runtime, "reserve", None) is None:
+            return None
+
+        def reserve(count: int) -> None:
+            weights.reserved[id(self)] = count
+            weights.runtime.reserve(max([*weights.reserved.values()]))
+
+        return reserve
+
     def run(self, inputs: dict[str, NDArray[Any]], *call: Any) -> dict[str, NDArray[Any]]:
         """Answer one batch; see `inferway.runtime.Runtime.run`."""
         weights = self._weights
@@ -84,6 +101,10 @@ class Loan:
         if weights is None:
             return
         weights.loans.discard(id(self))
+        if (own := weights.reserved.pop(id(self), 0)) and weights.reserved:
+            most = max([*weights.reserved.values()])
+            if most < own:  # those that are too many end when they are free
+                weights.runtime.reserve(most)
         if weights.leaving and not weights.loans:
             weights.idle()
 

@@ -154,3 +154,21 @@ def test_a_model_goes_when_its_last_loan_comes_back() -> None:
         first.run({})
     second.close()
     assert closed == [True]
+
+
+def test_a_pool_that_comes_takes_no_processes_from_the_one_that_goes() -> None:
+    spec = Tensor("x", "FP32", (-1, 2))
+    runtime, reserved = NullRuntime(Signature((spec,), (spec,))), list[int]()
+    runtime.reserve = reserved.append  # type: ignore[attr-defined]
+    goes = lend(runtime)
+    comes = goes.again()
+    assert goes.reserve is not None
+    assert comes is not None
+    assert comes.reserve is not None
+    goes.reserve(3)
+    comes.reserve(1)
+    assert reserved == [3, 3]
+    goes.close()
+    assert reserved == [3, 3, 1]
+    comes.close()
+    assert reserved == [3, 3, 1]
