@@ -15,8 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 import inferway
 from inferway.catalog import model_path
 from inferway.catalog import testset as load_testset
-from inferway.live import apply
-from inferway.live.feedback import FeedbackItem
+from inferway.live import Keys, apply
 
 # As the file has it, a copy of small carries 5 requests a second, and one of large a single one: a
 # task with many clients is to have all copies but one, whatever this machine does in a second.
@@ -226,15 +225,18 @@ def test_a_label_counts_after_its_variant_has_gone(start: Any, tmp_path: Path) -
     text = FILE.replace("slot: 0.5 s", "slot: 1 h").replace(
         "deadline: 10 min", "deadline: 10 min\n    feedback: {}"
     )
-    running = start(deployment=inferway.load(write(tmp_path, text)))
+    keys = Keys(["infer=a-key-of-who-asks", "feedback=a-key-of-who-says"])
+    running = start(deployment=inferway.load(write(tmp_path, text)), keys=keys)
     server, image = running.server, load_testset().images[:1]
     tensor = {"name": "image", "datatype": "FP32", "shape": list(image.shape)}
     body = {"inputs": [tensor | {"data": image.ravel().tolist()}]}
-    answer = running.infer(body, "X-Request-Id: early\r\n", "/v2/models/a/infer")
+    asks = "X-Request-Id: early\r\nAuthorization: Bearer a-key-of-who-asks\r\n"
+    answer = running.infer(body, asks, "/v2/models/a/infer")
     assert answer.json["model_version"] == "large"
     running.wait(server._reassign(server.assignment, "a", {("a", "small", "cpu"): 2}))
-    joined = server.sites["a"].answers.join([FeedbackItem("early", score=1.0)])
-    assert joined.matched == 1
+    says, score = "Authorization: Bearer a-key-of-who-says\r\n", {"id": "early", "score": 1.0}
+    told = running.infer(score, says, "/v2/models/a/feedback")
+    assert told.json["matched"] == 1
     assert server.sites["a"].answers.measured["large"].labels == 1
 
 
