@@ -61,7 +61,8 @@ def test_copies_on_several_devices_answer_as_one_variant(
 
 
 def test_both_devices_of_a_variant_take_its_requests(start: Any, tmp_path: Path) -> None:
-    running = start(deployment=served(tmp_path))
+    times = tmp_path / "times.json"
+    running = start(deployment=served(tmp_path), times=times)
     pool = running.site.pool
     ask_all(running, 600)
     ended = running.call(
@@ -72,6 +73,9 @@ def test_both_devices_of_a_variant_take_its_requests(start: Any, tmp_path: Path)
     )
     assert ended["tiny:big"] > 0
     assert ended["tiny:little"] > 0
+    running.wait(running.server.stop())
+    kept = json.loads(times.read_text())["services"]
+    assert {key.rpartition(" on ")[2] for key in kept} >= {"cpu at big", "cpu at little"}
 
 
 def test_predictions_have_the_overhead(start: Any, tmp_path: Path) -> None:

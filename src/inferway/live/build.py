@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -363,17 +364,21 @@ def _remembering(
     variants = {
         name: task.variants[own] for name, own in zip(fleet.variants, fleet.names, strict=True)
     }
-    for (name, variant), device in zip(variants.items(), fleet.runs_on, strict=True):
-        hardware = node.devices[device].hardware if device else node.hardware
+    kinds = [node.devices[one].hardware if one else node.hardware for one in fleet.runs_on]
+    alike = Counter(zip(fleet.names, kinds, strict=True))
+    classes = zip(variants.items(), fleet.names, fleet.runs_on, kinds, strict=True)
+    for (name, variant), own, device, hardware in classes:
+        # Each of several devices of one kind has times of its own.
+        where = hardware if alike[own, hardware] == 1 else f"{hardware} at {device}"
         model, remote, python = variant.model, variant.remote, variant.python
         if remote is not None:
             keys[name] = remote.url
         elif python is not None:
-            keys[name] = f"{python.target.name} of {python.digest} on {hardware}"
+            keys[name] = f"{python.target.name} of {python.digest} on {where}"
         else:
             assert model is not None  # `check_served` has refused it
             assert model.path is not None  # what has to be fetched has a digest
-            keys[name] = f"{identity(variant, model.path)} on {hardware}"
+            keys[name] = f"{identity(variant, model.path)} on {where}"
     # What the file says, or its profile, counts more than what another run has measured.
     unsaid = {
         name: key
