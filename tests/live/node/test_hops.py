@@ -260,6 +260,9 @@ def test_a_node_that_has_died_costs_nobody_an_answer_and_is_taken_back(
             assert not edge.hop("metro").usable
             await edge.wire.open(port=edge.wire.port)
             await until(lambda: edge.hop("metro").usable)
-            assert (await client.ask()).node == "cloud"
+            # What it offers may be told a moment later; until then the copy here answers.
+            async with asyncio.timeout(60):
+                while (answer := await client.ask()).node != "cloud":
+                    assert answer.node == "edge"
 
     run(main())
