@@ -164,8 +164,9 @@ def test_the_whole_demo_shows_what_it_says(tmp_path: Path) -> None:
     target = result.found["target"]
     for name in ("tad-op", "priced", "escalate"):
         one = by_name[name]
-        # With two cores for seven servers, tad-op falls short by what the bursts make of it.
-        least = target - (3 * short if name == "tad-op" else short)
+        # tad-op owes nothing: where bursts fill the cores it falls short, as its twin does.
+        foreseen = result.found["twin"][name]["twin"]["accuracy"]
+        least = (min(target, foreseen) if name == "tad-op" else target) - short
         assert one["profile_accuracy"] >= least
         assert one["accuracy_interval"][1] >= least
         assert by_name["most-accurate-only"]["p95_s"] >= 3 * one["p95_s"]
