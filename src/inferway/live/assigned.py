@@ -297,21 +297,22 @@ class DeviceAssignment:
         """Copies and demand to go on from; None where there are none that the devices hold."""
         if before is not None:
             self.policy.forecast.go_on(before.policy.forecast.to_json())
-            copies = before.held
-            if not self._moves:
-                return None
-        elif self._file is not None:
-            with suppress(OSError, *UNREADABLE, KeyError, TypeError, ValueError, AttributeError):
-                kept = json.loads(self._file.read_text(encoding="utf-8"))
-                if kept["schema"] != SCHEMA:
-                    return None
+            copies = before.held if self._moves else {}
+        else:
+            copies = self._recalled()
+        return copies if copies and self.policy.holds(copies) else None
+
+    def _recalled(self) -> dict[Key, int]:
+        """Copies of the run before, whose demand is gone on from; none where nothing is kept."""
+        if self._file is None:
+            return {}
+        with suppress(OSError, *UNREADABLE, KeyError, TypeError, ValueError, AttributeError):
+            kept = json.loads(self._file.read_text(encoding="utf-8"))
+            if kept["schema"] == SCHEMA:
                 copies = {(str(a), str(b), str(c)): int(n) for a, b, c, n in kept["copies"]}
                 self.policy.forecast.go_on(kept["demand"])
-                return copies if self.policy.holds(copies) else None
-            return None
-        else:
-            return None
-        return copies if self.policy.holds(copies) else None
+                return copies
+        return {}
 
     def _keep(self) -> None:
         if self._file is None:

@@ -533,29 +533,12 @@ class Server:
         """
         async with self._changing:
             self._check_reassigned(by)
-            site, pool, book = self.sites[task], None, None
+            site, pool = self.sites[task], None
             if copies:
                 (pool,) = await run_detached(
                     partial(self._made, by.deployment(copies), instead=site.present, task=task)
                 )
-                try:
-                    if self._targets is not None:
-                        self._targets.join([pool])
-                    await self._prepare(site, pool)
-                    book = await self._book_of(site, pool)
-                    self._check_reassigned(by)
-                except BaseException:
-                    await pool.close(1.0)
-                    if book is not None and book is not site.answers:
-                        await book.close()
-                    raise
-            before = site.versions
-            leaving = self._swap(site, pool)
-            if pool is not None:
-                self._keep_answers(site, book)
-            lay_out(self._routes, site, self._is_ready, self.limits, before)
-            self._serve_grpc()
-            return leaving
+            return await self._take_over(site, pool, partial(self._check_reassigned, by))
 
     def _check_reassigned(self, by: DeviceAssignment) -> None:
         if by is not self.assignment or self._ending.is_set() or self._over:
@@ -583,25 +566,34 @@ class Server:
             When the new one cannot be run, or the server is ending; nothing has changed then.
         """
         async with self._changing:
-            site, book = self.sites[task], None
-            if pool is not None:
-                try:
-                    await self._prepare(site, pool)
-                    book = await self._book_of(site, pool)
-                    if self._over:
-                        raise ServeError("the server is ending; nothing has been replaced")
-                except BaseException:
-                    await pool.close(1.0)
-                    if book is not None and book is not site.answers:
-                        await book.close()
-                    raise
-            before = site.versions
-            leaving = self._swap(site, pool)
-            if pool is not None:  # without a fleet, feedback on the answers of before still comes
-                self._keep_answers(site, book)
-            lay_out(self._routes, site, self._is_ready, self.limits, before)
-            self._serve_grpc()
-            return leaving
+            return await self._take_over(self.sites[task], pool, self._check_serving)
+
+    def _check_serving(self) -> None:
+        if self._over:
+            raise ServeError("the server is ending; nothing has been replaced")
+
+    async def _take_over(
+        self, site: TaskSite, pool: Pool | None, check: Callable[[], None]
+    ) -> asyncio.Task[None] | None:
+        """Start a pool and let it answer the site's task; where `check` raises, it is closed."""
+        book = None
+        if pool is not None:
+            try:
+                await self._prepare(site, pool)
+                book = await self._book_of(site, pool)
+                check()
+            except BaseException:
+                await pool.close(1.0)
+                if book is not None and book is not site.answers:
+                    await book.close()
+                raise
+        before = site.versions
+        leaving = self._swap(site, pool)
+        if pool is not None:  # without a fleet, feedback on the answers of before still comes
+            self._keep_answers(site, book)
+        lay_out(self._routes, site, self._is_ready, self.limits, before)
+        self._serve_grpc()
+        return leaving
 
     def _swap(self, site: TaskSite, pool: Pool | None) -> asyncio.Task[None] | None:
         before = site.present
