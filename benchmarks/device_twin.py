@@ -1,6 +1,6 @@
 """How far the twin of a file with devices is off, from the file and its profile alone.
 
-    python benchmarks/device_twin.py [--use .35 .5 .7 .85] [--duration 30] [--json]
+    python benchmarks/device_twin.py [--use .35 .5 .7 .85] [--only digits] [--duration 30] [--json]
 
 Of the README's file and of examples/digits.yaml, whose copies share two cores: both are profiled on
 this machine, now (`inferway profile --write`). Then a server answers the file's workload, at rates
@@ -244,6 +244,7 @@ def main() -> None:
     """Profile, serve, drive, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--use", type=float, nargs="+", default=USES, help="of the device, 0..1")
+    parser.add_argument("--only", choices=("readme", "digits"), help="one of the two files")
     parser.add_argument("--duration", type=float, default=30.0, help="seconds of each run")
     parser.add_argument("--rounds", type=int, default=5, help="of the profile's measurements")
     parser.add_argument(
@@ -262,6 +263,8 @@ def main() -> None:
         np.savez(data, image=tests.images, labels=tests.labels, original=tests.source)
         example = (ROOT / "examples/digits.yaml").read_text(encoding="utf-8")
         for stem, text in (("readme", readme()), ("digits", example)):
+            if given.only not in (None, stem):
+                continue
             file = folder / f"{stem}.yaml"
             file.write_text(text, encoding="utf-8")
             words = ("--data", str(data), "--group", "original", "--rounds", str(given.rounds))
