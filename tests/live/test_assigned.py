@@ -34,6 +34,26 @@ nodes:
 placement: {policy: assign, slot: 0.5 s}
 dispatch: {policy: deadline}
 """
+# Each variant may run on both devices, and takes twice as long on one of them.
+TWO = """
+tasks:
+  a: &task
+    deadline: 10 min
+    variants:
+      small:
+        {model: zoo://digits/tiny, accuracy: 0.9,
+         service: {fast: {mean: 200 ms}, slow: {mean: 400 ms}}}
+      large:
+        {model: zoo://digits/small, accuracy: 0.95,
+         service: {fast: {mean: 1 s}, slow: {mean: 2 s}}}
+  b: *task
+nodes:
+  here:
+    devices: {fast: {cores: 2}, slow: {cores: 2}}
+    instances: {a/large: {fast: 1, slow: 1}, b/large: {fast: 1, slow: 1}}
+placement: {policy: assign, slot: 0.5 s}
+dispatch: {policy: deadline}
+"""
 PATIENCE_S = 90.0
 
 
@@ -164,6 +184,92 @@ def test_devices_follow_the_demand_and_no_request_is_lost(demand: Demand, tmp_pa
     # Each request is counted once, whichever fleet had it.
     answered = sum(task["requests"]["answered"] for task in status["tasks"].values())
     assert answered == len(demand.statuses)
+
+
+@pytest.fixture
+def on_two(start: Any, tmp_path: Path) -> Iterator[Demand]:
+    running = start(
+        deployment=inferway.load(write(tmp_path, TWO)),
+        allow_apply=True,
+        assigned=tmp_path / "assigned.json",
+    )
+    made = Demand(running)
+    yield made
+    made.stop()
+
+
+def follows_on_two(running: Any, busy: str, quiet: str) -> bool:
+    """Tell whether the quiet task has one copy, and on the slow device."""
+    there = copies(running)
+    of_quiet = {name: n for name, n in there.items() if name.startswith(quiet)}
+    on_slow = all(name.endswith(":slow") for name in of_quiet)
+    wanted = {f"{busy}/small:fast": 2, f"{busy}/small:slow": 1}
+    return wanted.items() <= there.items() and on_slow and sum(of_quiet.values()) == 1
+
+
+def test_copies_of_a_variant_are_given_out_on_each_of_its_devices(
+    on_two: Demand, start: Any, tmp_path: Path
+) -> None:
+    running = on_two._running
+    assert copies(running) == {
+        f"{task}/large:{device}": 1 for task in ("a", "b") for device in ("fast", "slow")
+    }
+    until(lambda: follows_on_two(running, "a", "b"))
+    on_two.busy = "b"
+    until(lambda: follows_on_two(running, "b", "a"))
+    until(lambda: ["b", "small", "fast", 2] in kept_copies(tmp_path))
+    # An applied file goes on with these copies, and so does the next start.
+    apply(
+        write(tmp_path, TWO.replace("10 min", "9 min")),
+        f"http://127.0.0.1:{running.server.admin_port}",
+    )
+    assert follows_on_two(running, "b", "a")
+    on_two.stop()
+    assert {status for _, status in on_two.statuses} == {200}
+
+    page = running.get("/metrics", admin=True).body.decode()
+    requests = [line for line in page.splitlines() if line.startswith("inferway_requests_total{")]
+    text, moved = "\n".join(requests), moves(running)
+    for device in ("fast", "slow"):
+        assert moved["b", "small", device, "loaded"] >= 1
+        assert f'task="b",variant="small:{device}"' in text
+    status = running.get("/status", admin=True).json
+    assert "b/small:fast" in status["placement"]["copies"]
+    come = [move["to"] for one in status["placement"]["decisions"] for move in one["moves"]]
+    assert {"variant": "b/small", "device": "slow"} in come
+    answered = sum(task["requests"]["answered"] for task in status["tasks"].values())
+    assert answered == len(on_two.statuses)
+
+    running.wait(running.server.stop(grace_s=2.0))
+    kept = kept_copies(tmp_path)
+    again = start(
+        deployment=inferway.load(tmp_path / "shared.yaml"), assigned=tmp_path / "assigned.json"
+    )
+    assert copies(again) == {f"{task}/{one}:{device}": n for task, one, device, n in kept}
+
+
+def test_what_was_measured_on_a_device_stays_when_others_have_copies(
+    start: Any, tmp_path: Path
+) -> None:
+    running = start(deployment=inferway.load(write(tmp_path, TWO.replace("0.5 s", "1 h"))))
+    server, image = running.server, load_testset().images[:1]
+    tensor = {"name": "image", "datatype": "FP32", "shape": list(image.shape)}
+    body = {"inputs": [tensor | {"data": image.ravel().tolist()}]}
+    headers = "X-Request-Id: early\r\n"
+    assert running.infer(body, headers, "/v2/models/a/infer").json["model_version"] == "large"
+    told = running.get("/v2/models/a/explain/early").json
+    assert told["variant"] == "large:fast"
+
+    def measured() -> float:
+        site = server.sites["a"].pool.dispatcher.site
+        return float(site.measured[server.sites["a"].pool.variants.index("large:fast")].sum())
+
+    before = running.call(measured)
+    assert before > 0
+    running.wait(server._reassign(server.assignment, "a", {("a", "large", "fast"): 1}))
+    assert copies(running)["a/large:fast"] == 1
+    assert "a/large:slow" not in copies(running)
+    assert running.call(measured) == before
 
 
 def test_a_last_copy_serves_until_another_has_come(start: Any, tmp_path: Path) -> None:

@@ -248,7 +248,7 @@ class Deployment(Section):
         found = list(_unserved_alone(self))
         for name, node in self.nodes.items():
             found += _unserved_devices(self, f"nodes.{name}", node)
-            found += _unserved_assigned(self, node) if self.assigns else []
+        found += _unserved_assigned(self) if self.assigns else []
         for task in self.tasks.values():
             found += _unserved_task(self, task, members, alone=True)
         return found
@@ -556,7 +556,7 @@ def _unserved_devices(deployment: Deployment, where: str, node: Node) -> Iterato
             )
 
 
-def _unserved_assigned(deployment: Deployment, node: Node) -> Iterator[str]:
+def _unserved_assigned(deployment: Deployment) -> Iterator[str]:
     """Say what `serve` does not know where devices are given out anew."""
     for task in deployment.tasks.values():
         field = f"tasks.{task.name}"
@@ -566,15 +566,9 @@ def _unserved_assigned(deployment: Deployment, node: Node) -> Iterator[str]:
                 "anew; leave out the one or the other"
             )
         for variant in task.variants.values():
-            where = f"{field}.variants.{variant.name}"
-            devices = [name for name, one in node.devices.items() if variant.runs_on(one.hardware)]
             if variant.remote is not None:
-                yield f"{where}.remote: what another server runs takes no device; leave it out"
-            elif len(devices) > 1:
-                yield (
-                    f"{where}.service: it may run on {', '.join(devices)}, and `serve` gives out "
-                    "anew copies of a variant on one device alone; give it the times of one of them"
-                )
+                where = f"{field}.variants.{variant.name}.remote"
+                yield f"{where}: what another server runs takes no device; leave it out"
 
 
 def _unserved_task(

@@ -273,7 +273,9 @@ def _pool(
         central, room = node.queue == "central", HELD_LIMIT
         if central and node.buffer is not None:
             room = (node.buffer - 1) * fleet.servers
-        remember = _remembering(task, dispatcher, node, options.times, log, recalls=instead is None)
+        remember = _remembering(
+            deployment, task, dispatcher, node, options.times, log, recalls=instead is None
+        )
         if instead is not None:
             carry_over(dispatcher, instead.dispatcher, fleet.variants)  # type: ignore[arg-type]
         fitted = PoolOptions(
@@ -346,6 +348,7 @@ def _check_canary(task: Task, fleet: Fleet, node: str) -> None:
 
 
 def _remembering(
+    deployment: Deployment,
     task: Task,
     dispatcher: Dispatcher,
     node: Node,
@@ -366,6 +369,9 @@ def _remembering(
     }
     kinds = [node.devices[one].hardware if one else node.hardware for one in fleet.runs_on]
     alike = Counter(zip(fleet.names, kinds, strict=True))
+    if deployment.assigns:  # Copies may come on any of them.
+        on = Counter(one.hardware for one in node.devices.values())
+        alike = Counter({pair: on[pair[1]] for pair in alike})
     classes = zip(variants.items(), fleet.names, fleet.runs_on, kinds, strict=True)
     for (name, variant), own, device, hardware in classes:
         # Each of several devices of one kind has times of its own.

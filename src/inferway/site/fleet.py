@@ -24,7 +24,7 @@ class Fleet:
     ----------
     variants
         Name of each class, K of them: its variant's, or ``VARIANT:DEVICE`` where copies of one run
-        on several devices.
+        on several devices, or may where devices are given out anew.
     rate
         (K,) service rate of one server, 1/s.
     accuracy
@@ -180,8 +180,13 @@ def fleet_of(deployment: Deployment, task: str, node: str | None = None) -> Flee
         raise ValueError(f"no instance of task {task!r} runs on node {node!r}")
     variants, devices, counts = (list(one) for one in zip(*found, strict=True))
     times = Counter(variant.name for variant in variants)
+    if deployment.assigns:
+        # A class has one name for good, wherever other copies of its variant are.
+        for variant in variants:
+            on = [one for one in place.devices.values() if variant.runs_on(one.hardware)]
+            times[variant.name] = len(on)
     names = tuple(
-        f"{variant.name}:{device}" if times[variant.name] > 1 else variant.name
+        f"{variant.name}:{device}" if device and times[variant.name] > 1 else variant.name
         for variant, device in zip(variants, devices, strict=True)
     )
     hardware = [place.devices[device].hardware if device else place.hardware for device in devices]

@@ -60,11 +60,6 @@ def keep(folder: Path, copies: dict[tuple[str, str, str], int], schema: int = 1)
     ("written", "instead", "sentence"),
     [
         (
-            "{cpu: {cores: 3}}",
-            "{cpu: {cores: 3}, more: {hardware: cpu, cores: 1}}",
-            "tasks.a.variants.small.service: it may run on cpu, more, and `serve` gives out anew",
-        ),
-        (
             "large: {model: zoo://digits/large,",
             "large: {accuracy: 0.9,",
             "tasks.b.variants: large has no `model`",
@@ -86,8 +81,6 @@ def test_what_is_not_served_is_said(
     tmp_path: Path, written: str, instead: str, sentence: str
 ) -> None:
     text = FILE.replace(written, instead)
-    if "more:" in instead:
-        text = text.replace("a/small: 2, b/large: 1", "a/small: {cpu: 2}, b/large: {cpu: 1}")
     with pytest.raises(ServeError) as refused:
         check_served(load(tmp_path, text))
     assert sentence in str(refused.value)

@@ -8,6 +8,7 @@ import pytest
 
 import inferway
 from inferway.deployment import Deployment, DeploymentError
+from inferway.site.fleet import fleet_of
 from inferway.twin.assigned import simulate_assigned
 from inferway.twin.engine import GeneralEngine, engine_of
 from inferway.twin.scenario import Scenario, scenario_of
@@ -66,6 +67,39 @@ def test_devices_follow_the_demand(pool: Deployment) -> None:
     assert told["placement"]["decisions"][0]["moves"][0]["from"]["variant"] in ("a/high", "b/high")
     assert "would not all be served" in str(moved)
     assert "Would be moved" in str(still)
+
+
+def test_copies_of_a_variant_are_on_each_of_its_devices(tmp_path: Path) -> None:
+    text = (
+        POOL.replace("gpu: {mean: 5 ms}", "gpu: {mean: 5 ms}, cpu: {mean: 20 ms}")
+        .replace("gpu: {mean: 20 ms}", "gpu: {mean: 20 ms}, cpu: {mean: 45 ms}")
+        .replace("{gpu: {count: 8}}", "{gpu: {count: 4}, cpu: {cores: 8}}")
+        .replace("a/high: 4, b/high: 4", "a/high: {gpu: 2, cpu: 4}, b/high: {gpu: 2, cpu: 4}")
+    )
+    pool = loaded(tmp_path, text)
+    assert fleet_of(pool, "a").variants == ("high:gpu", "high:cpu")
+    # One name for good: also while there are copies on one of its devices alone.
+    assert fleet_of(pool.with_(instances={"a/high": {"cpu": 4}}), "a").variants == ("high:cpu",)
+    found = inferway.simulate(pool, queries=39_000)  # 120 s
+    assert found.placement is not None
+    served = set(found.placement.copies)
+    for task in ("a", "b"):
+        of_task = {name for name in served if name.startswith(f"{task}/")}
+        assert {name.split(":")[1] for name in of_task} == {"gpu", "cpu"}
+        assert {f"{task}/{name}" for name in found.tasks[task].classes} <= of_task
+    sides = [
+        side
+        for one in found.placement.decisions
+        for move in one["moves"]
+        for side in move.values()
+        if side is not None
+    ]
+    assert {side["device"] for side in sides} == {"gpu", "cpu"}
+    # Places change hands on one device: a copy never takes that of another one's.
+    for one in found.placement.decisions:
+        for move in one["moves"]:
+            if None not in move.values():
+                assert move["from"]["device"] == move["to"]["device"]
 
 
 def test_nothing_of_the_future_is_known(pool: Deployment) -> None:
