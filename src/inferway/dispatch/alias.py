@@ -223,6 +223,7 @@ class Steered(NamedTuple):
     high: Floats
     seen: Ints
     margin: float
+    gap_s: Floats
     steered: Ints  # (1,) 1 while a scheduler sets the routing
 
     @classmethod
@@ -230,7 +231,7 @@ class Steered(NamedTuple):
         """Begin with `deadline`."""
         alias = Alias.build(fleet, target=target, rate_per_s=rate_per_s)
         deadline = Deadline.build(fleet, target=target, rate_per_s=rate_per_s)
-        return cls(*alias, *deadline, np.zeros(1, np.int64))
+        return cls._make((*alias, *deadline, np.zeros(1, np.int64)))
 
     def choose(self, site: Site, request: Request, draw: int) -> int:
         """As the one that decides now."""

@@ -6,6 +6,18 @@ waits before it has run. Predictions are on the safe side, since a request that 
 whole accuracy and one that is sent to a less accurate server costs a difference: to the predicted
 time is added a margin times its spread. The spread of one run is its learned high quantile less its
 mean; that of several runs, one after the other, grows as the square root of their number.
+
+Where servers form batches, two things more are asked, since who joins lengthens the run of those
+who wait, and who waits for long allows a short run only:
+
+- None who waits may become late by it.
+- One who comes so early in a run that a full batch behind it would make it late is left to the next
+  class, if as many are expected to come later, in time for that batch, as it still has room for. So
+  runs are full where there is much to do: a less accurate answer now for more accurate ones later.
+  Which size is full is the one of most rows per second among those that come together in the time
+  that the deadline leaves them. The rate is learned from the gaps between dispatches.
+
+All who wait are taken to have as long a deadline as who comes.
 """
 
 from __future__ import annotations
@@ -16,8 +28,9 @@ import numpy as np
 from pydantic import Field
 
 from inferway.deployment.units import Number
-from inferway.site import COMPLETED, REJECT, Event, Fleet, Request, Site, predicted_join
-from inferway.site.selection import predicted_run
+from inferway.site import COMPLETED, DISPATCHED, REJECT, Event, Fleet, Request, Site, predicted_join
+from inferway.site.compiled import seldom
+from inferway.site.selection import formed, forms_batches, predicted_run
 from inferway.site.sharing import led
 from inferway.site.view import Floats, Ints
 
@@ -28,6 +41,7 @@ _LEAST_STEP = 0.02
 _UP, _DOWN = np.exp(_LEAST_STEP * LEVEL), np.exp(_LEAST_STEP * (LEVEL - 1.0))
 # Times that differ by less are equal: they are sums, and their rounding must not decide.
 _TIE_S = 1e-9
+_GAP_STEP = 1 / 32  # of the running mean gap between dispatches
 
 
 class Deadline(NamedTuple):
@@ -39,6 +53,7 @@ class Deadline(NamedTuple):
     high: Floats
     seen: Ints  # (K,) runs that it has learned from
     margin: float
+    gap_s: Floats  # (2,) running mean gap between dispatches, inf before the second; the last one
 
     @classmethod
     def build(
@@ -59,16 +74,23 @@ class Deadline(NamedTuple):
         order = np.lexsort((-fleet.rate, -fleet.accuracy)).astype(np.int64)
         classes = len(order)
         return cls(
-            order, np.ones(classes), np.ones(classes), np.zeros(classes, np.int64), float(margin)
-        )
+            order, np.ones(classes), np.ones(classes), np.zeros(classes, np.int64), float(margin),
+            np.full(2, np.inf),
+        )  # fmt: skip
 
     def choose(self, site: Site, request: Request, draw: int) -> int:
         """Of the most accurate class with a server in time, the server that finishes first."""
         left_s = request.deadline_s - site.clock_s[0]
+        patience_s, spared = request.deadline_s - request.entered_s, REJECT
         for k in self.order:
             best, least_s, run_s = REJECT, np.inf, 0.0
+            spread = self.margin * max(0.0, self.high[k] - self.mean[k])
+            batched = forms_batches(site, k) and patience_s < np.inf
             for server in range(site.first[k], site.first[k + 1]):
                 if not request.allowed[server]:
+                    continue
+                joins = batched and site.queue[server] > 0
+                if joins and _delays(site, server, request.rows, patience_s, self.mean[k], spread):
                     continue
                 wait_s, service_s = predicted_join(site, server, request.rows)
                 end_s = wait_s + service_s
@@ -78,13 +100,25 @@ class Deadline(NamedTuple):
                     best, least_s, run_s = server, end_s, service_s
             if best == REJECT:
                 continue
-            spread_s = max(0.0, self.high[k] - self.mean[k]) * np.sqrt(run_s * least_s)
-            if self.mean[k] * least_s + self.margin * spread_s <= left_s:
-                return best
-        return REJECT
+            if self.mean[k] * least_s + spread * np.sqrt(run_s * least_s) > left_s:
+                continue
+            joins = batched and site.queue[best] > 0
+            if joins and _is_filled(
+                site, best, left_s, patience_s, self.mean[k], spread, self.gap_s[0]
+            ):
+                spared = best if spared == REJECT else spared
+                continue
+            return best
+        return spared
 
     def learn(self, site: Site, event: Event) -> None:
         """Move mean and quantile, less and less (Robbins, Monro), to what was seen at most."""
+        if event.kind == DISPATCHED:
+            now_s = site.clock_s[0]
+            gap_s, mean_s = now_s - self.gap_s[1], self.gap_s[0]
+            if self.gap_s[1] < np.inf:
+                self.gap_s[0] = gap_s if mean_s == np.inf else mean_s + _GAP_STEP * (gap_s - mean_s)
+            self.gap_s[1] = now_s
         if event.kind != COMPLETED or event.run_rows == 0 or not event.service_s > 0.0:
             return
         k = site.server_class[event.server]
@@ -100,3 +134,72 @@ class Deadline(NamedTuple):
             moved = self.high[k] * (_UP if above else _DOWN)
         self.high[k] = min(moved, ratio) if above else max(moved, ratio)
         self.seen[k] += 1
+
+
+@seldom
+def _delays(
+    site: Site, server: int, rows: int, patience_s: float, mean: float, spread: float
+) -> bool:
+    """Tell whether some of those who wait for a batch are late only if so many rows join them."""
+    late = _late(site, server, rows, patience_s, mean, spread)
+    return late > 0 and late > _late(site, server, 0, patience_s, mean, spread)
+
+
+@seldom
+def _late(site: Site, server: int, more: int, patience_s: float, mean: float, spread: float) -> int:
+    """Number of those who wait that are predicted to be late, where so many rows come behind."""
+    now_s, places = site.clock_s[0], site.arrived_s.shape[1]
+    at, late, left = site.running[server], 0, site.waiting_rows[server] + more
+    end_s = _busy(site, server)
+    while left > 0 and at < site.queue[server]:
+        taken = formed(site, server, left, np.inf)
+        run_s = predicted_run(site, server, taken)
+        end_s += run_s
+        left -= taken
+        until_s = now_s + mean * end_s + spread * np.sqrt(run_s * end_s) - patience_s
+        while taken > 0 and at < site.queue[server]:
+            place = (site.head[server] + at) % places
+            late += site.arrived_s[server, place] < until_s - _TIE_S
+            taken -= site.rows[server, place]
+            at += 1
+    return late
+
+
+@seldom
+def _is_filled(
+    site: Site,
+    server: int,
+    left_s: float,
+    patience_s: float,
+    mean: float,
+    spread: float,
+    gap_s: float,
+) -> bool:
+    """Tell whether the batch that one would join is filled without it, and only without it."""
+    k = site.server_class[server]
+    each_s = gap_s * (site.first[k + 1] - site.first[k])
+    full, full_s, most_per_s = 0, 0.0, 0.0
+    for size in site.sizes[k]:
+        if size == 0:
+            break
+        run_s = predicted_run(site, server, size)
+        room_s = patience_s - (mean + spread) * run_s
+        if room_s >= size * each_s and size > most_per_s * run_s * (1.0 + 1e-9):
+            full, full_s, most_per_s = size, run_s, size / run_s
+    if full == 0:
+        return False
+    waiting = site.waiting_rows[server]
+    begins_s = _busy(site, server) + (waiting // full) * full_s
+    end_s = begins_s + full_s
+    if mean * end_s + spread * np.sqrt(full_s * end_s) <= left_s:
+        return False
+    room_s = min(begins_s, patience_s - (mean + spread) * full_s)
+    return room_s >= (full - waiting % full) * each_s
+
+
+@seldom
+def _busy(site: Site, server: int) -> float:
+    """Time until the run in service ends, s; 0 where there is none."""
+    if site.running[server] == 0:
+        return 0.0
+    return max(0.0, site.ends_s[server] - site.clock_s[0])

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from inferway.deployment.workloads import PoissonArrivals
+from inferway.dispatch.batching import row_times
 from inferway.dispatch.deadline import LEVEL, Deadline
 from inferway.site import ALL_CLASSES, COMPLETED, DISPATCHED, REJECT, Event, Fleet, Request, Site
-from inferway.site.transitions import admit
+from inferway.site.transitions import admit, begin_batch
 from inferway.site.view import empty_site
+from inferway.studies.scheduling import burst
+from inferway.studies.scheduling.batch_sizes import phase_bound
+from inferway.twin import run
 
 FLEET = Fleet(
     ("light", "heavy"),
@@ -135,3 +141,108 @@ def test_mean_and_quantile_of_runs_are_learned() -> None:
     # Of a run for several requests one tells.
     policy.learn(site, Event(COMPLETED, HEAVY, 1, True, 0.0, 9.0, 0))
     assert (policy.high == before).all()
+
+
+BATCHES = {1: 0.043, 3: 0.103, 5: 0.163}  # s, of runs of so many rows
+
+
+def crowded(waiting: int, run_s: float = 0.043, apart_s: float = 0.0) -> Site:
+    """A light server, and a heavy one that has just begun a run and where so many wait.
+
+    The last of them has come now, each other one so much before the next.
+    """
+    site = empty_site(two(), None, 15)
+    site.sizes[HEAVY, :3] = list(BATCHES)
+    site.row_s[HEAVY] = site.slow_s[HEAVY] = row_times(BATCHES)
+    admit(site, HEAVY, 1)
+    begin_batch(site, HEAVY, 1)
+    site.ends_s[HEAVY] = run_s
+    for number in range(waiting):
+        site.clock_s[0] = (number + 1 - waiting) * apart_s
+        admit(site, HEAVY, 1)
+    site.clock_s[0] = 0.0
+    return site
+
+
+def two() -> Fleet:
+    return Fleet(
+        ("light", "heavy"), np.array([100.0, 1 / 0.043]), np.array([0.78, 0.83]), np.array([1, 1])
+    )
+
+
+def at_rate(per_s: float) -> Deadline:
+    """The policy when so many requests a second have been dispatched."""
+    policy = Deadline.build(two(), target=None, rate_per_s=None)
+    policy.gap_s[:] = 1 / per_s, 0.0
+    return policy
+
+
+def test_nobody_who_waits_becomes_late_by_one_who_joins() -> None:
+    calm = at_rate(1e-3)
+    # The fifth makes a run of 163 ms of one of 103 and one of 43: 40 + 163 ms are 203.
+    assert asked(crowded(4, 0.040), 0.204, calm) == HEAVY
+    assert asked(crowded(4, 0.040), 0.202, calm) == LIGHT  # as it would be late itself
+    # Of those who have waited for 30 ms, the first would come to 233.
+    assert asked(crowded(4, 0.040, apart_s=0.010), 0.234, calm) == HEAVY
+    assert asked(crowded(4, 0.040, apart_s=0.010), 0.232, calm) == LIGHT
+    # Whoever is late in any case keeps nobody away.
+    late = crowded(4, 0.040)
+    late.arrived_s[HEAVY, 1:5] = -1.0
+    assert asked(late, 0.204, calm) == HEAVY
+
+
+@pytest.mark.parametrize(
+    ("run_s", "waiting", "rate_per_s", "server"),
+    [
+        # A full run is 163 ms of 300: it is there for those who come 137 ms before it begins.
+        (0.136, 0, 180.0, HEAVY),
+        (0.138, 0, 180.0, LIGHT),
+        (0.138, 0, 37.0, LIGHT),
+        (0.138, 0, 36.0, HEAVY),  # fewer than five are expected in that time
+        (0.138, 2, 37.0, LIGHT),
+        (0.138, 2, 36.0, HEAVY),
+        (0.043, 0, 1e4, HEAVY),
+    ],
+)
+def test_who_would_make_the_next_run_small_leaves_it_to_those_who_come(
+    run_s: float, waiting: int, rate_per_s: float, server: int
+) -> None:
+    assert asked(crowded(waiting, run_s), 0.3, at_rate(rate_per_s)) == server
+
+
+def test_the_full_run_is_one_that_comes_together_in_time() -> None:
+    # Of 200 ms a run of five leaves 37 for five to come in, one of three 97.
+    assert asked(crowded(0, 0.098), 0.2, at_rate(120.0)) == LIGHT
+    assert asked(crowded(0, 0.096), 0.2, at_rate(120.0)) == HEAVY
+    assert asked(crowded(0, 0.038), 0.2, at_rate(150.0)) == LIGHT  # five do
+    assert asked(crowded(0, 0.036), 0.2, at_rate(150.0)) == HEAVY
+
+
+def test_without_a_less_accurate_server_in_time_nobody_is_turned_away() -> None:
+    site = crowded(0, 0.138)
+    site.open[LIGHT] = False
+    assert asked(site, 0.3, at_rate(180.0)) == HEAVY
+
+
+def test_the_gap_between_dispatches_is_learned() -> None:
+    policy = Deadline.build(FLEET, target=None, rate_per_s=None)
+    site = loaded(0, 0, 0)
+    seen = []
+    for number in range(400):
+        site.clock_s[0] += 0.1 if number < 200 else 0.01
+        policy.learn(site, Event(DISPATCHED, HEAVY, 1, True, 0.0, 0.04))
+        seen.append(float(policy.gap_s[0]))
+    assert seen[0] == math.inf
+    assert (seen[1], seen[199]) == pytest.approx((0.1, 0.1))
+    assert seen[-1] == pytest.approx(0.01, rel=0.05)
+
+
+@pytest.mark.parametrize("late", ["drop", "serve"])
+def test_in_a_burst_batches_are_full_and_nobody_is_late(late: str) -> None:
+    phis = burst.LIGHT_PHI, burst.HEAVY_PHI
+    rate = f"{burst.RATE_PER_S[burst.BURSTY]}/s"
+    arrivals = PoissonArrivals.read({"process": "poisson", "rate": rate})
+    site = replace(burst.scenario(phis=phis), arrivals=arrivals, late=late)
+    found = run(site, queries=20_000, seed=1, warmup=1_000, workers=1)
+    assert found.violation_ratio == 0.0
+    assert found.goodput == pytest.approx(phase_bound(phis), abs=0.001)
