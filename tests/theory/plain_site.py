@@ -37,6 +37,8 @@ from inferway.site.view import (
     DISPATCHED,
     RUN_ROWS,
     WITHDRAWN,
+    Changes,
+    NoChanges,
     NoDevices,
     SharedDevices,
     Site,
@@ -178,6 +180,24 @@ class Server:
 
 
 @dataclass
+class Line:
+    """What is foreseen at a device that holds one variant at a time."""
+
+    free_s: list[float]
+    """When each slot is free behind all that waits, the earliest first."""
+    done_s: dict[int, float]
+    """When each server there has run what it has."""
+    joins_s: dict[int, float] = field(default_factory=dict)
+    """Start of the run of each server that one more request would be part of."""
+    variant: int | None = None
+    """Class whose variant it holds then."""
+
+    def take(self, slots: int, until_s: float) -> None:
+        """So many slots, the first that are free, are taken until then."""
+        self.free_s = sorted([*self.free_s[slots:], *[until_s] * slots])
+
+
+@dataclass
 class Slots:
     """A device: what runs on it and who waits there."""
 
@@ -185,6 +205,15 @@ class Slots:
     slots: int
     running: list[Server] = field(default_factory=list)
     waiting: list[Server] = field(default_factory=list)
+    exclusive: bool = False
+    """Whether it holds one variant at a time."""
+    variant: int | None = None
+    """Class whose variant it holds; nothing while it changes."""
+    loading: Server | None = None
+    """Whom it changes for."""
+    ready_s: float = math.nan
+    """When it will have."""
+    changes: int = 0
 
 
 class PlainSite:
@@ -231,6 +260,11 @@ class PlainSite:
         self.idle = [len(standing) for standing in self.standing]
         of = fleet.devices
         self.devices = [] if of is None else [Slots(d, n) for d, n in enumerate(of.slots.tolist())]
+        for device in self.devices:
+            assert of is not None
+            here = [k for k, d in enumerate(of.device.tolist()) if d == device.number]
+            device.exclusive = bool(of.exclusive[device.number])
+            device.variant = here[0] if here else None
         self.central: deque[Waiting] = deque()
         own = scenario.target or 0.0
         self.targets = [
@@ -305,6 +339,11 @@ class PlainSite:
                 self._complete(server)
                 self._release()
             return
+        if what == "loaded":
+            if service == server.service:
+                self._loaded(server)
+                self._release()
+            return
         if what == "expires":
             waiting = len(server.queue)
             if waiting and server.serving == 0:
@@ -343,6 +382,8 @@ class PlainSite:
         if device is not None:
             device.running = [other for other in device.running if other is not server]
             device.waiting = [other for other in device.waiting if other is not server]
+            if device.loading is server:
+                device.loading = None
             self._grant(device)
         for _ in range(len(server.queue)):
             request = self._withdraw(server)
@@ -443,13 +484,88 @@ class PlainSite:
         return 0.0 if of is None or d < 0 else float(of.overhead_s[d])
 
     def _fits(self, device: Slots, k: int) -> bool:
+        """Whether a run could start there, or the change before it, if it is its turn."""
+        if device.loading is not None or (not self._holds(device, k) and device.running):
+            return False
         used = sum(self._taken(other.k) for other in device.running)
         return used + self._taken(k) <= device.slots
+
+    def _holds(self, device: Slots, k: int) -> bool:
+        return not device.exclusive or device.variant == k
 
     def _has_room(self, k: int) -> bool:
         """Whether a run of the class could start now; nobody overtakes those who wait."""
         device = self._device(self.servers[int(self.scenario.fleet.first[k])])
-        return device is None or (not device.waiting and self._fits(device, k))
+        if device is None:
+            return True
+        return not device.waiting and self._fits(device, k) and self._holds(device, k)
+
+    def _load_s(self, k: int) -> float:
+        devices = self.scenario.fleet.devices
+        assert devices is not None
+        assert devices.load_s is not None
+        return float(devices.load_s[k])
+
+    def _load(self, device: Slots, server: Server) -> None:
+        """The device changes to the server's variant; nothing runs there until it has."""
+        device.loading, device.variant = server, None
+        device.ready_s = self.now_s + self._load_s(server.k)
+        device.changes += 1
+        server.service += 1
+        self._plan(device.ready_s, server.number, "loaded", server.number, server.service)
+
+    def _loaded(self, server: Server) -> None:
+        device = self._device(server)
+        assert device is not None
+        device.loading, device.variant = None, server.k
+        if server.queue:
+            self._run(server)
+        self._grant(device)
+
+    def _foretell(self, device: Slots) -> Line:
+        """Run what there is at an exclusive device in thought, in the order in which it came."""
+        here = [one for one in self.servers if self._device(one) is device]
+        line = Line(
+            [self.now_s] * device.slots, dict.fromkeys((s.number for s in here), self.now_s)
+        )
+        line.variant, begun_s = device.variant, self.now_s
+        left = {
+            server.number: list(server.queue)[server.serving :] if server.reasons == 0 else []
+            for server in here
+        }
+        for server in device.running:
+            end_s = max(self.now_s, server.predicted_s)
+            line.take(self._taken(server.k), end_s)
+            line.done_s[server.number] = end_s
+        first = device.loading
+        if first is not None:
+            line.variant, begun_s = first.k, max(self.now_s, device.ready_s)
+            line.free_s = [begun_s] * device.slots
+        while any(left.values()):
+            waiting = [server for server in here if left[server.number]]
+            server = min(waiting, key=lambda one: left[one.number][0].joined_s)
+            if first in waiting:
+                server = first  # type: ignore[assignment]
+            first = None
+            queue = left[server.number]
+            taken = self._best(server, len(queue), math.inf) if self._together(server) else 1
+            left[server.number] = queue[taken:]
+            begun_s = max(begun_s, line.done_s[server.number])
+            if line.variant == server.k:
+                begun_s = max(begun_s, line.free_s[self._taken(server.k) - 1])
+            else:
+                begun_s = max(begun_s, line.free_s[-1]) + self._load_s(server.k)
+                line.free_s = [begun_s] * device.slots
+                line.variant = server.k
+            end_s = begun_s + self._run_s(server, taken)
+            line.take(self._taken(server.k), end_s)
+            line.done_s[server.number] = end_s
+            line.joins_s.pop(server.number, None)
+            more = self._together(server) and self._best(server, taken + 1, math.inf) > taken
+            if more and not left[server.number]:
+                line.joins_s[server.number] = begun_s
+        line.free_s = [max(begun_s, one_s) for one_s in line.free_s]
+        return line
 
     def _grant(self, device: Slots) -> None:
         """Those who wait start in the order in which their first requests came."""
@@ -462,6 +578,8 @@ class PlainSite:
 
     def _ends_s(self, device: Slots) -> list[float]:
         """When each of its slots is free of the runs in progress, the earliest first."""
+        if device.loading is not None:
+            return [max(self.now_s, device.ready_s)] * device.slots
         ends_s = [
             max(self.now_s, server.predicted_s)
             for server in device.running
@@ -472,6 +590,8 @@ class PlainSite:
     def _free_s(self, device: Slots) -> list[float]:
         """When so many slots are free for who comes now: the others leave them, and can have done
         by then what each of them would do alone."""
+        if device.exclusive:
+            return self._foretell(device).free_s
         works = []
         for server in self.servers:
             if self._device(server) is device and server.reasons == 0 and server.queue:
@@ -511,6 +631,12 @@ class PlainSite:
         device = self._device(server)
         if device is None:
             return own_s
+        if device.exclusive:
+            line = self._foretell(device)
+            if line.variant != server.k:
+                return line.free_s[-1] + self._load_s(server.k) - self.now_s
+            place = self._taken(server.k) - 1
+            return max(line.done_s[server.number], line.free_s[place]) - self.now_s
         last = self._taken(server.k) - 1
         if server not in device.running:
             own_s += self._ends_s(device)[last] - self.now_s
@@ -519,8 +645,8 @@ class PlainSite:
     def _start(self, server: Server) -> None:
         """A free server starts a run, or waits for its device."""
         device = self._device(server)
-        if device is not None and (server in device.waiting or not self._has_room(server.k)):
-            if server not in device.waiting:
+        if device is not None and (device.waiting or not self._fits(device, server.k)):
+            if server not in device.waiting and device.loading is not server:
                 device.waiting.append(server)
             return
         self._run(server)
@@ -545,6 +671,9 @@ class PlainSite:
         if taken == 0:
             return
         if (device := self._device(server)) is not None:
+            if not self._holds(device, server.k):
+                self._load(device, server)
+                return
             device.running.append(server)
         server.serving = taken
         server.begun_s = self.now_s
@@ -629,6 +758,11 @@ class PlainSite:
             return self.predicted_wait_s(server), self._predicted_s(server)
         times_s = self._runs_s(server, len(server.queue) - server.serving + 1)
         left_s = max(0.0, server.predicted_s - self.now_s) if server.serving else 0.0
+        device = self._device(server)
+        if device is not None and device.exclusive:
+            joins_s = self._foretell(device).joins_s
+            if server.number in joins_s:
+                return joins_s[server.number] - self.now_s, times_s[-1]
         return self._wait_s(server, left_s + sum(times_s[:-1])), times_s[-1]
 
     def _wait(self, server: Server) -> None:
@@ -1005,7 +1139,12 @@ class PlainSite:
             taken=of.taken,
             slots=of.slots,
             lead_s=of.lead_s,
-            used=np.array([sum(self._taken(one.k) for one in d.running) for d in self.devices]),
+            used=np.array(
+                [
+                    sum(self._taken(one.k) for one in d.running) if d.loading is None else d.slots
+                    for d in self.devices
+                ]
+            ),
             holds=np.array([server in running for server in self.servers]),
             waits=np.array([server in waiting for server in self.servers]),
             due_s=np.zeros(0),
@@ -1018,6 +1157,37 @@ class PlainSite:
             free_s=free_s,
             work_s=np.zeros(0),
             wide=nobody,
+            changes=self._view_of_changes(),
+        )
+
+    def _view_of_changes(self) -> NoChanges | Changes:
+        of = self.scenario.fleet.devices
+        assert of is not None
+        if not of.exclusive.any():
+            return NoChanges()
+        lines = {d.number: self._foretell(d) for d in self.devices if d.exclusive}
+        done_s, joins_s = np.full((2, len(self.servers)), np.nan)
+        for line in lines.values():
+            for foreseen, own_s in ((done_s, line.done_s), (joins_s, line.joins_s)):
+                for number, at_s in own_s.items():
+                    foreseen[number] = at_s
+
+        def number(k: int | None) -> int:
+            return -1 if k is None else k
+
+        return Changes(
+            exclusive=of.exclusive,
+            load_s=of.loads_s,
+            held=np.array([number(device.variant) for device in self.devices]),
+            loads=np.array([-1 if d.loading is None else d.loading.number for d in self.devices]),
+            ready_s=np.array([device.ready_s for device in self.devices]),
+            then=np.array(
+                [number(lines[d.number].variant) if d.exclusive else -1 for d in self.devices]
+            ),
+            done_s=done_s,
+            joins_s=joins_s,
+            place=np.zeros(0, np.int64),
+            rows=np.zeros(0, np.int64),
         )
 
 

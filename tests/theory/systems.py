@@ -87,6 +87,7 @@ def compare(scenario: Scenario, requests: int, seed: int, kind: Kind) -> list[Le
     found, engine = ran(scenario, requests, seed, kind)
     assert_same(found, expected)
     assert engine.site.balance[0] == pytest.approx(site.balance, abs=1e-9)
+    assert engine.tally.changes.tolist() == [device.changes for device in site.devices]
     if site.settle is not None:
         _assert_same_answers(engine.again, site)
     return expected
@@ -267,8 +268,11 @@ def systems(draw: st.DrawFn, policy: str) -> Scenario:
 
 
 @st.composite
-def shared(draw: st.DrawFn, of: st.SearchStrategy[Scenario]) -> Scenario:
-    """The same where some classes share devices, of which runs may take several slots."""
+def shared(draw: st.DrawFn, of: st.SearchStrategy[Scenario], *, alone: bool = True) -> Scenario:
+    """The same where some classes share devices, of which runs may take several slots.
+
+    Where it may be, some hold one variant alone at a time.
+    """
     scenario = draw(of)
     fleet, classes = scenario.fleet, len(scenario.fleet.rate)
     # Predictions divide by slots, and where times are exact, those must be, too.
@@ -281,10 +285,11 @@ def shared(draw: st.DrawFn, of: st.SearchStrategy[Scenario]) -> Scenario:
     devices = DeviceSlots(
         names=tuple("xy"[: len(slots)]),
         slots=np.array(slots),
-        exclusive=np.zeros(len(slots), bool),
+        exclusive=np.array([alone and draw(st.booleans()) for _ in slots]),
         overhead_s=np.array([draw(st.sampled_from([0.0, 0.0, 0.125]))] + [0.0] * (len(slots) - 1)),
         device=np.array(device),
         taken=np.minimum(draw(st.lists(st.integers(1, 3), **each)), most),
+        load_s=np.array(draw(st.lists(st.sampled_from([0.25, 0.5, 1.0, 2.0]), **each))),
     )
     # The fleet's classes may be put into another order again: equal times, by accuracy.
     return replace(scenario, fleet=replace(fleet, devices=devices))

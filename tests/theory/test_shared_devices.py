@@ -192,7 +192,7 @@ def test_one_core_for_all_variants_keeps_a_third_of_the_greatest_rate(policy: st
 @QUICK
 @given(st.data(), seeds)
 def test_room_for_all_changes_nothing(policy: str, data: st.DataObject, seed: int) -> None:
-    scenario = data.draw(shared(systems(policy)))
+    scenario = data.draw(shared(systems(policy), alone=False))
     note(str(scenario))
     devices = scenario.fleet.devices
     assert devices is not None

@@ -30,7 +30,7 @@ class Device(Section):
         says("What its instances may take together, or those of each accelerator.", "memory"),
     ] = None
     exclusive: Annotated[
-        Switch, says("Whether it, or each accelerator, holds one variant at a time.")
+        Switch, says("Whether it holds one variant at a time, which takes `load_time` to change.")
     ] = False
 
     @model_validator(mode="after")
@@ -121,7 +121,8 @@ def too_large(
         elif size > each:
             yield f"{SIZE.write(each)} cannot hold {variant}, which takes {SIZE.write(size)}"
     fits = all(size <= each for _, size in copies.values() if size is not None)
-    total = sum(count * (size or 0) for count, size in copies.values())
+    sizes = [count * (size or 0) for count, size in copies.values()]
+    total = max(sizes, default=0) if device.exclusive else sum(sizes)
     room = each * (device.count or 1)
     if fits and total > room:
         yield (

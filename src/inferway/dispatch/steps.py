@@ -15,9 +15,9 @@ from numba.core.types import boolean, float64, int64
 
 from inferway.dispatch import contract
 from inferway.site.compiled import call_of, entry, fingerprint, jit
+from inferway.site.exclusive import foresee_devices
 from inferway.site.handle import Pinned, pin
 from inferway.site.selection import expect, formed, has_class, predicted_join, predicted_run
-from inferway.site.sharing import foresee_devices
 from inferway.site.transitions import (
     abandon,
     admit,

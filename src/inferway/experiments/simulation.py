@@ -180,6 +180,10 @@ def _whole(name: str, result: TaskResult) -> Laid:
         ["goodput", percent(result.goodput, 2)],
         ["in the system, mean", f"{result.in_system:.4g}"],
         *([f"{name}, in use", percent(used, 1)] for name, used in (result.devices or {}).items()),
+        *(
+            [f"{name}, changes of its variant", f"{rate:.4g}/s"]
+            for name, rate in (result.changes_per_s or {}).items()
+        ),
         ["arrival rate", f"{result.rate_per_s:.6g}/s"],
         ["requests", f"{result.queries:,}"],
         ["and before, to warm up", f"{result.warmup:,}"],

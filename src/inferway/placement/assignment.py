@@ -244,7 +244,19 @@ def run_times(variant: Variant) -> dict[int, float]:
 
 
 def slots_of(node: Node) -> Slots:
-    """Count what the devices of a node have."""
+    """Count what the devices of a node have.
+
+    Raises
+    ------
+    ValueError
+        Where one is exclusive.
+    """
+    for name, device in node.devices.items():
+        if device.exclusive:
+            raise ValueError(
+                f"nodes.{node.name}.devices.{name}.exclusive: copies are planned that can all run "
+                "at once, and it holds one variant at a time; leave it out"
+            )
     return Slots(
         slots={name: device.slots for name, device in node.devices.items()},
         memory_bytes={

@@ -21,13 +21,16 @@ class DeviceSlots(NamedTuple):
     slots
         (D,) cores or accelerators of each; a run starts when as many are free as it takes.
     exclusive
-        (D,) whether each holds one variant at a time.
+        (D,) whether each holds one variant at a time, all its slots together.
     overhead_s
         (D,) slot seconds that each request takes before it runs, of those that run there.
     device
         (K,) the device of each class, -1 for none.
     taken
         (K,) slots that a run of each class takes.
+    load_s
+        (K,) time until an exclusive device has changed to the variant of each class; None where
+        no device is exclusive.
     """
 
     names: tuple[str, ...]
@@ -36,10 +39,20 @@ class DeviceSlots(NamedTuple):
     overhead_s: NDArray[np.float64]
     device: NDArray[np.int64]
     taken: NDArray[np.int64]
+    load_s: NDArray[np.float64] | None = None
 
     def ordered(self, order: NDArray[np.int64]) -> DeviceSlots:
         """Put the classes into another order."""
-        return self._replace(device=self.device[order], taken=self.taken[order])
+        return self._replace(
+            device=self.device[order],
+            taken=self.taken[order],
+            load_s=None if self.load_s is None else self.load_s[order],
+        )
+
+    @property
+    def loads_s(self) -> NDArray[np.float64]:
+        """(K,) time until the variant of each class is loaded, s; 0 where nothing says it."""
+        return np.zeros(len(self.device)) if self.load_s is None else self.load_s.copy()
 
     @property
     def most(self) -> NDArray[np.int64]:
@@ -59,16 +72,19 @@ class DeviceSlots(NamedTuple):
         return np.where(here, self.taken / rate, 0.0)
 
 
-def device_slots(node: Node, device: list[str], threads: list[int]) -> DeviceSlots | None:
+def device_slots(
+    node: Node, device: list[str], threads: list[int], load_s: list[float]
+) -> DeviceSlots | None:
     """Lay out a node's devices for classes that run on these, by name; None where it has none.
 
     An empty name is that of no device. What requests take before they run is of the first device
-    with cores.
+    with cores. Loading takes each class so long, s.
     """
     if not node.devices:
         return None
     names = tuple(node.devices)
     stated = list(node.devices.values())
+    exclusive = any(one.exclusive for one in stated)
     return DeviceSlots(
         names=names,
         slots=np.array([one.slots for one in stated]),
@@ -81,4 +97,5 @@ def device_slots(node: Node, device: list[str], threads: list[int]) -> DeviceSlo
                 for name, count in zip(device, threads, strict=True)
             ]
         ),
+        load_s=np.array(load_s) if exclusive else None,
     )

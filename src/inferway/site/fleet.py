@@ -205,5 +205,10 @@ def fleet_of(deployment: Deployment, task: str, node: str | None = None) -> Flee
         confidence=confidence_tables(
             deployment.tasks[task], tuple(variant.name for variant in variants), accuracy
         ),
-        devices=device_slots(place, devices, [variant.threads for variant in variants]),
+        devices=device_slots(
+            place,
+            devices,
+            [variant.threads for variant in variants],
+            [variant.load_s for variant in variants],
+        ),
     )

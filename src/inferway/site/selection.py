@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from inferway.site.compiled import either, jit, seldom
-from inferway.site.sharing import led, resting, shared_wait
+from inferway.site.sharing import joined_wait, led, resting, shared_wait
 from inferway.site.view import SIZES, Request, SharedDevices, Site
 
 
@@ -152,7 +152,7 @@ def _predicted_batch(site: Site, server: int, rows: int) -> tuple[float, float]:
     if site.running[server] > 0:
         left_s = max(0.0, site.ends_s[server] - site.clock_s[0])
     total_s, last_s = predicted_runs(site, server, site.waiting_rows[server] + rows)
-    return shared_wait(site.devices, site, server, left_s + (total_s - last_s)), last_s
+    return joined_wait(site.devices, site, server, left_s + (total_s - last_s)), last_s
 
 
 @jit

@@ -10,7 +10,26 @@ from typing import Any
 import numpy as np
 
 from inferway.site.compiled import either, jit
-from inferway.site.view import SharedDevices, Site
+from inferway.site.view import Changes, SharedDevices, Site
+
+# ``_holds(changes, d, k)``: whether device d holds the variant of class k, as it does of all where
+# it is not exclusive.
+_holds = either(
+    Changes,
+    lambda changes, d, k: not changes.exclusive[d] or changes.held[d] == k,
+    lambda changes, d, k: True,
+)
+# ``_loads_for(changes, d)``: the server that device d is being changed for; -1 for none.
+_loads_for = either(Changes, lambda changes, d: changes.loads[d], lambda changes, d: -1)
+# ``_is_exclusive(changes, d)``: whether device d holds one variant at a time.
+_is_exclusive = either(Changes, lambda changes, d: changes.exclusive[d], lambda changes, d: False)
+
+
+@jit
+def _may_start(devices: Any, d: int, k: int) -> bool:
+    """Tell whether a run of class k could start at its device, or its change, if it is first."""
+    holds = _holds(devices.changes, d, k) or devices.used[d] == 0
+    return holds and devices.used[d] + devices.taken[k] <= devices.slots[d]
 
 
 @jit
@@ -18,7 +37,7 @@ def _has_room(devices: Any, k: int) -> bool:
     d = devices.device[k]
     if d < 0:
         return True
-    return devices.first[d] < 0 and devices.used[d] + devices.taken[k] <= devices.slots[d]
+    return devices.first[d] < 0 and _holds(devices.changes, d, k) and _may_start(devices, d, k)
 
 
 # ``has_room(devices, k)``: whether a run of class k could start at once.
@@ -89,11 +108,13 @@ rest = either(SharedDevices, _rested, _idled)
 
 def _ask(devices: Any, site: Site, server: int, due_s: float) -> bool:
     k = site.server_class[server]
-    if devices.waits[server]:
-        return False
-    if _has_room(devices, k):
-        return True
     d = devices.device[k]
+    if d < 0:
+        return True
+    if devices.waits[server] or _loads_for(devices.changes, d) == server:
+        return False
+    if devices.first[d] < 0 and _may_start(devices, d, k):
+        return True
     before = devices.last[d]
     while before >= 0 and devices.due_s[before] > due_s:
         before = devices.before[before]
@@ -151,12 +172,63 @@ def _next_of(devices: Any, site: Site, server: int) -> int:
     if d < 0 or devices.first[d] < 0:
         return -1
     first = devices.first[d]
-    if devices.used[d] + devices.taken[site.server_class[first]] > devices.slots[d]:
+    if not _may_start(devices, d, site.server_class[first]):
         return -1
     _forgo(devices, site, first)
     return first
 
 
+@jit
+def _begin_change(devices: Any, site: Site, server: int) -> None:
+    changes, k = devices.changes, site.server_class[server]
+    d = devices.device[k]
+    devices.used[d] = devices.slots[d]
+    changes.held[d], changes.loads[d] = -1, server
+    changes.ready_s[d] = site.clock_s[0] + changes.load_s[k]
+    _show_all(devices, site, d)
+
+
+@jit
+def _end_change(devices: Any, site: Site, server: int, works: bool) -> None:
+    changes, k = devices.changes, site.server_class[server]
+    d = devices.device[k]
+    devices.used[d] = 0
+    changes.held[d], changes.loads[d] = k if works else -1, -1
+    _show_all(devices, site, d)
+
+
+@jit
+def _needs_change(changes: Any, devices: Any, site: Site, server: int) -> bool:
+    k = site.server_class[server]
+    d = devices.device[k]
+    return d >= 0 and not _holds(changes, d, k)
+
+
+@jit
+def _changing(changes: Any, devices: Any, site: Site, server: int) -> bool:
+    d = devices.device[site.server_class[server]]
+    return d >= 0 and changes.loads[d] == server
+
+
+# ``needs_change(changes, devices, site, server)``: whether the device of a server, which may start,
+# has to load its variant before.
+needs_change = either(Changes, _needs_change, lambda changes, devices, site, server: False)
+# ``is_changing(changes, devices, site, server)``: whether that goes on now.
+is_changing = either(Changes, _changing, lambda changes, devices, site, server: False)
+# ``begin_change(changes, devices, site, server)``: the device gives up what it holds, and all its
+# slots, for the variant of the server.
+begin_change = either(
+    Changes,
+    lambda changes, devices, site, server: _begin_change(devices, site, server),
+    lambda changes, devices, site, server: None,
+)
+# ``end_change(changes, devices, site, server, works)``: it holds that now, or none if it could not
+# be loaded; a run of the server may start, which nobody has overtaken.
+end_change = either(
+    Changes,
+    lambda changes, devices, site, server, works: _end_change(devices, site, server, works),
+    lambda changes, devices, site, server, works: None,
+)
 # ``ask(devices, site, server, due_s)``: whether a run of the server may start; else it waits from
 # now on, if it does not yet, and its first request is due then.
 ask = either(SharedDevices, _ask, lambda devices, site, server, due_s: True)
@@ -175,6 +247,8 @@ def _foresee(devices: Any, site: Site) -> None:
     if not devices.predicts:
         return
     for d in range(devices.slots.size):
+        if _is_exclusive(devices.changes, d):  # see `inferway.site.exclusive`
+            continue
         slots = devices.slots[d]
         devices.runs_end_s[d, :slots] = site.clock_s[0]
         servers = _gather(devices, site, d)
@@ -194,7 +268,7 @@ def _gather(devices: Any, site: Site, d: int) -> int:
             if devices.holds[server]:
                 ends_s = max(now_s, site.ends_s[server])
                 for _ in range(devices.taken[k]):
-                    _ends_at(devices.runs_end_s[d, : devices.slots[d]], ends_s)
+                    ends_at(devices.runs_end_s[d, : devices.slots[d]], ends_s)
                 work_s = ends_s - now_s + (site.free_s[server] - site.ends_s[server])
             elif site.healthy[server]:
                 # One that waits may be predicted to have begun, which it has not.
@@ -214,7 +288,7 @@ def _gather(devices: Any, site: Site, d: int) -> int:
 
 
 @jit
-def _ends_at(ends_s: np.ndarray, at_s: float) -> None:
+def ends_at(ends_s: np.ndarray, at_s: float) -> None:
     """Let a slot that is free now, the first, be free at a later time, in order."""
     place = 0
     while place + 1 < ends_s.size and ends_s[place + 1] < at_s:
@@ -256,19 +330,57 @@ def _room_behind(devices: Any, site: Site, d: int, servers: int) -> None:
         devices.free_s[d, c] = now_s + max(level_s, at_s)
 
 
+@jit
+def _when_held(changes: Any, devices: Any, server: int, k: int) -> float:
+    """Predict when a run of a request that joins the server now would start."""
+    d = devices.device[k]
+    if changes.then[d] == k:
+        return max(changes.done_s[server], devices.free_s[d, devices.taken[k] - 1])
+    return devices.free_s[d, devices.slots[d] - 1] + changes.load_s[k]
+
+
+_free_with_change = either(Changes, _when_held, lambda changes, devices, server, k: 0.0)
+
+
+@jit
+def _joining_s(changes: Any, devices: Any, site: Site, server: int, own_s: float) -> float:
+    joins_s = changes.joins_s[server]
+    if joins_s == joins_s:
+        return joins_s - site.clock_s[0]
+    return shared_wait(devices, site, server, own_s)
+
+
 def _shared_wait(devices: Any, site: Site, server: int, own_s: float) -> float:
     k = site.server_class[server]
     d = devices.device[k]
     if d < 0:
         return own_s
     now_s, last = site.clock_s[0], devices.taken[k] - 1
+    if _is_exclusive(devices.changes, d):
+        return _free_with_change(devices.changes, devices, server, k) - now_s
     if not devices.holds[server]:
         own_s += max(0.0, devices.runs_end_s[d, last] - now_s)
     return max(own_s, devices.free_s[d, last] - now_s)
 
 
-# ``foresee_devices(devices, site)``: predict when slots will be free, for decisions at this time.
+# ``foresee_devices(devices, site)``: predict when slots will be free, for decisions at this time;
+# those of devices that are not exclusive.
 foresee_devices = either(SharedDevices, _foresee, lambda devices, site: None)
 # ``shared_wait(devices, site, server, own_s)``: predicted wait of who joins the server now, s, and
 # would wait for `own_s` if nobody shared its device.
 shared_wait = either(SharedDevices, _shared_wait, lambda devices, site, server, own_s: own_s)
+# ``_joined_wait(changes, devices, site, server, own_s)``: the same where a server forms batches.
+_joined_wait = either(
+    Changes,
+    _joining_s,
+    lambda changes, devices, site, server, own_s: shared_wait(devices, site, server, own_s),
+)
+# ``joined_wait(devices, site, server, own_s)``: predicted wait of who joins a server that forms
+# batches and has requests.
+joined_wait = either(
+    SharedDevices,
+    lambda devices, site, server, own_s: _joined_wait(
+        devices.changes, devices, site, server, own_s
+    ),
+    lambda devices, site, server, own_s: own_s,
+)

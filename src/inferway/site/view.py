@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from inferway.site.devices import DeviceSlots
 from inferway.site.fleet import Fleet
 
 Floats = NDArray[np.float64]
@@ -41,6 +42,34 @@ class NoDevices(NamedTuple):
     """Stands for the devices of a site whose servers never wait for each other."""
 
     nothing: int = 0
+
+
+class NoChanges(NamedTuple):
+    """Stands for what the devices of a site hold where each holds all of its variants."""
+
+    nothing: int = 0
+
+
+class Changes(NamedTuple):
+    """What the exclusive devices of a site hold, one variant each, and what changing it takes.
+
+    A run of another variant than the one held starts when nothing runs at the device: it takes all
+    slots for as long as its variant takes to load, and its own from then on.
+    """
+
+    exclusive: Flags  # (D,) whether each device holds one variant at a time
+    load_s: Floats  # (K,) time until the variant of each class is loaded, s
+    held: Ints  # (D,) class whose variant each exclusive device holds; -1 for none
+    loads: Ints  # (D,) server that each device is being changed for; -1 for none
+    ready_s: Floats  # (D,) predicted end of that change
+    # Predictions as of the last decision, of exclusive devices and their servers.
+    then: Ints  # (D,) class that each holds behind all that waits
+    done_s: Floats  # (n,) when each server has run what it has
+    # (n,) start of the run that one more request would be part of; nan where it has a run of its
+    # own.
+    joins_s: Floats
+    place: Ints  # (n,) scratch for the requests of each server that are foreseen
+    rows: Ints  # (n,) scratch for the rows that are not
 
 
 class SharedDevices(NamedTuple):
@@ -74,6 +103,7 @@ class SharedDevices(NamedTuple):
     work_s: Floats  # (n,) scratch for what each server has to do
     wide: Ints  # (n,) scratch for the slots that it does that in
     predicts: bool = True  # Whether these are kept up
+    changes: Any = NoChanges()  # `Changes` where a device is exclusive
 
 
 class Site(NamedTuple):
@@ -198,7 +228,8 @@ def empty_site(fleet: Fleet, target: float | None, places: int) -> Site:
     if places < 1:
         raise ValueError(f"a server's buffer has at least one place, not {places}")
     numbers: Any = np.arange(servers, dtype=np.int32)
-    bins = fleet.confidence
+    bins, devices = fleet.confidence, _shared(fleet)
+    idle = np.where(_held_at_start(devices), fleet.count, 0).astype(np.int64)
     mass = np.zeros((classes, 0)) if bins is None else bins.mass.copy()
     return Site(
         first=fleet.first.copy(),
@@ -226,18 +257,18 @@ def empty_site(fleet: Fleet, target: float | None, places: int) -> Site:
         bin_edges=np.zeros((classes, 0)) if bins is None else bins.edges.copy(),
         healthy=np.ones(servers, np.bool_),
         open=np.ones(servers, np.bool_),
-        idle=fleet.count.astype(np.int64),
+        idle=idle,
         busy=np.zeros(classes, np.int64),
         in_system=np.zeros(classes, np.int64),
         idle_server=numbers.copy(),
         idle_place=numbers.copy(),
-        idle_classes=np.array([(1 << classes) - 1], np.int64),
+        idle_classes=np.array([sum(1 << k for k in range(classes) if idle[k] > 0)], np.int64),
         busy_classes=np.zeros(1, np.int64),
         clock_s=np.zeros(1),
         target=np.array([target or 0.0]),
         balance=np.zeros(1),
         held=np.zeros(1, np.int64),
-        devices=_shared(fleet),
+        devices=devices,
     )
 
 
@@ -277,4 +308,32 @@ def _shared(fleet: Fleet) -> SharedDevices | NoDevices:
         free_s=np.zeros(shape),
         work_s=np.zeros(servers),
         wide=np.zeros(servers, np.int64),
+        changes=_changes(of, servers),
+    )
+
+
+def _held_at_start(devices: SharedDevices | NoDevices) -> Any:
+    """(K,) whether the device of each class holds its variant; one for all where none changes."""
+    if isinstance(devices, NoDevices) or isinstance(devices.changes, NoChanges):
+        return np.True_
+    changes, of = devices.changes, devices.device
+    return (of < 0) | ~changes.exclusive[of] | (changes.held[of] == np.arange(of.size))
+
+
+def _changes(of: DeviceSlots, servers: int) -> Changes | NoChanges:
+    """At the start an exclusive device holds the variant of its first class."""
+    if not of.exclusive.any():
+        return NoChanges()
+    devices, classes = len(of.names), of.device.tolist()
+    return Changes(
+        exclusive=of.exclusive.astype(np.bool_),
+        load_s=of.loads_s,
+        held=np.array([classes.index(d) if d in classes else -1 for d in range(devices)]),
+        loads=np.full(devices, -1),
+        ready_s=np.zeros(devices),
+        then=np.full(devices, -1),
+        done_s=np.zeros(servers),
+        joins_s=np.full(servers, np.nan),
+        place=np.zeros(servers, np.int64),
+        rows=np.zeros(servers, np.int64),
     )

@@ -16,7 +16,7 @@ from inferway.deployment.workloads import PhasedArrivals, TraceArrivals
 from inferway.dispatch.joint import BALANCE, empty_shared
 from inferway.dispatch.priced import HEADROOM
 from inferway.site.fleet import Fleet
-from inferway.site.view import Floats
+from inferway.site.view import Floats, Ints
 from inferway.twin.drift import Labeling, Labels, drifted
 from inferway.twin.engine import CrowdedError, GeneralEngine, Kind, MarkovEngine, engine_of
 from inferway.twin.kernel.escalation import SecondAnswers
@@ -68,7 +68,8 @@ class Replicated:
     # second server those answered, and the sum of their accuracies.
     samples: list[tuple[float, int, float, float]]
     lengths: Floats  # (K, L) share of server time by queue length
-    held_s: Floats  # (D,) slot seconds of each device that runs have held
+    held_s: Floats  # (D,) slot seconds of each device that runs have held, or changes
+    changes: Ints  # (D,) times that it has begun to load another variant
     again: SecondAnswers | None = None  # What was counted of second answers, where there may be any
     labels: Labels | None = None  # What is true of the answers, where a variant has drifted
 
@@ -291,7 +292,7 @@ def finished(
     engine = clock.engine
     area, present, now_s = float(engine.tally.area[0]), engine.present, engine.now_s
     lengths, balance = engine.tally.lengths.copy(), float(engine.site.balance[0])
-    held_s = engine.tally.held_s.copy()
+    held_s, changes = engine.tally.held_s.copy(), engine.tally.changes.copy()
     if not crowded:
         engine.drain()
         if blocks:
@@ -314,6 +315,7 @@ def finished(
         samples=clock.samples,
         lengths=lengths / np.maximum(lengths.sum(axis=1, keepdims=True), 1e-300),
         held_s=held_s,
+        changes=changes,
         again=engine.again,
         labels=None if labeling is None else labeling.labels,
     )
@@ -548,6 +550,7 @@ def summarize(scenario: Scenario, outcomes: Sequence[Replicated]) -> TaskResult:
         balance=_balance(scenario, outcomes),
         classes=_classes(fleet, outcomes, tally),
         devices=_devices(fleet, outcomes),
+        changes_per_s=_changes_per_s(fleet, outcomes),
         in_system=_ratio(sum(outcome.area for outcome in outcomes), span_s),
         rate_per_s=_ratio(whole["queries"], span_s),
         queries_per_cpu_s=_ratio(whole["queries"], sum(outcome.cpu_s for outcome in outcomes)),
@@ -658,6 +661,18 @@ def _devices(fleet: Fleet, outcomes: Sequence[Replicated]) -> dict[str, float] |
     return {
         name: _ratio(held_s[d], span_s * fleet.devices.slots[d])
         for d, name in enumerate(fleet.devices.names)
+    }
+
+
+def _changes_per_s(fleet: Fleet, outcomes: Sequence[Replicated]) -> dict[str, float] | None:
+    if fleet.devices is None or not fleet.devices.exclusive.any():
+        return None
+    span_s = sum(outcome.span_s for outcome in outcomes)
+    changes = np.sum([outcome.changes for outcome in outcomes], axis=0)
+    return {
+        name: _ratio(changes[d], span_s)
+        for d, name in enumerate(fleet.devices.names)
+        if fleet.devices.exclusive[d]
     }
 
 

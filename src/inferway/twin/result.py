@@ -319,8 +319,11 @@ class TaskResult(Served):
     # Accuracy of the answers by what is known of the requests; None where nothing is.
     by_labels: MeanEstimate | None = None
     drift: DriftResult | None = None  # Where a variant's true accuracy has changed
-    # Share of the slots of each device that runs hold, by name; None where servers share none.
+    # Share of the slots of each device that runs hold, by name, or changes of its variant; None
+    # where servers share none.
     devices: dict[str, float] | None = None
+    # How often each exclusive device loads another variant, 1/s; None where none is exclusive.
+    changes_per_s: dict[str, float] | None = None
 
     @property
     def utilization(self) -> dict[str, float]:
@@ -346,7 +349,7 @@ class TaskResult(Served):
         response = self.response(**self.response_time_s.to_json())
         trace = {} if self.trace is None else {"trace": self.trace.to_json()}
         named = values(self, f"{shares} {_COUNTS} queries_per_cpu_s phases classes {about}")
-        some = ("escalated", "by_labels", "drift", "devices")
+        some = ("escalated", "by_labels", "drift", "devices", "changes_per_s")
         asked = [name for name in some if getattr(self, name) is not None]
         return {"response_time_s": response} | named | values(self, " ".join(asked)) | trace
 

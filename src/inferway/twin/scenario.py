@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from inferway.deployment import Batch, Drift, PolicySpec, ServiceTime
+from inferway.deployment import Batch, Drift, PolicySpec, ServiceTime, Task
 from inferway.deployment.policies import scheduled_dispatch, spec_of
 from inferway.deployment.workloads import Arrivals, PhasedArrivals
 from inferway.dispatch.batching import foresee, row_times
@@ -128,8 +128,8 @@ class Scenario:
                 for name, times_s in self.measured_s.items()
             ),
             (
-                devices is not None and bool(devices.exclusive.any()),
-                "the twin does not know exclusive devices yet",
+                self.movable and devices is not None and bool(devices.exclusive.any()),
+                "servers do not come and go at exclusive devices",
             ),
             (
                 devices is not None and bool(wide.any()),
@@ -369,16 +369,31 @@ def _unknown_of_devices(deployment: Deployment, task: str, place: Node) -> Itera
     for name, device in place.devices.items():
         if name not in used[task]:
             continue
-        if device.exclusive:
-            yield (
-                f"{where}.devices.{name}.exclusive: the twin does not know yet how long variants "
-                "take to change; leave it out"
-            )
         others = [of for of in deployment.tasks if of != task and name in used[of]]
+        if device.exclusive:
+            yield from _unknown_changes(deployment.tasks[task], place, name)
+            if others:
+                yield (
+                    f"{where}.devices.{name}.exclusive: instances of {task} share it with those of "
+                    f"{', '.join(others)}, and the twin simulates each task alone; give each task "
+                    "an exclusive device of its own"
+                )
         # Where all can run at once, nobody waits for another task's runs.
         if others and taken[name] > device.slots:
             yield (
                 f"{where}.devices.{name}: instances of {task} share it with those of "
                 f"{', '.join(others)}, all of which cannot run at once, and the twin simulates "
                 "each task alone; give each task devices of its own, or fewer copies"
+            )
+
+
+def _unknown_changes(task: Task, place: Node, name: str) -> Iterator[str]:
+    """Say which variants on an exclusive device do not say how long it takes to load them."""
+    here = [of for (one, of), copies in place.placed.items() if one == task.name and name in copies]
+    for variant in here if len(here) > 1 else ():
+        if task.variants[variant].load_s == 0.0:
+            yield (
+                f"tasks.{task.name}.variants.{variant}.load_time: nodes.{place.name}.devices."
+                f"{name} is `exclusive`, and the twin has to know how long it takes to change to "
+                f"{variant}; say it (live it is measured)"
             )

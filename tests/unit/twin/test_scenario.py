@@ -83,7 +83,6 @@ def test_a_class_for_each_device_that_copies_run_on(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "sentence"),
     [
-        ("{cores: 4}", "{cores: 4, exclusive: true}", "devices.cpu.exclusive: the twin does not"),
         ("{spare: 1}", "{tpu: 1}", "devices.tpu: instances of words share it with those of other"),
     ],
 )
@@ -92,6 +91,63 @@ def test_what_the_twin_does_not_know_of_devices(
 ) -> None:
     path = tmp_path / "shared.yaml"
     path.write_text(SHARED.replace(old, new, 1))
+    with pytest.raises(ValueError, match=sentence):
+        scenario_of(inferway.load(path), "words")
+
+
+EXCLUSIVE = """
+tasks:
+  words: {variants: {fast: {accuracy: 0.8, load_time: 2 s, service: {mean: 10 ms}},
+                     slow: {accuracy: 0.9, load_time: 3 s, service: {mean: 50 ms}}}}
+  other: {variants: {two: {accuracy: 0.9, load_time: 1 s, service: {mean: 1 s}}}}
+nodes:
+  here:
+    devices: {gpu: {count: 1, exclusive: true}, spare: {count: 2, exclusive: true}}
+    instances: {words/slow: {gpu: 1}, words/fast: {gpu: 1}, other/two: {spare: 1}}
+dispatch: {policy: priced}
+workload: {words: {arrivals: {process: poisson, rate: 1/s}}}
+"""
+
+
+def test_exclusive_devices_of_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "exclusive.yaml"
+    path.write_text(EXCLUSIVE.replace("words: {v", "words: {accuracy_target: 0.85, v", 1))
+    found = scenario_of(inferway.load(path), "words")
+    devices = found.fleet.devices
+    assert devices is not None
+    assert devices.load_s is not None
+    assert devices.exclusive.tolist() == [True, True]
+    assert dict(zip(found.fleet.variants, devices.load_s.tolist(), strict=True)) == {
+        "fast": 2.0,
+        "slow": 3.0,
+    }
+    result = run(found, queries=2_000, warmup=0, seed=1)  # it changes when it begins
+    told = result.to_json()["changes_per_s"]
+    assert told["gpu"] > 0.0
+    assert told["spare"] == 0.0
+    assert result.accuracy.mean >= 0.85
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "sentence"),
+    [
+        (
+            "load_time: 3 s, ",
+            "",
+            "tasks.words.variants.slow.load_time: nodes.here.devices.gpu is `exclusive`, and",
+        ),
+        (
+            "other/two: {spare: 1}",
+            "other/two: {gpu: 1}",
+            "nodes.here.devices.gpu.exclusive: instances of words share it with those of other",
+        ),
+    ],
+)
+def test_what_the_twin_has_to_know_of_exclusive_devices(
+    tmp_path: Path, old: str, new: str, sentence: str
+) -> None:
+    path = tmp_path / "exclusive.yaml"
+    path.write_text(EXCLUSIVE.replace(old, new, 1))
     with pytest.raises(ValueError, match=sentence):
         scenario_of(inferway.load(path), "words")
 

@@ -17,7 +17,20 @@ from inferway.site.compiled import either, jit
 from inferway.site.draw import exponential, step, word
 from inferway.site.handle import handle
 from inferway.site.selection import formed, forms_batches, predicted_run, predicted_service
-from inferway.site.sharing import ask, cramped, forgo, give, has_room, hold, led, next_of
+from inferway.site.sharing import (
+    ask,
+    begin_change,
+    cramped,
+    end_change,
+    forgo,
+    give,
+    has_room,
+    hold,
+    is_changing,
+    led,
+    needs_change,
+    next_of,
+)
 from inferway.site.transitions import set_health
 from inferway.site.view import (
     ACCEPT,
@@ -28,6 +41,7 @@ from inferway.site.view import (
     REJECT,
     SETTLED,
     WITHDRAWN,
+    Changes,
     Event,
     SharedDevices,
 )
@@ -123,10 +137,10 @@ def run(world: World, times_s: Any, phases: Any, at: int, until_s: float) -> tup
             item = take(future)
             if item < site.queue.size:
                 if world.serving.ends_s[item] == now_s:
-                    there = site.queue[item]
+                    there, changed = site.queue[item], _is_changing(site.devices, site, item)
                     _complete(world, item, now_s)
                     # A server that has waited for a larger batch long enough makes no room.
-                    if site.held[0] > 0 and site.queue[item] < there:
+                    if site.held[0] > 0 and (changed or site.queue[item] < there):
                         _release_held(world, now_s)
             else:
                 _change(world, item, now_s)
@@ -265,6 +279,55 @@ def _holding(devices: SharedDevices, world: World, server: int, begins: bool, no
         world.tally.held_s[d] += held_s
 
 
+def _loading(changes: Changes, world: World, server: int, now_s: float) -> bool:
+    site = world.bound.site
+    k = site.server_class[server]
+    if not needs_change(changes, site.devices, site, server):
+        return False
+    d, until_s = site.devices.device[k], now_s + changes.load_s[k]
+    begin_change(changes, site.devices, site, server)
+    world.tally.held_s[d] -= site.devices.slots[d] * (now_s - world.since_s[1])
+    world.tally.changes[d] += 1
+    world.serving.ends_s[server] = until_s
+    put(world.future, k, server, until_s)
+    return True
+
+
+def _loaded(changes: Changes, world: World, server: int, works: bool, now_s: float) -> bool:
+    site = world.bound.site
+    if not is_changing(changes, site.devices, site, server):
+        return False
+    d = site.devices.device[site.server_class[server]]
+    end_change(changes, site.devices, site, server, works)
+    world.tally.held_s[d] += site.devices.slots[d] * (now_s - world.since_s[1])
+    return True
+
+
+# ``_load(changes, world, server, now_s)``: whether the device of a server whose turn it is has to
+# load its variant first, which begins.
+_load = either(Changes, _loading, lambda changes, world, server, now_s: False)
+# ``_end_load(changes, world, server, works, now_s)``: whether that has ended now, be it that the
+# server has failed.
+_end_load = either(Changes, _loaded, lambda changes, world, server, works, now_s: False)
+# ``_is_changing(devices, site, server)``: whether the device is being changed for the server.
+_is_changing = either(
+    SharedDevices,
+    lambda devices, site, server: is_changing(devices.changes, devices, site, server),
+    lambda devices, site, server: False,
+)
+# ``_loads_first`` and ``_load_ends``: the two above, from the devices.
+_loads_first = either(
+    SharedDevices,
+    lambda devices, world, server, now_s: _load(devices.changes, world, server, now_s),
+    lambda devices, world, server, now_s: False,
+)
+_load_ends = either(
+    SharedDevices,
+    lambda devices, world, server, works, now_s: _end_load(
+        devices.changes, world, server, works, now_s
+    ),
+    lambda devices, world, server, works, now_s: False,
+)
 # ``_held(devices, world, server, begins, now_s)``: a run of the server begins or ends.
 _held = either(SharedDevices, _holding, lambda devices, world, server, begins, now_s: None)
 # ``_grant(devices, world, server, now_s)`` lets those start who wait at the device of a server,
@@ -293,7 +356,9 @@ def _run(world: World, server: int, k: int, now_s: float) -> None:
         taken, until_s = world.laws.size[k, max(0, min(wanted, site.queue[server], most))], np.inf
     else:
         taken, until_s = _formed(world, server, k, now_s)
-    if taken > 0:
+    if taken > 0 and _loads_first(site.devices, world, server, now_s):
+        taken = 0
+    elif taken > 0:
         time_s, world.states[1] = draw(world.laws, k, taken, world.states[1])
         # First what the server itself does for them, on the slots of the run.
         starts_s = now_s + led(site.devices, k, taken, 0.0)
@@ -331,7 +396,8 @@ def _formed(world: World, server: int, k: int, now_s: float) -> tuple[int, float
 def _complete(world: World, server: int, now_s: float) -> None:
     """The batch in service is answered, and the server takes what is next.
 
-    Where none is in service, the server waits for a larger one, and its first has run out of time.
+    Where none is in service, the device has loaded what the server runs; or it waits for a larger
+    one, and its first has run out of time.
     """
     site, serving = world.bound.site, world.serving
     k = site.server_class[server]
@@ -352,9 +418,12 @@ def _complete(world: World, server: int, now_s: float) -> None:
         event = Event(COMPLETED, server, 1, True, wait_s, service_s, untold, 0.0)
         untold = 0
         _answer(world.again, world, arrived_s, phase, started_s, now_s, server, second, event)
-    if site.queue[server] > 0:
+    changed = taken == 0 and _load_ends(site.devices, world, server, True, now_s)
+    if changed and site.queue[server] > 0:
+        _run(world, server, k, now_s)
+    elif site.queue[server] > 0:
         _start(world, server, k, now_s)
-    if taken > 0:
+    if changed or taken > 0:
         _grant(site.devices, world, server, now_s)
 
 
@@ -561,6 +630,7 @@ def _change(world: World, item: int, now_s: float) -> None:
     serving.ends_s[server] = np.inf
     makes_room = cramped(site.devices, k)
     _held(site.devices, world, server, False, now_s)
+    _load_ends(site.devices, world, server, False, now_s)
     forgo(site.devices, site, server)
     _grant(site.devices, world, server, now_s)
     for _ in range(site.queue[server]):

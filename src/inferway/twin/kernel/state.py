@@ -284,7 +284,8 @@ class Tally(NamedTuple):
     # (2,) integral of the number in the system, request-seconds; and the same of those who left,
     # summed one by one as they did.
     area: Floats
-    held_s: Floats  # (D,) slot seconds of each device that runs have held
+    held_s: Floats  # (D,) slot seconds of each device that runs have held, or changes
+    changes: Ints  # (D,) times that it has begun to load another variant
 
 
 def empty_tally(phases: int, classes: int, devices: int = 0) -> Tally:
@@ -302,6 +303,7 @@ def empty_tally(phases: int, classes: int, devices: int = 0) -> Tally:
         lengths=np.zeros((classes, LENGTHS)),
         area=np.zeros(2),
         held_s=np.zeros(devices),
+        changes=np.zeros(devices, np.int64),
     )
 
 

@@ -1,0 +1,157 @@
+"""Foresight at exclusive devices: when each run there will start, and which change comes before.
+
+The runs are foreseen one by one, in the order of the line: whose first request came first is next.
+Where a server is known to be late for its turn, or requests are due in another order than they
+came, that is as near as the view tells.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from inferway.site.compiled import either, jit, seldom
+from inferway.site.selection import (
+    formed,
+    forms_batches,
+    predicted_run,
+    predicted_runs,
+    predicted_service,
+)
+from inferway.site.sharing import ends_at
+from inferway.site.sharing import foresee_devices as _foresee_shared
+from inferway.site.view import Changes, SharedDevices, Site
+
+# Runs ahead that are foreseen one by one; beyond, each server runs all that it has in one turn.
+MOST_FORESEEN = 256
+
+
+@seldom
+def _foresee_line(changes: Changes, devices: Any, site: Site, d: int) -> None:
+    """Foresee all runs at one exclusive device, in the order of their first requests."""
+    now_s, slots = site.clock_s[0], devices.slots[d]
+    ends_s, held = devices.free_s[d, :slots], changes.held[d]
+    ends_s[:] = now_s
+    line_s, first = now_s, changes.loads[d]
+    if first >= 0:
+        held = site.server_class[first]
+        line_s = max(now_s, changes.ready_s[d])
+        ends_s[:] = line_s
+    _note_runs(changes, devices, site, d, ends_s)
+    devices.runs_end_s[d, :slots] = ends_s
+    foreseen = 0
+    while True:
+        server = _next_in_line(changes, devices, site, d, first)
+        if server < 0:
+            break
+        first = -1
+        k = site.server_class[server]
+        joins, time_s = _next_run(changes, site, server, foreseen >= MOST_FORESEEN)
+        starts_s = max(line_s, changes.done_s[server])
+        if held == k:
+            starts_s = max(starts_s, ends_s[devices.taken[k] - 1])
+        else:
+            starts_s = max(starts_s, ends_s[slots - 1]) + changes.load_s[k]
+            ends_s[:] = starts_s
+            held = k
+        for _ in range(devices.taken[k]):
+            ends_at(ends_s, starts_s + time_s)
+        line_s = starts_s
+        changes.done_s[server] = starts_s + time_s
+        changes.joins_s[server] = starts_s if joins else np.nan
+        foreseen += 1
+    for slot in range(slots):  # who comes now overtakes nobody
+        ends_s[slot] = max(ends_s[slot], line_s)
+    changes.then[d] = held
+
+
+@jit
+def _note_runs(changes: Any, devices: Any, site: Site, d: int, ends_s: np.ndarray) -> None:
+    """Note the runs in progress, and what of each server is still to be run."""
+    now_s = site.clock_s[0]
+    for k in range(devices.device.size):
+        if devices.device[k] != d:
+            continue
+        for server in range(site.first[k], site.first[k + 1]):
+            changes.done_s[server], changes.joins_s[server] = now_s, np.nan
+            changes.place[server], changes.rows[server] = 0, site.waiting_rows[server]
+            if site.queue[server] == 0:
+                continue
+            if devices.holds[server]:
+                until_s = max(now_s, site.ends_s[server])
+                for _ in range(devices.taken[k]):
+                    ends_at(ends_s, until_s)
+                changes.done_s[server] = until_s
+                changes.place[server] = site.running[server] if forms_batches(site, k) else 1
+            if not site.healthy[server]:  # what is there will be elsewhere
+                changes.place[server] = site.queue[server]
+
+
+@jit
+def _next_in_line(changes: Any, devices: Any, site: Site, d: int, first: int) -> int:
+    """Whose first request that is not foreseen came first; -1 where all are."""
+    if first >= 0 and changes.place[first] < site.queue[first]:
+        return first
+    best, least_s = -1, np.inf
+    for k in range(devices.device.size):
+        if devices.device[k] != d:
+            continue
+        for server in range(site.first[k], site.first[k + 1]):
+            place = changes.place[server]
+            if place < site.queue[server]:
+                came_s = site.arrived_s[
+                    server, (site.head[server] + place) % site.arrived_s.shape[1]
+                ]
+                if came_s < least_s:
+                    best, least_s = server, came_s
+    return best
+
+
+@jit
+def _next_run(changes: Any, site: Site, server: int, whole: bool) -> tuple[bool, float]:
+    """Take the next run of a server, or all it has, as foreseen.
+
+    Returns whether one more request would be run with it, and its predicted time, s.
+    """
+    place, places = changes.place[server], site.arrived_s.shape[1]
+    left = site.queue[server] - place
+    if not forms_batches(site, site.server_class[server]):
+        rows = site.rows[server, (site.head[server] + place) % places]
+        time_s = predicted_service(site, server, rows)
+        changes.place[server] = place + (left if whole else 1)
+        return False, time_s * (left if whole else 1)
+    rows = changes.rows[server]
+    if whole:
+        changes.place[server] = site.queue[server]
+        return False, predicted_runs(site, server, rows)[0]
+    taken, gone = formed(site, server, rows, np.inf), 0
+    while place < site.queue[server]:
+        more = site.rows[server, (site.head[server] + place) % places]
+        if gone > 0 and gone + more > taken:
+            break
+        gone += more
+        place += 1
+    changes.place[server], changes.rows[server] = place, rows - gone
+    last = place == site.queue[server]
+    joins = last and formed(site, server, gone + 1, np.inf) > gone
+    return joins, predicted_run(site, server, gone)
+
+
+def _foresee_changes(changes: Any, devices: Any, site: Site) -> None:
+    if devices.predicts:
+        for d in range(devices.slots.size):
+            if changes.exclusive[d]:
+                _foresee_line(changes, devices, site, d)
+
+
+_foresee_exclusive = either(Changes, _foresee_changes, lambda changes, devices, site: None)
+
+
+def _foresee(devices: Any, site: Site) -> None:
+    _foresee_shared(devices, site)
+    _foresee_exclusive(devices.changes, devices, site)
+
+
+# ``foresee_devices(devices, site)``: predict when slots will be free, for decisions at this time.
+foresee_devices = either(SharedDevices, _foresee, lambda devices, site: None)
