@@ -272,6 +272,45 @@ def test_what_was_measured_on_a_device_stays_when_others_have_copies(
     assert running.call(measured) == before
 
 
+def test_targets_over_several_tasks_go_on_as_devices_are_given_out_anew(
+    start: Any, tmp_path: Path
+) -> None:
+    text = FILE.replace("slot: 0.5 s", "slot: 1 h, best_effort: true").replace(
+        "dispatch: {policy: deadline}", "targets: {both: {tasks: [a, b], accuracy: 0.92}}"
+    )
+    # Nothing answers task a yet.
+    kept = {"schema": 1, "copies": [["b", "large", "cpu", 1]], "demand": {"mean": {}, "last": {}}}
+    (tmp_path / "assigned.json").write_text(json.dumps(kept))
+    deployment = inferway.load(write(tmp_path, text))
+    running = start(deployment=deployment, assigned=tmp_path / "assigned.json")
+    server, image = running.server, load_testset().images[:1]
+    assert server.sites["a"].present is None
+    tensor = {"name": "image", "datatype": "FP32", "shape": list(image.shape)}
+    body = {"inputs": [tensor | {"data": image.ravel().tolist()}]}
+
+    def ask(task: str, count: int) -> dict[str, Any]:
+        for _ in range(count):
+            assert running.infer(body, path=f"/v2/models/{task}/infer").status == 200
+        both: dict[str, Any] = running.get("/status", admin=True).json["targets"]["both"]
+        return both
+
+    assert ask("b", 3)["answers"] == 3
+    running.wait(server._reassign(server.assignment, "a", {("a", "small", "cpu"): 1}))
+    # A fleet that comes counts for the target, too, and it has one price for all tasks.
+    both = ask("a", 2)
+    assert (both["answers"], both["mean"]) == (5, pytest.approx((3 * 0.95 + 2 * 0.9) / 5))
+    running.wait(
+        server._reassign(
+            server.assignment, "b", {("b", "small", "cpu"): 1, ("b", "large", "cpu"): 1}
+        )
+    )
+    policies = [site.pool.dispatcher.policy for site in server.sites.values()]
+    assert policies[0].shared is policies[1].shared
+    assert ask("b", 1)["answers"] == 6
+    running.wait(server.apply(deployment))
+    assert ask("b", 1)["answers"] == 7
+
+
 def test_a_last_copy_serves_until_another_has_come(start: Any, tmp_path: Path) -> None:
     text = FILE.replace("cores: 4", "cores: 2").replace("large: 2", "large: 1")
     running = start(deployment=inferway.load(write(tmp_path, text)))

@@ -440,7 +440,8 @@ def _resolved(stated: Deployment, source: Source) -> Deployment:
     if stated.network is not None and targets:
         source.note(
             ("targets",),
-            "they are kept at one site, and this file has a `network`; give each task its own",
+            "they are kept by one balance of a site's answers, and the nodes of a `network` share "
+            "none; give each task its own",
         )
     for target in targets.values() if stated.network is None else ():
         resolution.check_joint_target(target)
@@ -469,10 +470,6 @@ def _check_within(stated: Deployment, source: Source) -> None:
         source.note(("placement",), sentence)
     elif not any(node.devices for node in stated.nodes.values()):
         source.note(("placement",), f"{name} gives out the `devices` of a node, and none has any")
-    if stated.targets:
-        source.note(
-            ("targets",), f"{name} keeps each task's own target, and none over several tasks yet"
-        )
     for task, what in stated.tasks.items():
         if what.count > 1:
             source.note(

@@ -23,7 +23,14 @@ from inferway.dispatch.escalation_bounds import (
     greatest_rate,
     max_escalation_rate,
 )
-from inferway.dispatch.joint import demands_of, means_of, replace_goal, told_targets, written
+from inferway.dispatch.joint import (
+    demands_of,
+    means_of,
+    replace_goal,
+    told_targets,
+    with_what_devices_hold,
+    written,
+)
 from inferway.dispatch.joint_bounds import (
     JointBound,
     JointMean,
@@ -202,6 +209,7 @@ def dispatcher_on(
         if not best_effort:
             raise
         dispatcher = make(policy=BEST_EFFORT)
+        options.pop("targets", None)
     if options.get("targets") and not hasattr(dispatcher.policy, "shared"):
         raise ValueError(
             f"{spec.policy} takes `targets` and has no field `shared`, by which tasks keep them"
@@ -245,7 +253,7 @@ def unreachable_targets(deployment: Deployment) -> list[Caution]:
     """
     found: list[Caution] = []
     with suppress(ValueError):
-        demands, means = demands_of(deployment), means_of(deployment)
+        demands, means = demands_of(with_what_devices_hold(deployment)), means_of(deployment)
         if any(math.isnan(one.rate_per_s) for one in demands.values()):
             return []
         solve_jointly(demands, [])

@@ -62,6 +62,30 @@ def without_others(deployment: Deployment, names: Collection[str]) -> Deployment
     return replace(deployment, targets=targets)
 
 
+def with_what_devices_hold(deployment: Deployment, node: str | None = None) -> Deployment:
+    """A deployment with every copy that its devices could hold, where these are given out anew.
+
+    Devices are rows of the bound, so that all copies together get no more than there is. Any other
+    deployment is returned as it is.
+    """
+    if not deployment.assigns:
+        return deployment
+    place = deployment.nodes[node] if node is not None else next(iter(deployment.nodes.values()))
+    placed: dict[tuple[str, str], dict[str, int]] = {}
+    for task in deployment.tasks.values():
+        for variant in task.variants.values():
+            counts = {
+                name: device.slots // device.taken(variant.threads)
+                for name, device in place.devices.items()
+                if variant.remote is None and variant.runs_on(device.hardware)
+            }
+            if held := {name: count for name, count in counts.items() if count > 0}:
+                placed[task.name, variant.name] = held
+    instances = {key: sum(on.values()) for key, on in placed.items()}
+    whole = replace(place, placed=placed, instances=instances)
+    return replace(deployment, nodes=deployment.nodes | {place.name: whole})
+
+
 def demands_of(deployment: Deployment, node: str | None = None) -> dict[str, TaskDemand]:
     """Demand of each task that some target is over; a rate is NaN where the file has none.
 
@@ -82,7 +106,9 @@ def told_targets(deployment: Deployment, node: str | None = None) -> list[dict[s
     """Tell policies of the targets over several tasks; empty where there is none.
 
     Their prices start from the bound of these tasks together, at the workload's rates where all are
-    known and within reach, else as if nobody waited.
+    known and within reach, else as if nobody waited. Where devices are given out anew, it is the
+    bound of all copies that they could hold, so that all policies are told the same whatever copies
+    there are at the moment.
 
     Raises
     ------
@@ -91,6 +117,7 @@ def told_targets(deployment: Deployment, node: str | None = None) -> list[dict[s
     """
     if not deployment.targets:
         return []
+    deployment = with_what_devices_hold(deployment, node)
     demands, means = demands_of(deployment, node), means_of(deployment)
     known = all(math.isfinite(one.rate_per_s) for one in demands.values())
     if not known:

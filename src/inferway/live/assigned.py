@@ -21,6 +21,7 @@ from typing import Any, Final, Protocol
 
 from inferway.deployment import Deployment
 from inferway.deployment.workloads import TraceArrivals
+from inferway.dispatch.joint import means_of
 from inferway.files import home_folder, write_whole
 from inferway.live.errors import ServeError, WarmUpError
 from inferway.live.options import ServerOptions
@@ -93,7 +94,10 @@ class DeviceAssignment:
         self._file = None if options.dry_run else options.assigned
         try:
             self.policy = Assign.build(
-                place, [*deployment.tasks.values()], **deployment.placement.options
+                place,
+                [*deployment.tasks.values()],
+                means_of(deployment),
+                **deployment.placement.options,
             )
             held = self._begun(before) or self.policy.stated(place, _rates_of(deployment))
         except ValueError as error:

@@ -14,6 +14,7 @@ import uvloop
 
 from inferway.deployment import Deployment, Task, load, measured
 from inferway.dispatch import drift_alarm
+from inferway.dispatch.joint import told_targets
 from inferway.dispatch.recording import Losses
 from inferway.live import grpc
 from inferway.live.admin import admin_routes
@@ -234,8 +235,9 @@ class Server:
     async def _load(self) -> None:
         if self._loads is not None:
             self.assignment = await self._assigning(self._loads)
+            others = await run_detached(_told, self._loads)
             pools = await run_detached(self._made, _placed(self._loads, self.assignment))
-            self._targets = shared_targets(pools)
+            self._targets = shared_targets(pools, None, others)
             for pool in pools:
                 self.sites[pool.task] = self._watched(TaskSite.of(pool))
             self.sites |= self._bare(self._loads, self.sites)
@@ -480,6 +482,7 @@ class Server:
             for site in self.served():
                 await site.pool.remember()
             assignment = await self._assigning(deployment)
+            others = await run_detached(_told, deployment)
             pools = await run_detached(self._made, _placed(deployment, assignment))
             books: dict[str, AnswerBook | None] = {}
             sites = {
@@ -505,7 +508,7 @@ class Server:
             if self.assignment is not None:
                 self.assignment.retire()
             self.assignment = assignment
-            self._targets = shared_targets(pools, self._targets)
+            self._targets = shared_targets(pools, self._targets, others)
             for pool in pools:
                 self._swap(sites[pool.task], pool)
                 self._keep_answers(sites[pool.task], books[pool.task])
@@ -538,6 +541,8 @@ class Server:
                 (pool,) = await run_detached(
                     partial(self._made, by.deployment(copies), instead=site.present, task=task)
                 )
+                if self._targets is not None:
+                    self._targets.join([pool])
             return await self._take_over(site, pool, partial(self._check_reassigned, by))
 
     def _check_reassigned(self, by: DeviceAssignment) -> None:
@@ -875,6 +880,14 @@ def check_admin(host: str, keys: Keys | None) -> None:
 def _placed(deployment: Deployment, assignment: DeviceAssignment | None) -> Deployment:
     """The deployment with the copies that devices are given out to, where they are."""
     return deployment if assignment is None else assignment.deployment()
+
+
+def _told(deployment: Deployment) -> list[dict[str, Any]]:
+    """Tell of the targets of tasks that may get a fleet later, as devices are given out anew."""
+    try:
+        return told_targets(deployment) if deployment.assigns else []
+    except ValueError as error:
+        raise ServeError(f"{deployment.path}: {error}") from error
 
 
 def _following(folder: Path, task: str) -> Path:

@@ -55,10 +55,16 @@ class SharedTargets:
 
 
 def shared_targets(
-    pools: Sequence[Pool], before: SharedTargets | None = None
+    pools: Sequence[Pool],
+    before: SharedTargets | None = None,
+    others: Sequence[Mapping[str, Any]] = (),
 ) -> SharedTargets | None:
-    """Find the targets that pools are to keep together, and have them do so; None without any."""
+    """Find the targets that pools are to keep together, and have them do so; None without any.
+
+    Where no pool is told of any, `others` are those that pools to come will be.
+    """
     told = [one for pool in pools if (one := pool.dispatcher.options.get("targets"))]
+    told += [others] if others else []
     if not told:
         return None
     found = SharedTargets(told[0], before)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, Self
 
@@ -19,12 +19,15 @@ import numpy as np
 from pydantic import Field
 
 from inferway.deployment.units import PositiveNumber, PositiveSeconds
+from inferway.dispatch.joint_bounds import JointMean, exceeds
 from inferway.placement.assignment import (
     Asked,
+    Assignment,
     Option,
     Slots,
     assign,
     fluid_bound,
+    mean_over,
     options_of,
     slots_of,
 )
@@ -108,6 +111,9 @@ class Decision:
         In words.
     moves
         Copies that go, and those that take their places.
+    targets
+        Of each target over several tasks, the mean of the answers before and with these copies:
+        accuracy, 0..1, or energy, J; None where there are no answers to tell.
     """
 
     copies: dict[Key, int]
@@ -116,16 +122,21 @@ class Decision:
     accuracy: float | None
     reason: str
     moves: tuple[tuple[Key | None, Key | None], ...] = ()
+    targets: Mapping[str, tuple[float | None, float | None]] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """By name; a copy is ``{"variant": "TASK/VARIANT", "device": NAME}``."""
-        return {
+        told: dict[str, Any] = {
             "rates_per_s": self.rates_per_s,
             "accuracy_before": self.accuracy_before,
             "accuracy": self.accuracy,
             "reason": self.reason,
             "moves": [{"from": _written(a), "to": _written(b)} for a, b in self.moves],
         }
+        if self.targets:
+            pairs = self.targets.items()
+            told["targets"] = {name: {"before": a, "after": b} for name, (a, b) in pairs}
+        return told
 
 
 def _written(key: Key | None) -> dict[str, str] | None:
@@ -146,9 +157,11 @@ class Assign:
         slot_s: float,
         peak: float | str,
         best_effort: bool,
+        means: Mapping[str, JointMean] | None = None,
     ) -> None:
         self.slots, self.options, self.slot_s = slots, list(options), slot_s
         self._tasks, self._every = dict(tasks), not best_effort
+        self._means = dict(means or {})
         self.forecast = DemandForecast(list(tasks), peak)
         # Tasks and variants of which no copy is added: they could not be loaded.
         self.barred: frozenset[tuple[str, str]] = frozenset()
@@ -158,6 +171,7 @@ class Assign:
         cls,
         node: Node,
         tasks: Sequence[Task],
+        means: Mapping[str, JointMean] | None = None,
         *,
         slot: Annotated[
             PositiveSeconds, Field(description="Time between two looks at the demand.")
@@ -174,6 +188,8 @@ class Assign:
         ] = False,
     ) -> Self:
         """Make it for the devices of a node and the tasks that it answers.
+
+        `means` are the targets over several of these tasks, by name.
 
         Raises
         ------
@@ -199,12 +215,20 @@ class Assign:
             )
             for task in tasks
         }
-        return cls(slots_of(node), options, asked, slot_s=slot, peak=peak, best_effort=best_effort)
+        return cls(
+            slots_of(node),
+            options,
+            asked,
+            slot_s=slot,
+            peak=peak,
+            best_effort=best_effort,
+            means=means,
+        )
 
     def first(self, rates_per_s: Mapping[str, float]) -> dict[Key, int]:
         """Copies to begin with at these rates, 1/s, where nothing else is there yet."""
         asked = {name: max(rates_per_s.get(name, 0.0), _LEAST_PER_S) for name in self._tasks}
-        found = assign(self.slots, self.options, self._asked(asked), every=self._every, gap=_GAP)
+        found = self._best(self.options, self._asked(asked), every=self._every, gap=_GAP)
         if found is None:
             raise ValueError("the devices cannot hold a copy for every task and what is pinned")
         return found.copies
@@ -214,10 +238,8 @@ class Assign:
         if not copies.keys() <= {one.key for one in self.options}:
             return False
         asked = self._asked({})
-        return (
-            assign(self.slots, self.options, asked, held=copies, fixed=True, every=self._every)
-            is not None
-        )
+        found = self._best(self.options, asked, held=copies, fixed=True, every=self._every)
+        return found is not None
 
     def stated(self, place: Node, rates_per_s: Mapping[str, float]) -> dict[Key, int]:
         """Copies that a node lists, or where these do not fit what rates ask for, 1/s."""
@@ -246,14 +268,13 @@ class Assign:
             if (one.task, one.variant) not in self.barred or held.get(one.key)
         ]
         asked = self._asked(rates)
-        now = assign(self.slots, options, asked, held=held, fixed=True, every=False)
+        now = self._best(options, asked, held=held, fixed=True, every=False)
         before = None if now is None else now.accuracy
         bound = fluid_bound(self.slots, options, rates)
         if now is not None and now.worth >= bound - _ROOM:
             why = "about as accurate as any copies could be"
             return Decision(dict(held), rates, before, before, why)
-        found = assign(
-            self.slots,
+        found = self._best(
             options,
             asked,
             held=held,
@@ -264,21 +285,55 @@ class Assign:
         if found is None or (now is not None and found.worth < now.worth + _GAIN):
             why = "no move gains what it costs"
             return Decision(dict(held), rates, before, before, why)
-        short = [] if now is None else [k for k, one in now.unserved_per_s.items() if one > 0]
+        short = [] if now is None else _short(now)
+        missed = self._missed(options, asked, held) if short else []
         if now is None:
             why = "the devices do not hold what is there, or it lacks what is pinned"
+        elif missed:
+            why = f"the target{'s' * (len(missed) > 1)} {', '.join(missed)} would not be kept"
         elif short:
             why = f"{', '.join(short)} would not all be served"
         else:
             why = f"a mean accuracy of {found.accuracy:.4f} where it would be {now.accuracy:.4f}"
         moves = tuple(pairs(held, found.copies))
-        return Decision(found.copies, rates, before, found.accuracy, why, moves)
+        targets = {
+            name: (None if now is None else mean_over(mean, options, now.traffic_per_s), after)
+            for name, mean in self._means.items()
+            for after in [mean_over(mean, options, found.traffic_per_s)]
+        }
+        return Decision(found.copies, rates, before, found.accuracy, why, moves, targets)
+
+    def _best(
+        self, options: Sequence[Option], asked: Mapping[str, Asked], **settings: Any
+    ) -> Assignment | None:
+        return assign(self.slots, options, asked, means=[*self._means.values()], **settings)
+
+    def _missed(
+        self, options: Sequence[Option], asked: Mapping[str, Asked], held: Mapping[Key, int]
+    ) -> list[str]:
+        """Name the targets over several tasks for which alone requests would not be served."""
+        if not self._means:
+            return []
+        free = assign(self.slots, options, asked, held=held, fixed=True, every=False)
+        if free is None or _short(free):
+            return []
+        reached = {n: mean_over(one, options, free.traffic_per_s) for n, one in self._means.items()}
+        return [
+            name
+            for name, mean in self._means.items()
+            if (best := reached[name]) is not None and exceeds(mean, best)
+        ]
 
     def _asked(self, rates_per_s: Mapping[str, float]) -> dict[str, Asked]:
         return {
             name: replace(one, rate_per_s=rates_per_s.get(name, _LEAST_PER_S))
             for name, one in self._tasks.items()
         }
+
+
+def _short(found: Assignment) -> list[str]:
+    """Name the tasks of which not all would be served."""
+    return [name for name, rate in found.unserved_per_s.items() if rate > 0.0]
 
 
 class Step(NamedTuple):

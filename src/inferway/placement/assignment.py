@@ -395,6 +395,18 @@ def _excess(option: Option, mean: JointMean) -> float:
     return option.energy / mean.energy - 1.0
 
 
+def mean_over(
+    mean: JointMean, options: Sequence[Option], traffic_per_s: Mapping[tuple[str, str, str], float]
+) -> float | None:
+    """Mean accuracy, 0..1, or energy, J, of the answers that a joint mean is over; None of none."""
+    inside = [(one, traffic_per_s.get(one.key, 0.0)) for one in options if one.task in mean.tasks]
+    answers = sum(rate for _, rate in inside)
+    if answers <= 0.0:
+        return None
+    kind = "energy" if mean.accuracy is None else "accuracy"
+    return sum(rate * float(getattr(one, kind)) for one, rate in inside) / answers
+
+
 def _ask(
     add: Any,
     asked: Asked,

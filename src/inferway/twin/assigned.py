@@ -20,8 +20,11 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from inferway.deployment.workloads import PhasedArrivals, TraceArrivals
+from inferway.dispatch.joint import empty_shared, means_of
+from inferway.dispatch.priced import HEADROOM
 from inferway.placement.assign import Assign, Decision, Key, Shift
 from inferway.placement.assignment import fluid_bound
+from inferway.site.view import Floats
 from inferway.twin.engine import CrowdedError, GeneralEngine, engine_of
 from inferway.twin.replication import (
     BLOCKS,
@@ -42,6 +45,8 @@ if TYPE_CHECKING:
 _WARM_SLOTS: Final = 6  # Before requests count, where nothing else is asked for
 _POLL_S: Final = 0.01  # How often it is looked whether a copy that goes has answered its last
 _ALL: Final = 1 << 40  # More requests than any slot has
+# Requests of all tasks together that one goes ahead of others with which it shares a target.
+_APART: Final = 16.0
 
 
 def simulate_assigned(
@@ -88,7 +93,7 @@ def simulate_assigned(
     outcomes: dict[str, list[Replicated]] = {name: [] for name in names}
     runs: list[_Run] = []
     for number in range(replications):
-        policy = Assign.build(place, tasks, **spec.options)
+        policy = Assign.build(place, tasks, means_of(deployment), **spec.options)
         scenarios = scenarios or {
             name: _scenario(deployment, place, policy, name) for name in names
         }
@@ -180,7 +185,15 @@ class _Run:
         self.bounds: list[tuple[float, float]] = []  # Requests of a slot, and the fluid bound
         self.copies_s: Counter[Key] = Counter()
         self._shift = Shift(policy.slots, policy.options, held)
-        self._sites = {name: _site(name, one, held, *seed) for name, one in scenarios.items()}
+        told = next((one.targets for one in scenarios.values() if one.targets), ())
+        # What policies share of targets over several tasks, and how far one goes on before others.
+        shared = empty_shared(told, HEADROOM) if told else None
+        rate_per_s = sum(one.rate_per_s for one in scenarios.values())
+        self._step_s = math.inf if shared is None else _APART / rate_per_s
+        self._sites = {
+            name: _site(name, one, held, shared if one.targets else None, *seed)
+            for name, one in scenarios.items()
+        }
         # Copies that answer their last requests, and those that are loaded until a time.
         self._going: list[tuple[Key, int]] = []
         self._coming: list[tuple[float, Key]] = []
@@ -276,7 +289,7 @@ class _Run:
                     self._coming.append((ready_s, step.key))
                 else:
                     self._going.append((step.key, self._retired(step.key)))
-            until_s = min([end_s, *(at_s for at_s, _ in self._coming)])
+            until_s = min([end_s, self.now_s + self._step_s, *(at_s for at_s, _ in self._coming)])
             if self._going:
                 until_s = min(until_s, self.now_s + _POLL_S)
             for name, site in self._sites.items():
@@ -337,9 +350,14 @@ class _Run:
 
 
 def _site(
-    name: str, scenario: Scenario, held: Mapping[Key, int], seed: int, replication: int
+    name: str,
+    scenario: Scenario,
+    held: Mapping[Key, int],
+    shared: Floats | None,
+    seed: int,
+    replication: int,
 ) -> _Site:
-    engine = engine_of(scenario, seed=seed, replication=replication, kind="general")
+    engine = engine_of(scenario, seed=seed, replication=replication, kind="general", shared=shared)
     assert isinstance(engine, GeneralEngine)
     fleet = scenario.fleet
     bounds = fleet.first.tolist()

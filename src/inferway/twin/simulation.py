@@ -190,6 +190,7 @@ def simulate(
     if deployment.assigns:
         if records is not None:
             raise ValueError("`records` are not kept where devices are given out anew")
+        groups_of(deployment, names)  # or targets are over others, too
         return _assigned(
             deployment,
             node,

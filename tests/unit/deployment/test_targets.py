@@ -107,7 +107,8 @@ def test_variants_say_what_it_is_of(write: Write) -> None:
         ),
         (
             {"more": "network: {links: [{between: [x, y], rtt: 1 ms}]}\nnodes: {x: {}, y: {}}\n"},
-            "they are kept at one site, and this file has a `network`; give each task its own",
+            "they are kept by one balance of a site's answers, and the nodes of a `network` "
+            "share none; give each task its own",
         ),
         (
             {"b": "count: 3"},

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from inferway.dispatch.joint_bounds import JointMean
 from inferway.placement.assign import Assign, DemandForecast, Key, Shift, Step, pairs
 from inferway.placement.assignment import Asked, Option, Slots
 
@@ -25,9 +28,17 @@ OPTIONS = [
 ]
 
 
-def policy(peak: float | str = 1.0, slots: int = 4) -> Assign:
+def policy(peak: float | str = 1.0, slots: int = 4, **means: JointMean) -> Assign:
     tasks = {"a": Asked(0.0), "b": Asked(0.0)}
-    return Assign(Slots({"gpu": slots}), OPTIONS, tasks, slot_s=10.0, peak=peak, best_effort=False)
+    return Assign(
+        Slots({"gpu": slots}),
+        OPTIONS,
+        tasks,
+        slot_s=10.0,
+        peak=peak,
+        best_effort=False,
+        means=means,
+    )
 
 
 def test_growth_is_followed_at_once_and_decline_step_by_step() -> None:
@@ -68,6 +79,42 @@ def test_devices_go_to_the_task_that_asks_for_more() -> None:
     assert told["rates_per_s"] == busy.rates_per_s
     assert told["accuracy_before"] == busy.accuracy_before
     assert told["accuracy"] == busy.accuracy
+
+
+def test_targets_over_several_tasks_are_kept_by_the_copies_together() -> None:
+    # Task a has 60 requests a second, b has 20, and four copies carry what they have.
+    rates, held = {"a": 60.0, "b": 20.0}, {LOW: 2, ("b", "high", "gpu"): 1}
+    both = JointMean(("a", "b"), accuracy=0.85)
+    found = policy(both=both).step(rates, held)
+    assert found.copies == {HIGH: 3, ("b", "high", "gpu"): 1}
+    assert found.reason == "the target both would not be kept"
+    before, after = found.targets["both"]
+    # By the copies of before, the program serves as much of a as the target lets pass.
+    assert before == pytest.approx(0.85)
+    assert after == pytest.approx(0.9)
+    assert found.to_json()["targets"] == {"both": {"before": before, "after": after}}
+    # Weighted by answers: what b is ahead of the target pays for some of a.
+    kept = policy(both=JointMean(("a", "b"), accuracy=0.75)).step(rates, held)
+    assert kept.targets == {} or kept.targets["both"][0] == pytest.approx(
+        (60 * 0.7 + 20 * 0.9) / 80
+    )
+    # Without any, nothing is told of them.
+    assert "targets" not in policy().step(rates, held).to_json()
+
+
+def test_an_energy_that_several_tasks_have_together_is_kept() -> None:
+    options = [replace(one, energy=4.0 if one.variant == "high" else 1.0) for one in OPTIONS]
+    tasks = {"a": Asked(0.0), "b": Asked(0.0)}
+    every: dict[str, Any] = {"slot_s": 10.0, "peak": 1.0, "best_effort": False}
+    means = {"joules": JointMean(("a", "b"), energy=2.5)}
+    free = Assign(Slots({"gpu": 4}), options, tasks, **every)
+    kept = Assign(Slots({"gpu": 4}), options, tasks, means=means, **every)
+    rates, held = {"a": 20.0, "b": 20.0}, {LOW: 1, OTHER: 1}
+    # Of equal rates, half of the answers may take 4 J and half 1 J.
+    assert free.step(rates, held).accuracy == pytest.approx(0.9)
+    found = kept.step(rates, held)
+    assert found.accuracy == pytest.approx(0.8)
+    assert found.targets["joules"] == (pytest.approx(1.0), pytest.approx(2.5))
 
 
 def test_what_is_told_is_an_accuracy_whatever_a_move_costs() -> None:

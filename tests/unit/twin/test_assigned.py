@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import inferway
@@ -188,11 +189,6 @@ def test_instances_that_do_not_fit_are_not_begun_with(tmp_path: Path) -> None:
         ("policy: assign}", "policy: assign, peak: p0}", "peak"),
         ("policy: assign}", "policy: assign, peak: -1}", "peak"),
         (
-            "workload:",
-            "targets: {both: {tasks: [a, b], accuracy: 0.8}}\nworkload:",
-            "none over several tasks yet",
-        ),
-        (
             "dispatch:",
             "    outages: [{instances: {a/high: 1}, at: 5 s, for: 5 s}]\ndispatch:",
             "none can be named that goes away at a set time",
@@ -218,6 +214,57 @@ def test_what_is_of_assign_alone(pool: Deployment, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="`records` are not kept"):
         inferway.simulate(pool, records=tmp_path)
     assert inferway.simulate(static, queries=2_000, placement={"policy": "assign"}).placement
+
+
+JOINT = """\
+tasks:
+  a:
+    deadline: 1 s
+    variants:
+      low: {accuracy: 0.7, energy: 1 J, load_time: 1 s, service: {gpu: {mean: 5 ms}}}
+      high: {accuracy: 0.9, energy: 4 J, load_time: 2 s, service: {gpu: {mean: 20 ms}}}
+  b:
+    deadline: 1 s
+    variants:
+      low: {accuracy: 0.5, energy: 1 J, load_time: 1 s, service: {gpu: {mean: 5 ms}}}
+      high: {accuracy: 0.7, energy: 4 J, load_time: 2 s, service: {gpu: {mean: 20 ms}}}
+targets:
+  good: {tasks: [a, b], accuracy: 0.75}
+  joules: {tasks: [a, b], energy: 3.5 J}
+nodes:
+  here:
+    devices: {gpu: {count: 8}}
+    instances: {a/high: 4, b/high: 4}
+placement: {policy: assign}
+workload:
+  a: {arrivals: {process: phases, phases: [{for: 60 s, rate: 150/s}, {for: 60 s, rate: 50/s}]}}
+  b: {arrivals: {process: phases, phases: [{for: 60 s, rate: 50/s}, {for: 60 s, rate: 150/s}]}}
+"""
+
+
+def test_targets_over_several_tasks_are_kept_as_devices_change_hands(tmp_path: Path) -> None:
+    # Task b alone is never as accurate, and the accurate copies alone take more energy.
+    found = inferway.simulate(loaded(tmp_path, JOINT), queries=24_000)  # 240 s
+    assert found.placement is not None
+    assert found.placement.moves > 0
+    tasks = found.tasks.values()
+    answers = [one.queries * (1 - one.violation_ratio) for one in tasks]
+    energies_j = [1.0 + 3.0 * one.classes["high"].share for one in tasks]
+    accuracies = [one.accuracy.mean for one in tasks]
+    assert np.average(accuracies, weights=answers) >= 0.75 - 0.002
+    assert np.average(energies_j, weights=answers) <= 3.5 * 1.01
+    assert found.totals is not None
+    assert found.totals.violation_ratio < 0.02
+    for one in found.placement.decisions:
+        assert one["targets"]["good"]["after"] >= 0.75 - 1e-6
+        assert one["targets"]["joules"]["after"] <= 3.5 + 1e-6
+
+
+def test_a_target_over_a_task_that_is_left_out_is_refused(tmp_path: Path) -> None:
+    text = POOL.replace("workload:", "targets: {both: {tasks: [a, b], accuracy: 0.8}}\nworkload:")
+    text = text.replace("dispatch: {policy: deadline}\n", "")
+    with pytest.raises(ValueError, match=r"targets\.both: it is over b as well"):
+        inferway.simulate(loaded(tmp_path, text), tasks=("a",), queries=1_000)
 
 
 def test_a_slot_without_a_request_is_one_like_others(tmp_path: Path) -> None:
