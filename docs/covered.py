@@ -366,12 +366,10 @@ Eq. 12 | The workload's matrices. | different
 = the printed D0 is not that of the evaluation
 Sec. 4, DDPG | DDPG fails. | different
 - learning-curves
-= one seed, compared with the noise of training; it does not fail. Three seeds, evaluated without
-  noise, are not there: a training takes six minutes of a core
+= of three seeds, evaluated without noise after 300,000 slots, none fails
 Sec. 4, recurrent policies | Memory does not help. | different
 - learning-curves
-= one seed, compared with the noise of training; it does help. Three seeds, evaluated without
-  noise, are not there
+= of three seeds, evaluated without noise, it helps by 0.1 points
 Sec. 4, phase estimation | An optimal estimate of the MAP's phase. | different
 - phase-estimate
 - unit/studies/scheduling/test_filtered.py::test_of_times_with_a_chance_so_many_are_in_the_phase

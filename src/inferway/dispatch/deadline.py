@@ -6,6 +6,7 @@ waits before it has run. Predictions are on the safe side, since a request that 
 whole accuracy and one that is sent to a less accurate server costs a difference: to the predicted
 time is added a margin times its spread. The spread of one run is its learned high quantile less its
 mean; that of several runs, one after the other, grows as the square root of their number.
+Where runs take longer than the site predicts, so does the one in service, from its beginning on.
 
 Where servers form batches, two things more are asked, since who joins lengthens the run of those
 who wait, and who waits for long allows a short run only:
@@ -29,7 +30,7 @@ from pydantic import Field
 
 from inferway.deployment.units import Number
 from inferway.site import COMPLETED, DISPATCHED, REJECT, Event, Fleet, Request, Site, predicted_join
-from inferway.site.compiled import seldom
+from inferway.site.compiled import jit, seldom
 from inferway.site.selection import formed, forms_batches, predicted_run
 from inferway.site.sharing import led
 from inferway.site.view import Floats, Ints
@@ -100,7 +101,8 @@ class Deadline(NamedTuple):
                     best, least_s, run_s = server, end_s, service_s
             if best == REJECT:
                 continue
-            if self.mean[k] * least_s + spread * np.sqrt(run_s * least_s) > left_s:
+            believed_s = self.mean[k] * least_s + _overrun(site, best, self.mean[k])
+            if believed_s + spread * np.sqrt(run_s * least_s) > left_s:
                 continue
             joins = batched and site.queue[best] > 0
             if joins and _is_filled(
@@ -136,6 +138,19 @@ class Deadline(NamedTuple):
         self.seen[k] += 1
 
 
+@jit
+def _overrun(site: Site, server: int, mean: float) -> float:
+    """How much longer the run in service takes than `mean` times what is predicted to be left, s.
+
+    Of one that takes `mean` times its prediction all is so much longer, not only what is left.
+    """
+    if site.queue[server] == 0 or np.isnan(site.started_s[server]):
+        return 0.0
+    so_far_s = site.clock_s[0] - site.started_s[server]
+    whole_s = site.ends_s[server] - site.started_s[server]
+    return max(0.0, mean * whole_s - so_far_s) - mean * max(0.0, whole_s - so_far_s)
+
+
 @seldom
 def _delays(
     site: Site, server: int, rows: int, patience_s: float, mean: float, spread: float
@@ -150,13 +165,13 @@ def _late(site: Site, server: int, more: int, patience_s: float, mean: float, sp
     """Number of those who wait that are predicted to be late, where so many rows come behind."""
     now_s, places = site.clock_s[0], site.arrived_s.shape[1]
     at, late, left = site.running[server], 0, site.waiting_rows[server] + more
-    end_s = _busy(site, server)
+    end_s, over_s = _busy(site, server), _overrun(site, server, mean)
     while left > 0 and at < site.queue[server]:
         taken = formed(site, server, left, np.inf)
         run_s = predicted_run(site, server, taken)
         end_s += run_s
         left -= taken
-        until_s = now_s + mean * end_s + spread * np.sqrt(run_s * end_s) - patience_s
+        until_s = now_s + mean * end_s + over_s + spread * np.sqrt(run_s * end_s) - patience_s
         while taken > 0 and at < site.queue[server]:
             place = (site.head[server] + at) % places
             late += site.arrived_s[server, place] < until_s - _TIE_S
@@ -191,7 +206,8 @@ def _is_filled(
     waiting = site.waiting_rows[server]
     begins_s = _busy(site, server) + (waiting // full) * full_s
     end_s = begins_s + full_s
-    if mean * end_s + spread * np.sqrt(full_s * end_s) <= left_s:
+    believed_s = mean * end_s + _overrun(site, server, mean)
+    if believed_s + spread * np.sqrt(full_s * end_s) <= left_s:
         return False
     room_s = min(begins_s, patience_s - (mean + spread) * full_s)
     return room_s >= (full - waiting % full) * each_s

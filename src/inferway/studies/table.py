@@ -62,6 +62,7 @@ STUDIES = {
     "phase-estimate": "scheduling.phase_estimate",
     "routing-cost": "scheduling.routing_cost",
     "deadline-bound": "scheduling.deadlines",
+    "burst-batches": "scheduling.burst_batches",
     "training-tricks": "scheduling.training_tricks",
 }
 """Dispatch, placement, scheduling; in each part the papers come first and ours last."""

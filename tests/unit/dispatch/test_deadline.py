@@ -111,6 +111,24 @@ def test_what_has_been_served_counts() -> None:
     assert asked(site, 5.041) == HEAVY
 
 
+@pytest.mark.parametrize(
+    ("mean", "clock_s", "least_s"),
+    [
+        (1.25, 0.030, 0.070),  # the run of 50 ms has 20 left, the next takes 50
+        (1.25, 0.045, 0.055),  # beyond its prediction of 40 ms
+        (1.25, 0.060, 0.050),  # and beyond this
+        (0.75, 0.010, 0.050),  # 20 of 30 ms left
+    ],
+)
+def test_a_run_in_service_is_as_slow_as_others(mean: float, clock_s: float, least_s: float) -> None:
+    site = loaded(9, 1, 1)
+    site.clock_s[0] = clock_s
+    policy = policy_of()
+    policy.mean[1] = policy.high[1] = mean
+    assert asked(site, clock_s + least_s + 1e-4, policy) == HEAVY
+    assert asked(site, clock_s + least_s - 1e-4, policy) != HEAVY
+
+
 def test_servers_that_may_not_take_it_are_left_out() -> None:
     site = loaded(0, 0, 0)
     allowed = np.array([True, False, False])

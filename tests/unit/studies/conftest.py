@@ -9,7 +9,7 @@ import pytest
 
 from inferway.learning.training import save
 from inferway.studies.scheduling.batch_course import columns, name_of, write_course
-from inferway.studies.scheduling.other_learners import LEARNERS
+from inferway.studies.scheduling.other_learners import LEARNERS, TRIALS, trained_name
 from inferway.studies.scheduling.train import KEPT, SEEDS, shipped, write_curve
 
 NAMES = (
@@ -28,8 +28,10 @@ def policies(tmp_path_factory):
         for seed, name in enumerate(NAMES):
             stand_in(name, seed)
             write_curve(folder / f"{name}.csv", curve(goodput=0.7 + 0.001 * seed))
-        for name in LEARNERS:
-            write_curve(folder / f"{name}.csv", curve(goodput=0.5))
+        for place, learner in enumerate(LEARNERS):  # each later one comes to less
+            for seed in range(TRIALS):
+                final = curve(goodput=0.6 - 0.05 * place + 0.001 * seed)
+                write_curve(folder / f"{trained_name(learner, seed)}.csv", final)
         for name in ("rl-po-b", "rl-fo-b"):
             write_course(folder / f"{name_of(name)}.csv", course())
         yield folder

@@ -167,6 +167,7 @@ VERDICTS = {
         "Believing service 5 % too short": True,
         "Believing it 50 % too long": True,
     },
+    "burst-batches": {"Nobody is late": True, "That is so as it heeds": True},
     "training-tricks": {},
 }
 # Three of each text; `make test-slow` runs the others.

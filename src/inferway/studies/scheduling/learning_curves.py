@@ -11,10 +11,11 @@ import numpy as np
 from scipy.special import chdtri
 
 from inferway.experiments.curves import Curve, Drawing, Look, Panel, panels
-from inferway.studies import Claim, Point, Results, Study, claim, claims, scales
+from inferway.studies import Claim, Point, Results, Study, claim, scales
 from inferway.studies.scheduling import other_learners
 from inferway.studies.scheduling.burst import BURSTY, NORMAL, PHASES
-from inferway.studies.scheduling.look import half_interval, interval
+from inferway.studies.scheduling.look import half_interval, interval, welch
+from inferway.studies.scheduling.other_learners import TRIALS, trained_name
 from inferway.studies.scheduling.train import SEEDS, curve_of, digest
 
 _PLAIN = (*SEEDS, "rl-fo")
@@ -35,7 +36,11 @@ class Settings:
 
 
 def _points(settings: Settings) -> list[Point]:
-    others = {name: f"{other_learners.COMMAND} {name}" for name in settings.others}
+    others = {
+        trained_name(learner, seed): f"{other_learners.COMMAND} {learner} --seed {seed}"
+        for learner in settings.others
+        for seed in range(TRIALS)
+    }
     commands = {**dict.fromkeys(settings.names), **others}
     made = (
         {"name": one, "command": how, "file": digest(one, ".csv")} for one, how in commands.items()
@@ -54,7 +59,6 @@ def _figure(settings: Settings, results: Results) -> Drawing:
         "Fig. 2": _PLAIN,
         "Fig. 4": _BATCHED,
         "Fig. 6": _PERIODIC,
-        "others": ("rl-po", *settings.others),
     }
     columns = {"goodput": "goodput", "violations": "violations", "heavy share": "heavy"}
     shown = []
@@ -64,10 +68,17 @@ def _figure(settings: Settings, results: Results) -> Drawing:
         alone = [name for name in there if len(seeds) <= 1 or name not in seeds]
         for up, column in columns.items():
             curves = [
-                *(_band(results, seeds, column) if len(seeds) > 1 else []),
+                *(_band(results, seeds, column, "RL-PO", 0) if len(seeds) > 1 else []),
                 *(curve for name in alone for curve in _states(results, name, column)),
             ]
             shown.append(Panel(f"{title}: {up}", "slots, millions", f"{up}, %", curves))
+    for up, column in columns.items():
+        curves = [
+            one
+            for color, learner in enumerate(settings.others)
+            for one in _band(results, _seeds(results, learner), column, _SAID[learner], color)
+        ]
+        shown.append(Panel(f"no noise: {up}", "slots, millions", f"{up}, %", curves))
     return panels(shown, columns=3, title="Learning curves ([Tan24], Figs. 2, 4 and 6)")
 
 
@@ -76,20 +87,30 @@ def _curve(results: Results, name: str, column: str) -> tuple[list[float], list[
     return [one / 1e6 for one in slots], [100 * one for one in values]
 
 
-def _band(results: Results, seeds: Sequence[str], column: str) -> list[Curve]:
+def _seeds(results: Results, learner: str) -> list[str]:
+    """Names of a learner's trainings that there are."""
+    every = (trained_name(learner, seed) for seed in range(TRIALS))
+    return [name for name in every if results.where(name=name).rows]
+
+
+def _band(
+    results: Results, seeds: Sequence[str], column: str, label: str, color: int
+) -> list[Curve]:
     """The mean of the seeds, with their deviation as whiskers."""
     drawn = []
+    if not seeds:
+        return []
     for state, phase in PHASES.items():
         every = [_curve(results, name, f"{column}_{phase}") for name in seeds]
         length = min(len(values) for _, values in every)
         values = np.array([values[:length] for _, values in every])
         drawn.append(
             Curve(
-                f"RL-PO, {state}, {len(seeds)} seeds",
+                f"{label}, {state}, {len(seeds)} seed{'s' * (len(seeds) > 1)}",
                 every[0][0][:length],
                 values.mean(axis=0).tolist(),
-                values.std(axis=0, ddof=1).tolist(),
-                color=0,
+                values.std(axis=0, ddof=len(seeds) > 1).tolist(),
+                color=color,
                 dash="-" if phase == BURSTY else ":",
                 markers=False,
             )
@@ -98,10 +119,9 @@ def _band(results: Results, seeds: Sequence[str], column: str) -> list[Curve]:
 
 
 def _states(results: Results, name: str, column: str) -> list[Curve]:
-    label = name.removeprefix("periodic-").upper().replace("RECURRENT", "recurrent")
-    color = 1 if "fo" in name else {"ddpg": 2, "recurrent": 3}.get(name, 0)
+    label = name.removeprefix("periodic-").upper()
     return [
-        Look(f"{label}, {state}", color, "-" if phase == BURSTY else ":").series(
+        Look(f"{label}, {state}", int("fo" in name), "-" if phase == BURSTY else ":").series(
             *_curve(results, name, f"{column}_{phase}")
         )
         for state, phase in PHASES.items()
@@ -148,22 +168,63 @@ def _claims(settings: Settings, results: Results) -> list[Claim]:
         ),
         _close(results, seeds, finals),
     ]
-    says = {
-        "ddpg": "DDPG fails to learn good policies.",
-        "recurrent": "A recurrent policy does not help.",
-    }
-    for name in (name for name in says if name in settings.others):
-        slots = (results.one("slots", name=name) or [math.nan])[-1]
-        same = _at(results, "rl-po", "goodput", slots)
-        made += claims(f"""
-            [Sec. 4] {says[name]}
-            - its goodput after {slots / 1e6:.2g} million slots less RL-PO's then:
-              {_end(results, name) - same!r} (at most 0 %)
-            - {_ends(results, (name,))}; RL-PO {100 * same:.2f} % with greater noise; heavy share of
-              the normal state {100 * _end(results, name, heavy):.0f} %, RL-PO
-              {100 * _at(results, "rl-po", heavy, slots):.0f} %
-            """)
+    return [*made, *_others(settings, results)]
+
+
+_SAID = {"rl-po": "RL-PO", "ppo": "PPO", "recurrent": "RecurrentPPO", "ddpg": "DDPG"}
+# By learner: where, the sentence, and which other one it is held against.
+_FAILS = (
+    ("ddpg", "Sec. 4", "DDPG fails to learn good policies.", "rl-po"),
+    ("recurrent", "Sec. 4", "A recurrent policy does not help.", "rl-po"),
+    ("recurrent", "ours", "Memory by itself does not help.", "ppo"),
+    ("ppo", "ours", "A library's PPO, with no trick of ours, comes to no more.", "rl-po"),
+)
+
+
+def _others(settings: Settings, results: Results) -> list[Claim]:
+    made = []
+    for learner, where, says, beside in _FAILS:
+        if not {learner, beside} <= {*settings.others}:
+            continue
+        slots = _trained(results, learner)
+        both = [_then(results, one, "goodput", slots) for one in (learner, beside)]
+        difference, half = welch(*both)
+        made.append(
+            claim(
+                where,
+                says,
+                f"goodput without noise, {_SAID[learner]}'s less {_SAID[beside]}'s",
+                difference,
+                "at most 0 %",
+                f"after {slots / 1e6:g} million slots: "
+                + "; ".join(_beside(results, one, slots) for one in (learner, beside)),
+                **interval(difference - half, difference + half, "over trainings: Welch's"),
+            )
+        )
     return made
+
+
+def _trained(results: Results, learner: str) -> float:
+    """Slots that a learner's trainings have in common; NaN where there is none."""
+    rows = [results.one("slots", name=name) for name in _seeds(results, learner)]
+    return min((float(slots[-1]) for slots in rows), default=math.nan)
+
+
+def _then(results: Results, learner: str, column: str, slots: float) -> list[float]:
+    """What each training had come to after so many slots."""
+    return [_at(results, name, column, slots) for name in _seeds(results, learner)]
+
+
+def _beside(results: Results, learner: str, slots: float) -> str:
+    by_seed = [100 * one for one in _then(results, learner, "goodput", slots)]
+    bursty, lost, heavy = (
+        100 * float(np.mean(_then(results, learner, column, slots) or [math.nan]))
+        for column in (f"goodput_{BURSTY}", "violations", f"heavy_{NORMAL}")
+    )
+    return (
+        f"{_SAID[learner]} {', '.join(f'{one:.2f}' for one in by_seed)} % by seed (bursty "
+        f"{bursty:.2f} %, violations {lost:.2f} %, {heavy:.0f} % heavy in the normal state)"
+    )
 
 
 def _fewer_slots(results: Results, seeds: Sequence[str], part: float, level: float) -> Claim:
@@ -242,10 +303,11 @@ STUDY = Study(
         "Values are of the trajectories that were trained on, with their noise (sigma 0.698), over "
         "stretches of a hundredth of the training; the paper does not say whether its are.",
         "Trainings have 25 million slots or fewer, not 250 million.",
-        "Noise differs between learners: sigma 0.698 before a softmax for RL-PO, 0.1 on weights "
-        "in 0..1 for DDPG, a learned Gaussian on such weights for the recurrent policy.",
+        "The claims about other learners are of evaluations without noise: in training noise "
+        "differs, sigma 0.698 before a softmax for RL-PO, 0.1 on weights in 0..1 for DDPG, a "
+        "learned Gaussian on such weights for a library's PPO, with memory or without.",
         "The curves are stored with the policies; `inferway.studies.scheduling.train` makes both, "
-        "and `other_learners` those of DDPG and of the recurrent policy.",
+        "and `other_learners` those without noise.",
     ),
     code=("studies/scheduling/train.py", "studies/scheduling/learning_curves.py"),
 )

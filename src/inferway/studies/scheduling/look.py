@@ -49,6 +49,23 @@ def half_interval(values: Sequence[float], variances: float) -> float:
     return float(stdtrit(len(values) - 1, 0.975)) * error
 
 
+def welch(first: Sequence[float], second: Sequence[float]) -> tuple[float, float]:
+    """Difference of two means, and half its 95 % interval; NaN for fewer than two values of either.
+
+    It is that of B. L. Welch (Biometrika 34, 1947, doi 10.1093/biomet/34.1-2.28), as the variances
+    may differ.
+    """
+    both = [np.array(one, float) for one in (first, second)]
+    if min(map(len, both)) < 2:
+        return math.nan, math.nan
+    errors = [float(one.var(ddof=1)) / len(one) for one in both]
+    difference, error = float(both[0].mean() - both[1].mean()), sum(errors)
+    if not error:
+        return difference, 0.0
+    freedom = error**2 / sum(e**2 / (len(one) - 1) for e, one in zip(errors, both, strict=True))
+    return difference, float(stdtrit(freedom, 0.975)) * math.sqrt(error)
+
+
 def interval(low: float, high: float, method: str) -> dict[str, Any]:
     """An interval that a claim brings; nothing where its ends are no numbers."""
     known = not math.isnan(low + high)

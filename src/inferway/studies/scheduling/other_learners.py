@@ -1,13 +1,15 @@
 """Training of what the paper says fails or does not help: DDPG and a recurrent policy (Sec. 4).
 
-`python -m inferway.studies.scheduling.other_learners [ddpg] [recurrent]` trains each for `SLOTS`
-slots on the sites of RL-PO and writes its learning curve beside the shipped policies.
+`python -m inferway.studies.scheduling.other_learners` trains each of `LEARNERS` for its `SLOTS`
+on the sites of RL-PO, from each of three seeds. Beside the shipped policies it writes what
+they came to on the way, without exploration noise, on sites of their own; networks are not kept.
 
-Both are a library's, with its defaults but for what stands here: Stable-Baselines3's DDPG, whose
-actor ends in weights in 0..1 that are divided by their sum, and sb3-contrib's RecurrentPPO, an LSTM
-with a Gaussian over such weights. Networks have 90 and 60 units like RL-PO's. Rewards are those of
-eq. 2 less what arrivals bring at the light model, divided by the deviation of their discounted
-sums, as in RL-PO's training; there is no shaping.
+Three are a library's, with its defaults but for what stands here: Stable-Baselines3's DDPG, whose
+actor ends in weights in 0..1 that are divided by their sum; sb3-contrib's RecurrentPPO, an LSTM
+with a Gaussian over such weights; and Stable-Baselines3's PPO with the same settings and no memory,
+to tell what memory brings by itself. Networks have 90 and 60 units like RL-PO's. Rewards are those
+of eq. 2 less what arrivals bring at the light model, divided by the deviation of their discounted
+sums, as in RL-PO's training; there is no shaping. ``rl-po`` is ours, as `inferway train` trains it.
 """
 
 from __future__ import annotations
@@ -15,53 +17,120 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from inferway.learning.site import PhaseTally, SlottedSites
+from inferway.learning.settings import TUNED
+from inferway.learning.site import Decide, Observation, evaluate
 from inferway.studies.scheduling.burst import control
 from inferway.studies.scheduling.train import folder, in_one_thread, write_curve
 
-SLOTS = {"ddpg": 1_500_000, "recurrent": 1_000_000}
+TRIALS = 3  # seeds 0, 1, 2
+SLOTS = {"rl-po": 1_000_000, "ppo": 1_000_000, "recurrent": 1_000_000, "ddpg": 300_000}
 LEARNERS = tuple(SLOTS)
+EVALUATED = 400_000  # slots of the last evaluation
 COMMAND = "python -m inferway.studies.scheduling.other_learners"
-_EVERY = 50_000  # slots in a line of a learning curve
+_EVERY = 100_000  # slots between two evaluations, each of so many
+_ON_THE_WAY = 40_000
+_SEED = 101  # of the sites of all evaluations
 _DISCOUNT = 0.9  # as RL-PO's, which learns nothing with 0.99 in so few slots
 
 
-def trained(
-    learner: str, slots: int, file: Path, *, seed: int = 0, sites: int = 0, every: int = _EVERY
-) -> dict[str, float]:
-    """Train ``ddpg`` or ``recurrent`` and write the learning curve, a line for `every` slots.
+def trained_name(learner: str, seed: int) -> str:
+    """Name of what a training came to, beside the shipped policies."""
+    return f"evaluated-{learner}-seed-{seed}"
 
-    Slots are over all sites in lockstep; 0 sites are 50 with DDPG, and 100 with the recurrent
-    policy. Gives CPU time and slots; ValueError for another learner.
+
+def trained(
+    learner: str,
+    slots: int,
+    file: Path,
+    *,
+    seed: int = 0,
+    sites: int = 0,
+    every: int = _EVERY,
+    evaluated: int = EVALUATED,
+) -> dict[str, float]:
+    """Train a learner and write what it comes to without noise, a line for `every` slots.
+
+    Slots are over all sites in lockstep; 0 sites are 50 with DDPG, 250 with RL-PO and 100 with the
+    others. The last line is over `evaluated` slots. Gives CPU time and slots; ValueError for
+    another learner.
     """
     import torch
 
     torch.set_num_threads(1)
     start = time.process_time()
-    count = sites or {"ddpg": 50, "recurrent": 100}.get(learner, 0)
-    model, run = _model(learner, control("rl-po"), count, seed)
     rows: list[dict[str, float]] = []
 
-    def record(*_: Any) -> bool:
-        if model.num_timesteps - (rows[-1]["slots"] if rows else 0) >= every:
-            rows.append({"slots": model.num_timesteps, **PhaseTally.of(run).figures()})
-            run.clear()
+    def record(now: int, decide: Callable[[], Decide]) -> None:
+        if now - (rows[-1]["slots"] if rows else 0) >= every or now >= slots:
+            over = evaluated if now >= slots else min(_ON_THE_WAY, evaluated)
+            tally = evaluate(decide(), control("rl-po"), slots=over, seed=_SEED)
+            rows.append({"slots": now, **tally.figures()})
+
+    if learner == "rl-po":
+        _own(slots, seed, sites, record)
+    else:
+        _library(learner, slots, seed, sites, record)
+    write_curve(file, rows)
+    return {"slots": float(rows[-1]["slots"]), "cpu_s": time.process_time() - start}
+
+
+Record = Callable[[int, Callable[[], Decide]], None]
+
+
+def _own(slots: int, seed: int, sites: int, record: Record) -> None:
+    from inferway.learning.ppo import Learner
+
+    count = sites or TUNED.sites
+    per_update = min(TUNED.slots_per_update, slots // count * count)
+    wanted = replace(TUNED, slots=slots, sites=count, slots_per_update=per_update)
+    learner = Learner(control("rl-po"), wanted, seed)
+    while learner.slots < slots:
+        learner.update()
+        record(learner.slots, lambda: learner.actor.deployed)
+
+
+def _library(learner: str, slots: int, seed: int, sites: int, record: Record) -> None:
+    model = _model(learner, seed, sites)
+
+    def seen(*_: Any) -> bool:
+        # The last step is recorded when the learner has learned from it.
+        if model.num_timesteps < slots:
+            record(model.num_timesteps, lambda: decider(model))
         return True
 
-    model.learn(slots, callback=record)
-    write_curve(file, rows)
-    return {"slots": float(model.num_timesteps), "cpu_s": time.process_time() - start}
+    model.learn(slots, callback=seen)
+    record(model.num_timesteps, lambda: decider(model))
 
 
-def _model(learner: str, on: Any, count: int, seed: int) -> tuple[Any, SlottedSites]:
+def decider(model: Any) -> Decide:
+    """Decide as a library's model does without noise; one with a memory begins with none."""
+    from inferway.learning.environment import ActionReader
+
+    reader = ActionReader(control("rl-po"))
+    memory: Any = None
+
+    def decide(observation: Observation) -> Any:
+        nonlocal memory
+        actions, memory = model.predict(observation, state=memory, deterministic=True)
+        return reader.read(actions)
+
+    return decide
+
+
+def _model(learner: str, seed: int, sites: int) -> Any:
     import numpy as np
     from stable_baselines3.common.vec_env import VecEnvWrapper, VecNormalize
 
     from inferway.learning.stable_baselines import baseline_sites
 
+    if learner not in LEARNERS:
+        raise ValueError(f"no such learner as {learner}: expected one of {', '.join(LEARNERS)}")
+    on, count = control("rl-po"), sites or (50 if learner == "ddpg" else 100)
     light = min(on.reward_gains)
 
     class Relative(VecEnvWrapper):  # type: ignore[misc]
@@ -84,7 +153,7 @@ def _model(learner: str, on: Any, count: int, seed: int) -> tuple[Any, SlottedSi
         from stable_baselines3.common.noise import NormalActionNoise, VectorizedActionNoise
 
         quiet = NormalActionNoise(np.zeros(4), np.full(4, 0.1))
-        model = DDPG(
+        return DDPG(
             "MlpPolicy",
             envs,
             **{"batch_size": 256, "buffer_size": 500_000, "learning_starts": 10_000},
@@ -92,38 +161,38 @@ def _model(learner: str, on: Any, count: int, seed: int) -> tuple[Any, SlottedSi
             action_noise=VectorizedActionNoise(quiet, count),
             **same,
         )
-    elif learner == "recurrent":
-        from sb3_contrib import RecurrentPPO
+    own: dict[str, Any] = {"n_steps": 100, "batch_size": 2_500, "n_epochs": 5}
+    own |= {"gae_lambda": 0.8, "learning_rate": 1e-3}
+    if learner == "ppo":
+        from stable_baselines3 import PPO
 
-        shared = {"shared_lstm": True, "enable_critic_lstm": False}
-        model = RecurrentPPO(
-            "MlpLstmPolicy",
-            envs,
-            **{"n_steps": 100, "batch_size": 2_500, "n_epochs": 5},
-            **{"gae_lambda": 0.8, "learning_rate": 1e-3},
-            policy_kwargs={"net_arch": [60], "lstm_hidden_size": 90, **shared},
-            **same,
-        )
-    else:
-        raise ValueError(f"no such learner as {learner}: expected one of {', '.join(LEARNERS)}")
-    return model, made.envs.sites
+        return PPO("MlpPolicy", envs, **own, policy_kwargs={"net_arch": [90, 60]}, **same)
+    from sb3_contrib import RecurrentPPO
+
+    shared = {"shared_lstm": True, "enable_critic_lstm": False}
+    kinds = {"net_arch": [60], "lstm_hidden_size": 90, **shared}
+    return RecurrentPPO("MlpLstmPolicy", envs, **own, policy_kwargs=kinds, **same)
 
 
 def main() -> None:
-    """Train and keep the curves."""
+    """Train and keep what comes of it."""
     parser = argparse.ArgumentParser(prog=COMMAND, description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("learners", nargs="*", metavar="LEARNER", help="ddpg, recurrent")
+    parser.add_argument("learners", nargs="*", metavar="LEARNER", help=", ".join(LEARNERS))
     parser.add_argument("--slots", type=float, help="to train for")
+    parser.add_argument("--seed", type=int, help="one training, in place of three")
     arguments = parser.parse_args()
     for learner in arguments.learners or LEARNERS:
         if learner not in LEARNERS:
             parser.error(f"no such learner as {learner}: expected one of {', '.join(LEARNERS)}")
         slots = int(arguments.slots or SLOTS[learner])
-        found = trained(learner, slots, folder() / f"{learner}.csv")
-        print(
-            f"{learner}: {found['slots']:,.0f} slots in {found['cpu_s']:.0f} s of CPU time",
-            file=sys.stderr,
-        )
+        for seed in range(TRIALS) if arguments.seed is None else (arguments.seed,):
+            file = folder() / f"{trained_name(learner, seed)}.csv"
+            found = trained(learner, slots, file, seed=seed)
+            print(
+                f"{learner}, seed {seed}: {found['slots']:,.0f} slots in {found['cpu_s']:.0f} s of "
+                "CPU time",
+                file=sys.stderr,
+            )
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """Dispatch policies for studies alone, as a user's file has them (`./rules.py:Tied`).
 
 `Tied` is the single queue with other ways to choose among idle servers than `inferway.dispatch`
-has; `Believed` is `deadline` with set beliefs about service times: what a wrong one costs.
+has; `Believed` is `deadline` with set beliefs about service times: what a wrong one costs;
+`Joining` is `deadline` without its rules for batches: what these bring.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import NamedTuple, Self
 import numpy as np
 
 from inferway.dispatch.deadline import Deadline
-from inferway.site import HOLD, Event, Fleet, Request, Site, uniform
+from inferway.site import HOLD, REJECT, Event, Fleet, Request, Site, predicted_join, uniform
 
 RULES = ("light", "coin", "pair")
 
@@ -69,3 +70,23 @@ class Believed(Deadline):
 
     def learn(self, site: Site, event: Event) -> None:
         """Nothing."""
+
+
+class Joining(Deadline):
+    """`deadline` that heeds neither those who wait for a batch nor those who will come."""
+
+    __slots__ = ()
+
+    def choose(self, site: Site, request: Request, draw: int) -> int:
+        """Of the most accurate class with a server in time, the server that finishes first."""
+        left_s = request.deadline_s - site.clock_s[0]
+        for k in self.order:
+            best, least_s, run_s = REJECT, np.inf, 0.0
+            for server in range(site.first[k], site.first[k + 1]):
+                wait_s, service_s = predicted_join(site, server, request.rows)
+                if request.allowed[server] and wait_s + service_s < least_s - 1e-9:
+                    best, least_s, run_s = server, wait_s + service_s, service_s
+            spread_s = max(0.0, self.high[k] - self.mean[k]) * np.sqrt(run_s * least_s)
+            if best != REJECT and self.mean[k] * least_s + self.margin * spread_s <= left_s:
+                return best
+        return REJECT

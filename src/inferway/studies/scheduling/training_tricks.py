@@ -9,9 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from scipy.special import stdtrit
-
 from inferway.experiments.claim import ours
 from inferway.experiments.curves import Drawing
 from inferway.learning.settings import TUNED
@@ -19,7 +16,7 @@ from inferway.learning.settings import Settings as Learning
 from inferway.learning.training import train
 from inferway.studies import Claim, Point, Results, Study, scales
 from inferway.studies.scheduling.burst import PHASES, control
-from inferway.studies.scheduling.look import Dots, dots, half_width, interval, written
+from inferway.studies.scheduling.look import Dots, dots, half_width, interval, welch, written
 
 AS_TRAINED = "as trained"
 PAPER = "the paper's settings"  # none of the departures
@@ -116,23 +113,12 @@ def figure(settings: Settings, results: Results) -> Drawing:
 
 
 def ahead(results: Results, variant: str) -> tuple[float, float]:
-    """Gain in overall goodput as trained over a variant, and half its 95 % interval.
-
-    It is that of B. L. Welch (Biometrika 34, 1947, doi 10.1093/biomet/34.1-2.28), as the variants'
-    variances differ; NaN for fewer than two trainings of either.
-    """
-    both = [
-        np.array([row["goodput"] for row in results.where(variant=one).rows], float)
+    """Gain in overall goodput as trained over a variant, and half its 95 % interval, Welch's."""
+    first, second = (
+        [float(row["goodput"]) for row in results.where(variant=one).rows]
         for one in (AS_TRAINED, variant)
-    ]
-    if min(map(len, both)) < 2:
-        return math.nan, math.nan
-    errors = [float(one.var(ddof=1)) / len(one) for one in both]
-    difference, error = float(both[0].mean() - both[1].mean()), sum(errors)
-    if not error:
-        return difference, 0.0
-    freedom = error**2 / sum(e**2 / (len(one) - 1) for e, one in zip(errors, both, strict=True))
-    return difference, float(stdtrit(freedom, 0.975)) * math.sqrt(error)
+    )
+    return welch(first, second)
 
 
 def _claims(settings: Settings, results: Results) -> list[Claim]:
