@@ -248,7 +248,12 @@ def rehearsal(told: ObservedTask) -> tuple[Deployment, str]:
         if one["instances"]
     }
     if devices := fleet.get("devices"):
-        node["devices"] = {name: {"cores": slots} for name, slots in devices.items()}
+        classes = [one for of in every for one in of.fleet["classes"]]
+        exclusive = {one["device"] for one in classes if "load_s" in one}
+        node["devices"] = {
+            name: {"cores": slots, **({"exclusive": True} if name in exclusive else {})}
+            for name, slots in devices.items()
+        }
         if any(one["device"] is None for of in every for one in of.fleet["classes"]):
             node["devices"][_ELSEWHERE] = {"cores": _MOST_ELSEWHERE}
     data: dict[str, Any] = {
@@ -296,6 +301,8 @@ def _variant(one: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {"service": mean}
     if "device" in one:  # each class has its own, so that its copies need not say on which they run
         found = {"service": {one["device"] or _ELSEWHERE: mean}, "threads": max(1, one["slots"])}
+    if "load_s" in one:  # which is known, however short
+        found["load_time"] = f"{max(one['load_s'], 1e-9)!r} s"
     if one["accuracy"] is not None:
         found["accuracy"] = one["accuracy"]
     if one["energy"]:

@@ -540,9 +540,8 @@ def _unserved_devices(deployment: Deployment, where: str, node: Node) -> Iterato
             taken[name] += count * node.devices[name].taken(threads)
     for name, device in node.devices.items():
         if device.exclusive:
-            yield (
-                f"{where}.devices.{name}.exclusive: `serve` keeps all variants loaded; leave it out"
-            )
+            yield from _unserved_exclusive(deployment, where, node, name, users[name])
+            continue
         # Where all can run at once, nobody waits for another task's runs; where devices are given
         # out anew, copies are chosen so.
         if not deployment.assigns and len(users[name]) > 1 and taken[name] > device.slots:
@@ -550,6 +549,30 @@ def _unserved_devices(deployment: Deployment, where: str, node: Node) -> Iterato
                 f"{where}.devices.{name}: instances of {', '.join(sorted(users[name]))} share it, "
                 "all of which cannot run at once, and `serve` lets each task's runs wait for its "
                 "own alone; give each task devices of its own, or fewer copies"
+            )
+
+
+def _unserved_exclusive(
+    deployment: Deployment, where: str, node: Node, name: str, users: set[str]
+) -> Iterator[str]:
+    """Say what of a device that holds one variant at a time `serve` does not know."""
+    place = f"{where}.devices.{name}.exclusive"
+    if deployment.assigns:
+        yield (
+            f"{place}: `assign` gives out copies that can all run at once, and it holds one "
+            "variant at a time; leave it out"
+        )
+    if len(users) > 1:
+        yield (
+            f"{place}: instances of {', '.join(sorted(users))} share it; give each task an "
+            "exclusive device of its own"
+        )
+    for (task, variant), copies in node.placed.items():
+        if name in copies and len(copies) > 1:
+            others = ", ".join(one for one in copies if one != name)
+            yield (
+                f"{place}: {task}/{variant} has instances on {others} as well, where it stays "
+                "loaded; have it on one of both"
             )
 
 

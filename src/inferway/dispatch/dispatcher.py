@@ -33,7 +33,7 @@ from inferway.dispatch.steps import (
 from inferway.dispatch.turns import compiled_turn
 from inferway.policies.fault import COMPILE_ERRORS, compile_reason, division
 from inferway.site.fleet import Fleet
-from inferway.site.view import ALL_CLASSES, Floats, Ints, Site, copied, empty_site
+from inferway.site.view import ALL_CLASSES, Changes, Floats, Ints, Site, copied, empty_site
 
 # Places at a server of a fleet without a buffer limit: memory is finite, and so is patience.
 UNBOUNDED_PLACES = 1024
@@ -186,6 +186,11 @@ class Dispatcher:
         of = turns.ask_turn, turns.start_run, turns.end_run, turns.leave_line, turns.next_turn
         return tuple(compiled_turn(step, self._handles.silent) for step in of)
 
+    @cached_property
+    def _changes(self) -> tuple[Any, ...]:
+        of = turns.begin_change, turns.end_change
+        return tuple(compiled_turn(step, self._handles.silent) for step in of)
+
     def prepare(self, *, batches: bool = False, shifts: bool = False) -> None:
         """Compile now what not every world asks for; else its first call takes a moment.
 
@@ -195,11 +200,17 @@ class Dispatcher:
         _ = (self._begin, self._form, self._pull) if batches else None
         _ = self._shift if shifts else None
         _ = self._turns if self.shares else None
+        _ = self._changes if self.changes else None
 
     @property
     def shares(self) -> bool:
         """Tell whether servers share devices, and so take turns there."""
         return self.fleet.devices is not None
+
+    @property
+    def changes(self) -> bool:
+        """Tell whether a device holds one variant at a time."""
+        return isinstance(getattr(self.site.devices, "changes", None), Changes)
 
     @property
     def pulls(self) -> bool:
@@ -366,6 +377,32 @@ class Dispatcher:
     def next_turn(self, server: int, now_s: float) -> int:
         """The next whose turn it is at the device of the server, to be started; -1 for nobody."""
         return int(self._turns[4](self._silent, server, now_s))
+
+    def needs_change(self, server: int) -> bool:
+        """Tell whether the device of a server holds another variant, which has to go first.
+
+        For sites with exclusive devices alone, as are the next three.
+        """
+        devices = self.site.devices
+        k = self.site.server_class.item(server)
+        d = devices.device.item(k)
+        changes = devices.changes
+        return d >= 0 and bool(changes.exclusive[d]) and changes.held.item(d) != k
+
+    def begin_change(self, server: int, now_s: float) -> None:
+        """The device of a server whose turn it is begins to load its variant; nothing runs there.
+
+        Its run may start without another turn when that has ended.
+        """
+        self._changes[0](self._silent, server, now_s)
+
+    def end_change(self, server: int, works: bool, now_s: float) -> None:
+        """That has ended: the device holds the variant, or none where it could not be loaded."""
+        self._changes[1](self._silent, server, works, now_s)
+
+    def set_load_time(self, k: int, load_s: float) -> None:
+        """Predict from now on that it takes so long until the variant of class k is loaded."""
+        self.site.devices.changes.load_s[k] = load_s
 
     def finish(self, server: int, now_s: float, service_s: float, measured: int = 0) -> None:
         """The first request at the server is answered after `service_s`; the next one starts.
@@ -550,10 +587,17 @@ class Dispatcher:
         devices = self.site.devices
         if (holds := arrays.pop("holds", None)) is not None:
             devices = copied(devices)._replace(holds=holds)
+        if (foreseen := arrays.pop("foreseen", None)) is not None:
+            devices = _with_foreseen(devices, foreseen)
         site = self.site._replace(clock_s=np.zeros(1), devices=devices, **arrays)
         silent = bind(self._binding(self.policy, site)).silent  # which keeps what the handle is of
         servers = range(len(site.queue))
         return np.array([self._predict(silent.handle, server, rows, now_s) for server in servers])
+
+    @property
+    def foreseen(self) -> bytes:
+        """What was foreseen of the devices for the last decision, for `predictions`."""
+        return b"".join(array.astype(float).tobytes() for array in _foreseen(self.site.devices))
 
     @property
     def routed(self) -> bool:
@@ -613,6 +657,23 @@ class Dispatcher:
     def balance(self) -> float:
         """Accuracy balance."""
         return float(self.site.balance[0])
+
+
+def _foreseen(devices: Any) -> tuple[Any, ...]:
+    changes = devices.changes
+    return (
+        *(devices.runs_end_s, devices.free_s),
+        *(changes.then, changes.done_s, changes.joins_s, changes.load_s),
+    )
+
+
+def _with_foreseen(devices: Any, foreseen: Floats) -> Any:
+    """The devices with these predictions, which stay as they are."""
+    devices, at = copied(devices)._replace(predicts=False), 0
+    for array in _foreseen(devices):
+        array.flat[:] = foreseen[at : at + array.size]
+        at += array.size
+    return devices
 
 
 def _kind(part: object) -> object:

@@ -57,6 +57,9 @@ TURN, START, END, LEAVE, NEXT = range(17, 22)
 # What others have changed of the memory that policies of several tasks share, since the last call:
 # a row for each number, of which `server` says the place.
 SHARED = 22
+# Where a device holds one variant at a time: it begins to change for a server; that has ended; and
+# how long loading a class's variant is predicted to take (value, s).
+CHANGE, CHANGED, LOAD_TIME = range(23, 26)
 
 EVENT = np.dtype(
     [
@@ -81,12 +84,13 @@ _ROW = struct.Struct("<BBhiiddqdq")
 assert _ROW.size == EVENT.itemsize
 
 _BUFFERED = 1024
-SCHEMA = 7
-# Recordings of schema 4 have no second answers, those of 5 no accuracies that change, and those of
-# 6 neither devices nor memory that several tasks share.
-READABLE: Final = (4, 5, 6, 7)
+SCHEMA = 8
+# Recordings of schema 4 have no second answers, those of 5 no accuracies that change, those of 6
+# neither devices nor memory that several tasks share, and those of 7 no exclusive devices.
+READABLE: Final = (4, 5, 6, 7, 8)
 # Of sites without these, which readers of before know.
 PLAIN_SCHEMA: Final = 6
+SHARED_SCHEMA: Final = 7
 # A state is a megabyte of mostly nothing: to pack it takes 10 ms, which the caller has not to give.
 _PACKING: Final = ThreadPoolExecutor(1, "recording")
 _HEAD: Final = "recording.json"
@@ -111,6 +115,9 @@ CALLS: Final[dict[int, tuple[str, str, tuple[Any, ...]]]] = {
     END: ("end_run", "server time_s", ()),
     LEAVE: ("leave_line", "server time_s", ()),
     NEXT: ("next_turn", "server time_s", ()),
+    CHANGE: ("begin_change", "server time_s", ()),
+    CHANGED: ("end_change", "server flag time_s", ()),
+    LOAD_TIME: ("set_load_time", "server value", ()),
 }
 
 
@@ -142,6 +149,8 @@ RECORDED: Final = tuple(
 RECORDED_OF_DEVICES: Final = (
     *("used", "holds", "waits", "due_s", "first", "last", "after", "before", "resting"),
 )
+# And of those that hold one variant at a time.
+RECORDED_OF_CHANGES: Final = ("load_s", "held", "loads", "ready_s")
 
 
 @dataclass(slots=True)
@@ -382,6 +391,7 @@ class Recording:
     begin, withdraw, mark, shift = map(_recorded, (BEGIN, WITHDRAW, MARK, SHIFT))
     ask_turn, start_run, end_run = map(_recorded, (TURN, START, END))
     leave_line, next_turn = map(_recorded, (LEAVE, NEXT))
+    begin_change, end_change, set_load_time = map(_recorded, (CHANGE, CHANGED, LOAD_TIME))
 
     def set_lasting(self, lasting: int) -> None:
         """As `Dispatcher.set_lasting`."""
@@ -666,7 +676,10 @@ def restore(dispatcher: Dispatcher, state: dict[str, np.ndarray]) -> None:
         if owner == "dispatcher":
             dispatcher.set_lasting(int(array))
             continue
-        parts: Any = {"site": dispatcher.site, "devices": dispatcher.site.devices}
+        devices = dispatcher.site.devices
+        parts: Any = {"site": dispatcher.site, "devices": devices}
+        if dispatcher.changes:
+            parts["changes"] = devices.changes
         np.copyto(getattr(parts.get(owner, dispatcher.policy), field), array)
 
 
@@ -676,6 +689,8 @@ def _state(dispatcher: Dispatcher) -> dict[str, np.ndarray]:
     if dispatcher.shares:
         devices = dispatcher.site.devices
         arrays |= {f"devices.{field}": getattr(devices, field) for field in RECORDED_OF_DEVICES}
+        of = RECORDED_OF_CHANGES if dispatcher.changes else ()
+        arrays |= {f"changes.{field}": getattr(devices.changes, field) for field in of}
     policy = dispatcher.policy
     for field in getattr(policy, "learned", policy._fields):
         if isinstance(value := getattr(policy, field), np.ndarray):
@@ -691,6 +706,8 @@ def _head(dispatcher: Dispatcher) -> dict[str, Any]:
     fleet = "task node variants rate accuracy count price energy buffer"
     return {
         "schema": SCHEMA
+        if dispatcher.changes
+        else SHARED_SCHEMA
         if dispatcher.shares or hasattr(dispatcher.policy, "shared")
         else PLAIN_SCHEMA,
         "inferway": __version__,
@@ -717,7 +734,10 @@ def _said(tables: ConfidenceTables | None) -> dict[str, Any] | None:
 def _shared(devices: DeviceSlots | None) -> dict[str, Any] | None:
     if devices is None:
         return None
-    return {name: _plain(value) for name, value in devices._asdict().items()}
+    told = {name: _plain(value) for name, value in devices._asdict().items()}
+    if devices.load_s is None:
+        del told["load_s"]  # of which readers of before know nothing
+    return told
 
 
 def _plain(value: Any) -> Any:

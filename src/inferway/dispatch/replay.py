@@ -25,6 +25,8 @@ from inferway.dispatch.recording import (
     BEGIN,
     BIN,
     CALLS,
+    CHANGE,
+    CHANGED,
     END,
     EVENT,
     FALL_BACK,
@@ -32,11 +34,13 @@ from inferway.dispatch.recording import (
     HELD,
     LASTING,
     LEAVE,
+    LOAD_TIME,
     MARK,
     NEXT,
     PULL,
     READABLE,
     RECORDED,
+    RECORDED_OF_CHANGES,
     RECORDED_OF_DEVICES,
     RETUNE,
     ROUTE,
@@ -54,7 +58,7 @@ from inferway.dispatch.steps import code_of
 from inferway.site.confidence import ConfidenceTables
 from inferway.site.devices import DeviceSlots
 from inferway.site.fleet import Fleet
-from inferway.site.view import ACCEPT, HOLD, Floats, SharedDevices, Site
+from inferway.site.view import ACCEPT, HOLD, Changes, Floats, SharedDevices, Site
 from inferway.unreadable import UNREADABLE, fault
 
 MOST_PLACES = 10_000_000  # In the buffers of all servers of a recorded site together
@@ -222,7 +226,7 @@ def replay(
 
 # One row of `EVENT`, whose comments say what else its numbers mean.
 EventRow = namedtuple("EventRow", "kind flag priority rows server floor time_s word value classes")
-_AT_DEVICE: Final = frozenset({TURN, START, END, LEAVE, NEXT})
+_AT_DEVICE: Final = frozenset({TURN, START, END, LEAVE, NEXT, CHANGE, CHANGED})
 _AT_SERVER: Final = frozenset({FINISH, BEGIN, WITHDRAW, MARK, PULL, ANSWER, FALL_BACK}) | _AT_DEVICE
 
 
@@ -412,6 +416,8 @@ def _check_event(site: Site, row: EventRow) -> None:
         sound = sound and math.isfinite(row.value) and math.isfinite(row.floor)
     elif kind == RETUNE:
         sound = 0 < row.value < math.inf
+    elif kind == LOAD_TIME:
+        sound = _changes(site) and 0 <= server < len(site.rate) and 0.0 <= row.value < math.inf
     elif kind == ACCURACY:
         sound = 0 <= server < len(site.accuracy) and 0.0 <= row.value <= 1.0
     else:
@@ -420,11 +426,23 @@ def _check_event(site: Site, row: EventRow) -> None:
         raise UnsoundError(f"an event of kind {kind} at server {server} could not have happened")
 
 
+def _changes(site: Site) -> bool:
+    """Tell whether a device of the site holds one variant at a time."""
+    return isinstance(getattr(site.devices, "changes", None), Changes)
+
+
 def _is_turn(site: Site, row: EventRow) -> bool:
-    """Tell whether a server could ask for a turn, begin or end a run so."""
+    """Tell whether a server could ask for a turn, begin or end a run or a change so."""
     devices, server = site.devices, row.server
     k = site.server_class[server]
     d = devices.device[k]
+    if row.kind in (CHANGE, CHANGED):
+        if not _changes(site) or d < 0 or not devices.changes.exclusive[d]:
+            return False
+        loads = devices.changes.loads[d]
+        if row.kind == CHANGED:
+            return bool(loads == server)
+        return bool(loads < 0 and devices.used[d] == 0 and not devices.waits[server])
     if row.kind == TURN:
         return bool(site.queue[server] > 0) and not devices.holds[server] and row.value == row.value
     if row.kind == START:
@@ -453,6 +471,11 @@ def _check_state(dispatcher: Dispatcher, state: dict[str, np.ndarray]) -> None:
                 raise UnsoundError(f"there is no devices.{field}")
         line = {field: state[f"devices.{field}"] for field in RECORDED_OF_DEVICES}
         rests = line["resting"]
+        if dispatcher.changes:
+            for field in RECORDED_OF_CHANGES:
+                if f"changes.{field}" not in state:
+                    raise UnsoundError(f"there is no changes.{field}")
+            line |= {field: state[f"changes.{field}"] for field in RECORDED_OF_CHANGES}
         for name, sound in _facts_of_devices(dispatcher.site, line, said["queue"]):
             if not sound:
                 raise UnsoundError(f"{name} is none of such a site")
@@ -474,6 +497,8 @@ def _facts_of_arrays(
             continue
         site = dispatcher.site
         whole: Any = {"site": site, "policy": dispatcher.policy, "devices": site.devices}
+        if dispatcher.changes:
+            whole["changes"] = site.devices.changes
         parts: Any = whole.get(owner)
         own: Any = getattr(parts, field, None) if field in getattr(parts, "_fields", ()) else None
         yield name, isinstance(own, np.ndarray)
@@ -496,6 +521,16 @@ def _facts_of_devices(
     yield "holds", not (holds & ((of < 0) | (queue == 0) | waits)).any()
     taken = np.where(holds, devices.taken[classes], 0)
     used = np.bincount(of[of >= 0], taken[of >= 0], len(devices.slots))
+    if (loads := said.get("loads")) is not None:
+        yield "loads", _within(loads, -1, len(numbers))
+        yield "held", _within(said["held"], -1, len(devices.device))
+        changing = loads >= 0
+        at = np.where(changing, of[np.maximum(loads, 0)], np.arange(len(loads)))
+        yield "loads", np.array_equal(at, np.arange(len(loads)))
+        yield "loads", not (changing & ((used > 0) | ~devices.changes.exclusive)).any()
+        yield "load_s", _within(said["load_s"], 0)
+        yield "ready_s", bool(np.isfinite(said["ready_s"]).all())
+        used = np.where(changing, devices.slots, used)
     yield "used", np.array_equal(used, said["used"])
     yield "used", bool((said["used"] <= devices.slots).all())
     yield "waits", not (waits & ((of < 0) | (queue == 0))).any()
@@ -634,6 +669,7 @@ _DEVICES = msgspec.defstruct(
         ("overhead_s", _Numbers),
         ("device", list[int]),
         ("taken", list[int]),
+        ("load_s", _Numbers | None, None),
     ],
 )
 _FLEET = msgspec.defstruct(
@@ -688,7 +724,11 @@ def _slots(said: Any, classes: int) -> DeviceSlots | None:
     columns = msgspec.structs.asdict(said)
     for name in ("slots", "exclusive", "overhead_s", "device", "taken"):
         columns[name] = np.array(columns[name])
+    if said.load_s is not None:
+        columns["load_s"] = np.array(said.load_s, np.float64)
     slots = DeviceSlots(**columns)
+    if said.load_s is not None and len(said.load_s) != classes:
+        raise ValueError("its devices are not of its classes")
     devices = len(slots.names)
     sizes = {len(slots.slots), len(slots.exclusive), len(slots.overhead_s)}
     if sizes != {devices} or devices == 0 or {len(slots.device), len(slots.taken)} != {classes}:

@@ -1,7 +1,7 @@
 """Measured service times of models, kept from one run to the next.
 
-Service times per instance and size of batch, as running quantiles; and how much memory runs take,
-by their rows.
+Service times per instance and size of batch, as running quantiles; how much memory runs take, by
+their rows; and how long it takes to load the models of exclusive devices.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ class _File(msgspec.Struct):
     schema: int = 0
     services: dict[str, Any] = {}
     memory: dict[str, Any] = {}
+    loads: dict[str, Any] = {}
 
 
 def remember(dispatcher: Dispatcher, keys: Mapping[str, str], file: Path) -> None:
@@ -61,7 +62,8 @@ def remember(dispatcher: Dispatcher, keys: Mapping[str, str], file: Path) -> Non
         services = {key: row for key, row in kept.services.items() if _sound(row)}
         of = _measured(dispatcher, keys)
         new = {key: msgspec.to_builtins(row) for key, row in of.items()}
-        _write(file, services | new, kept.memory)
+        kept.services = services | new
+        _write(file, kept)
 
 
 def remember_growth(file: Path, key: str, growth: Growth) -> None:
@@ -69,7 +71,30 @@ def remember_growth(file: Path, key: str, growth: Growth) -> None:
     entry = {"runtime": _runtime(), "peaks": growth.peaks}
     with _WRITING, suppress(OSError):
         kept = _read(file)
-        _write(file, kept.services, kept.memory | {key: entry})
+        kept.memory[key] = entry
+        _write(file, kept)
+
+
+def remember_loads(file: Path, load_s: Mapping[str, float]) -> None:
+    """Write how long models take to load to the file of `remember`, by key, s.
+
+    OSError where it cannot be written.
+    """
+    with _WRITING:
+        kept = _read(file)
+        kept.loads |= load_s
+        _write(file, kept)
+
+
+def recall_loads(file: Path, keys: Mapping[str, str]) -> dict[str, float]:
+    """Recall how long the models of these variants take to load, s; those that are remembered."""
+    kept = _read(file).loads
+    pairs = ((variant, kept.get(key)) for variant, key in keys.items())
+    return {
+        variant: float(load_s)
+        for variant, load_s in pairs
+        if isinstance(load_s, int | float) and 0.0 < load_s < 1e9
+    }
 
 
 def recall_growth(file: Path, key: str, largest: int) -> Growth | None:
@@ -168,10 +193,12 @@ def _read(file: Path) -> _File:
     return _File()
 
 
-def _write(file: Path, services: dict[str, Any], memory: dict[str, Any]) -> None:
+def _write(file: Path, kept: _File) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     beside = file.with_suffix(f".{os.getpid()}.tmp")
-    content = {"schema": SCHEMA, "services": services, "memory": memory}
+    content = {"schema": SCHEMA, "services": kept.services, "memory": kept.memory}
+    if kept.loads:
+        content["loads"] = kept.loads
     beside.write_text(json.dumps(content, indent=1), encoding="utf-8")
     beside.replace(file)
 

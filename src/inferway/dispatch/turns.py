@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from numba.core.types import float64, int64
+from numba.core.types import boolean, float64, int64
 
+from inferway.site import sharing
 from inferway.site.compiled import call_of, entry
 from inferway.site.handle import Pinned
 from inferway.site.sharing import ask, forgo, give, hold, next_of
@@ -64,6 +65,20 @@ def next_turn(bound: Any, server: int, now_s: float) -> int:
     return int(next_of(site.devices, site, server))
 
 
+def begin_change(bound: Any, server: int, now_s: float) -> None:
+    """The device of a server whose turn it is begins to change to its variant."""
+    site = bound.site
+    site.clock_s[0] = now_s
+    sharing.begin_change(site.devices.changes, site.devices, site, server)
+
+
+def end_change(bound: Any, server: int, works: bool, now_s: float) -> None:
+    """It holds that variant now, or none where it could not be loaded."""
+    site = bound.site
+    site.clock_s[0] = now_s
+    sharing.end_change(site.devices.changes, site.devices, site, server, works)
+
+
 # Types of what the steps take besides what is bound.
 _TYPES: dict[Callable[..., Any], tuple[Any, ...]] = {
     ask_turn: (int64, float64, float64),
@@ -71,6 +86,8 @@ _TYPES: dict[Callable[..., Any], tuple[Any, ...]] = {
     end_run: (int64, float64),
     leave_line: (int64, float64),
     next_turn: (int64, float64),
+    begin_change: (int64, float64),
+    end_change: (int64, boolean, float64),
 }
 _ENTRIES: dict[Any, Any] = {step: entry(step) for step in _TYPES}
 

@@ -19,6 +19,7 @@ from inferway.dispatch.totals import TaskCounts, Totals, totals_of
 from inferway.live.answers import AnswerBook
 from inferway.live.assigned import DeviceAssignment
 from inferway.live.canary import CANARY_STATES
+from inferway.live.exclusive import HeldVariants
 from inferway.live.headroom import Bodies
 from inferway.live.http.exchange import Exchange
 from inferway.live.http.routes import Routes
@@ -94,6 +95,8 @@ _COUNTERS: Final = {
         "task variant device change: Copies that were loaded on a device, or retired from it, as "
         "devices are given out anew."
     ),
+    "device_changes": "task device: Times that an exclusive device has loaded another variant.",
+    "device_change_seconds": "task device: Time that this has taken.",
     "key_failures": (
         "reason: Requests and calls that were not let in, by what is wrong with their key."
     ),
@@ -102,6 +105,10 @@ _COUNTERS: Final = {
 _GAUGES: Final = {
     "queue_length": "task variant: Requests at the servers of a class, those in service included.",
     "instances": "task variant: Running copies of a variant.",
+    "load_seconds": (
+        "task variant: Time that an exclusive device is predicted to take until it has loaded a "
+        "variant."
+    ),
     "workers": "task variant: Processes of a Python class that live.",
     "instance_healthy": (
         "task variant instance: 1 while the instance takes requests, 0 while it rests after "
@@ -309,8 +316,24 @@ def _devices(pool: Pool) -> dict[str, Any]:
             "slots": int(fleet.devices.slots[d]),
             "busy": int(shared.used[d]),
             "waiting": int(shared.waits[device == d].sum()),
+            **_holding(pool, name),
         }
         for d, name in enumerate(fleet.devices.names)
+    }
+
+
+def _holding(pool: Pool, device: str) -> dict[str, Any]:
+    """Tell what an exclusive device holds, how often that has changed, and how long loads take."""
+    held = pool.held_variants
+    if held is None or device not in held.held:
+        return {}
+    k = held.held[device]
+    names = [pool.variants[one] for one, of in held.device_of.items() if of == device]
+    return {
+        "holds": None if k is None else pool.variants[k],
+        "changes": held.changes[device],
+        "change_seconds": held.seconds[device],
+        "load_s": {name: held.load_s.get(name) for name in names},
     }
 
 
@@ -396,6 +419,10 @@ class ServerCollector(Collector):
             samples |= _target_samples(joint)
         if any(site.stats.escalations for site in sites):
             samples["escalations"] = _escalations(sites)
+        variants = [(site.task, site.pool.held_variants) for site in sites]
+        held = [(task, one) for task, one in variants if one is not None]
+        if held:
+            samples |= _change_samples(held)
         if (moved := self.assignment()) is not None:
             samples["placement_slots"] = [([], moved.slots)]
             samples["placement_moves"] = [([*key], n) for key, n in moved.moved.items()]
@@ -477,6 +504,19 @@ def _feedback_samples(books: Sequence[tuple[str, AnswerBook]]) -> _Samples:
         ],
         "drift_alarm_timestamp_seconds": [
             (labels, one.alarm.at) for labels, one in measured if one.alarm is not None
+        ],
+    }
+
+
+def _change_samples(held: Sequence[tuple[str, HeldVariants]]) -> _Samples:
+    devices = [(task, device, one) for task, one in held for device in one.held]
+    return {
+        "device_changes": [([task, name], one.changes[name]) for task, name, one in devices],
+        "device_change_seconds": [([task, name], one.seconds[name]) for task, name, one in devices],
+        "load_seconds": [
+            ([task, variant], load_s)
+            for task, one in held
+            for variant, load_s in one.load_s.items()
         ],
     }
 

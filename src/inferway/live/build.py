@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,9 +17,17 @@ from inferway.dispatch.batching import foresee, rules_of
 from inferway.dispatch.deployed import dispatcher_of
 from inferway.dispatch.dispatcher import Dispatcher
 from inferway.dispatch.drift_alarm import unwatched
-from inferway.dispatch.service_times import carry_over, measured_at, recall, remember
+from inferway.dispatch.service_times import (
+    carry_over,
+    measured_at,
+    recall,
+    recall_loads,
+    remember,
+    remember_loads,
+)
 from inferway.files import home_folder
 from inferway.live.errors import LoadError, ServeError
+from inferway.live.exclusive import ChangingModel
 from inferway.live.headroom import (
     Growths,
     Headroom,
@@ -252,7 +261,10 @@ def _pool(
         for loan in lent.values():
             undo.callback(loan.close)
         try:
-            signature, models = models_of(task, list(dict.fromkeys(fleet.names)), log, lent)
+            changing = _changing(fleet)
+            signature, models = models_of(
+                task, list(dict.fromkeys(fleet.names)), log, lent, changing=changing
+            )
         except LoadError as error:
             raise ServeError(f"{deployment.path}: tasks.{task.name}.variants.{error}") from error
         if deployment.assigns:
@@ -273,8 +285,11 @@ def _pool(
         central, room = node.queue == "central", HELD_LIMIT
         if central and node.buffer is not None:
             room = (node.buffer - 1) * fleet.servers
+        load_s: dict[str, float] = {}
         remember = _remembering(
-            deployment, task, dispatcher, node, options.times, log, recalls=instead is None
+            *(deployment, task, dispatcher, node, options.times, log),
+            recalls=instead is None,
+            load_s=load_s,
         )
         if instead is not None:
             carry_over(dispatcher, instead.dispatcher, fleet.variants)  # type: ignore[arg-type]
@@ -290,6 +305,8 @@ def _pool(
         # Instances of a variant share the weights; each calls from a thread of its own.
         runtimes = [models[name] for name in fleet.names]
         pool = pool_of(deployment, task, dispatcher, signature, runtimes, growth, fitted)
+        if pool.held_variants is not None:
+            pool.held_variants.load_s = load_s
         undo.pop_all()
     for name, loan in lent.items():
         if name not in models:
@@ -356,8 +373,11 @@ def _remembering(
     log: Any,
     *,
     recalls: bool,
+    load_s: dict[str, float],
 ) -> Callable[[], None] | None:
     """Recall what was measured of these models, where it `recalls`; return what keeps it.
+
+    How long models on exclusive devices take to load, s, by class, is in `load_s` from then on.
 
     None where nothing does. It is said when that fails, and when it works again.
     """
@@ -391,6 +411,14 @@ def _remembering(
         for name, key in keys.items()
         if variants[name].timed_by not in ("file", "profile")
     }
+    changing = _changing(fleet)
+    loads = {
+        name: key
+        for (name, key), own in zip(keys.items(), fleet.names, strict=True)
+        if own in changing
+    }
+    if recalls and loads:
+        load_s.update(recall_loads(times, loads))
     recalled = recall(dispatcher, unsaid, times) if recalls else []
     if recalled:
         seconds = measured_at([keys[name] for name in recalled], times)
@@ -409,6 +437,8 @@ def _remembering(
         failed, fails = fails, False
         try:
             remember(dispatcher, keys, times)
+            if loads:
+                remember_loads(times, {loads[name]: known_s for name, known_s in load_s.items()})
         except OSError as error:  # it is measured again by whoever starts next
             fails = True
             if not failed:
@@ -423,15 +453,29 @@ def _remembering(
     return keep
 
 
+def _changing(fleet: Fleet) -> frozenset[str]:
+    """Variants on devices that hold one at a time."""
+    of = fleet.devices
+    if of is None:
+        return frozenset()
+    pairs = zip(fleet.names, of.device.tolist(), strict=True)
+    return frozenset(name for name, d in pairs if d >= 0 and bool(of.exclusive[d]))
+
+
 def models_of(
-    task: Task, variants: Sequence[str], log: Any = None, lent: Mapping[str, Served] | None = None
+    task: Task,
+    variants: Sequence[str],
+    log: Any = None,
+    lent: Mapping[str, Served] | None = None,
+    changing: Collection[str] = (),
 ) -> tuple[Signature, Mapping[str, Served]]:
     """Load the models of these variants; they share one signature, which comes first.
 
     A remote server that is down may come back: its variant is taken to have the signature of the
     others, and its runtime looks whether that is so before the first request. A class that does not
     say its signature comes last for the same reason. The log is told what classes print. Of those
-    that are `lent` none is loaded.
+    that are `lent` none is loaded; those that are `changing` stay loaded only while their device
+    holds them.
 
     LoadError when one cannot be loaded, or none says the signature.
     """
@@ -445,7 +489,12 @@ def models_of(
             told = None if log is None else log.bind(task=task.name, variant=name)
             try:
                 # `check_served` has refused those that nothing here runs.
-                runtime = (lent or {}).get(name) or runtime_of(described[name], signature, log=told)
+                variant = described[name]
+                runtime = (lent or {}).get(name)
+                if runtime is None and name in changing:
+                    make = partial(_loaded, variant, told)
+                    runtime = ChangingModel(make, signature)
+                runtime = runtime or runtime_of(variant, signature, log=told)
                 undo.callback(runtime.close)
                 if isinstance(runtime, AwaitedRuntime):
                     loaded[name] = runtime
@@ -480,6 +529,10 @@ def models_of(
                 runtime.known_signature = runtime.known_signature or signature
         undo.pop_all()
     return signature, loaded
+
+
+def _loaded(variant: Variant, log: Any, signature: Signature | None) -> Served:
+    return runtime_of(variant, signature, log=log)
 
 
 def _rank(variant: Variant) -> int:

@@ -32,12 +32,13 @@ LOOKED_AT = 512
 # The site as the policy saw it, its arrays as bytes. `running` and `waiting_rows` are empty where
 # no batches are formed; `shares` are the probabilities of each server, empty where requests are
 # not routed by any; `holds` says who holds slots of a device, empty where there is
-# none; `prices` the task's own prices and the row of each target over several tasks, likewise.
+# none; `prices` the task's own prices and the row of each target over several tasks, likewise;
+# `foreseen` what was foreseen of the devices, where any is exclusive.
 Snapshot: Any = msgspec.defstruct(
     "Snapshot",
     [
         "now_s", "balance", "queue", "ends_s", "free_s", "row_s", "running", "waiting_rows",
-        "healthy", "shares", "holds", "prices",
+        "healthy", "shares", "holds", "prices", ("foreseen", bytes, b""),
     ],
     gc=False,
 )  # fmt: skip
@@ -297,6 +298,8 @@ def _candidates(before: Any, ended: Any) -> list[dict[str, Any]]:
         seen["waiting_rows"] = np.frombuffer(before.waiting_rows, np.int64)
     if before.holds:
         seen["holds"] = np.frombuffer(before.holds, np.bool_)
+    if before.foreseen:
+        seen["foreseen"] = np.frombuffer(before.foreseen)
     wait_s, service_s = fleet.predictions(seen, rows, before.now_s).T
     healthy = np.frombuffer(before.healthy, np.bool_)
     shares = np.frombuffer(before.shares)

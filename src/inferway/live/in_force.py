@@ -170,6 +170,7 @@ def fleet_told(pool: Pool, deployment: Deployment | None) -> dict[str, Any]:
                 "price": 0.0 if fleet.price is None else float(fleet.price[k]),
                 "batch": None if by else _batch_told(kind, variant),
                 **_device_told(fleet.devices, k),
+                **_load_told(pool, k),
             }
         )
     return {
@@ -210,6 +211,14 @@ def _device_told(devices: DeviceSlots | None, k: int) -> dict[str, Any]:
         return {}
     d = int(devices.device[k])
     return {"device": devices.names[d] if d >= 0 else None, "slots": int(devices.taken[k])}
+
+
+def _load_told(pool: Pool, k: int) -> dict[str, float]:
+    """Tell how long the device of a class is predicted to load it, s, where it holds one alone."""
+    held = pool.held_variants
+    if held is None or k not in held.device_of:
+        return {}
+    return {"load_s": float(pool.dispatcher.site.devices.changes.load_s[k])}
 
 
 def _buffer(pool: Pool) -> int | None:

@@ -162,7 +162,9 @@ class ModelInstance(ABC):
 
     async def _try(self, told: Callable[[str], None]) -> None:
         """Run the model on zeros; one that leaves open what would fit goes on unprobed."""
-        failure = "" if self.cold else await self._failure()
+        # One whose device holds another variant is loaded when it is asked again.
+        absent = not getattr(self.runtime, "loaded", True)
+        failure = "" if self.cold or absent else await self._failure()
         if not failure:
             # On trial: one more failure has it run on zeros, until it has answered.
             self._strikes, self.resting = FAILURES - 1, False

@@ -25,8 +25,9 @@ from inferway.dispatch.recording import Recording
 from inferway.live.background import SchedulerLoop, keep_recording
 from inferway.live.canary import CanaryTrial
 from inferway.live.errors import WarmUpError
+from inferway.live.exclusive import HeldVariants
 from inferway.live.explain import FleetFacts, RequestLog, Snapshot
-from inferway.live.instance import Events, Instance, PoolTerms, RetryBudget
+from inferway.live.instance import RETRY_S, Events, Instance, PoolTerms, RetryBudget
 from inferway.live.local import LocalInstance
 from inferway.live.options import PoolOptions
 from inferway.live.request import (
@@ -167,8 +168,11 @@ class Pool:
         self.columns = list(self.classes)
         self.budget = RetryBudget()
         self.instances = self._instances()
+        self.held_variants = HeldVariants.of(fleet, leads)
         self.servers = ServerQueues(
-            dispatcher, self.instances, self.class_of, signature, options, self._expire
+            *(dispatcher, self.instances, self.class_of, signature, options, self._expire),
+            held=self.held_variants,
+            unloaded=self._unloaded,
         )
         servers = self.servers
         self.queues, self.left_s, self._draw = servers.queues, servers.left_s, servers.draw
@@ -234,9 +238,16 @@ class Pool:
         soon = InlineRunner(loop, self._done.append, self.collect).plan
         ends = dict(pairwise(self.first))
         await self._reserve(ends)
+        held = self.held_variants
         for server, instance in enumerate(self.instances):
+            if held is not None and server in ends:
+                await held.begin(
+                    self.class_of[server], f"{self.task}/{self.variants[self.class_of[server]]}"
+                )
             slower = partial(self._slower, server, ends[server]) if server in ends else None
             await instance.start(Events(self._take, self._post, soon, slower))
+        if held is not None:
+            await self._hold_first(held)
         if self.scheduler is not None:
             self.scheduler.begin()
         self.health.start()
@@ -245,6 +256,31 @@ class Pool:
         if self.options.remember is not None:
             self._tasks.append(asyncio.create_task(self._keep()))
         return [instance.name for instance in self.instances if instance.cold]
+
+    async def _hold_first(self, held: HeldVariants) -> None:
+        """Have each exclusive device hold its first variant, now that all have been loaded once."""
+        for k in held.first.values():
+            await held.begin(k, f"{self.task}/{self.variants[k]}")
+        for k, variant in enumerate(self.variants):
+            if variant in held.load_s:
+                self.dispatcher.set_load_time(k, held.load_s[variant])
+
+    def _unloaded(self, server: int, reason: str) -> None:
+        """Rest the class of a server whose variant could not be loaded; another may answer."""
+        k = self.class_of[server]
+        told = f"{self.instances[server].name} could not be loaded: {reason}"
+        others = range(self.first[k], self.first[k + 1])
+        for other in others:
+            self.instances[other].resting = True
+        for request in [*self.queues[server]][:1]:
+            request.outcome, request.unserved = Outcome.UNAVAILABLE, True
+            request.reason, request.retry_after_s = told, RETRY_S
+            try:
+                self._settle(request, 0)
+            except Exception as error:  # the others are to have their answers all the same
+                self.report(error)
+        for other in others:
+            self.health.rest(other, told)
 
     async def _reserve(self, ends: Mapping[int, int]) -> None:
         """Have a process for each instance of the classes that run in processes of their own."""
@@ -282,6 +318,9 @@ class Pool:
             else:
                 self._end(request, Outcome.UNAVAILABLE, gone)
         left_s = max(0.0, ends_s - self.now())
+        if self.held_variants is not None:
+            await self.held_variants.ended(left_s)
+            left_s = max(0.0, ends_s - self.now())
         ended = all(await asyncio.gather(*(one.close(left_s) for one in self.instances)))
         # What has ended since the loop was last woken.
         self.collect()
@@ -309,6 +348,8 @@ class Pool:
         _teach(self.dispatcher, before.dispatcher)
         if self._exploration is not None and before._exploration is not None:
             self._exploration.go_on(before._exploration)
+        if self.held_variants is not None and before.held_variants is not None:
+            self.held_variants.go_on(before.held_variants)
         if self.scheduler is not None:
             if before.scheduler is not None:
                 self.scheduler.go_on(before.scheduler)
@@ -491,6 +532,8 @@ class Pool:
             request.rows,
             request.counted,
         )
+        if self.held_variants is not None:
+            request.before.foreseen = dispatcher.foreseen
         if self.traced is not None:
             request.decided_s, request.dispatched_s = now_s, self.now()
             request.decisions += 1

@@ -17,6 +17,7 @@ from inferway.dispatch.dispatcher import Dispatcher
 from inferway.dispatch.joint import BALANCE, TargetState
 from inferway.dispatch.recording import Recording
 from inferway.dispatch.turns import NEVER_DUE_S
+from inferway.live.exclusive import HeldVariants
 from inferway.live.headroom import is_closed
 from inferway.live.instance import Instance
 from inferway.live.options import PoolOptions
@@ -45,7 +46,9 @@ class ServerQueues:
 
     What policies predict of a server, it predicts for those who tell clients of the future.
 
-    `expired` ends requests that a server drops, with the reason.
+    `expired` ends requests that a server drops, with the reason. `held` are the variants that
+    exclusive devices hold, and `unloaded` is told the server for which one could not be loaded, and
+    why.
 
     Attributes
     ----------
@@ -61,7 +64,10 @@ class ServerQueues:
         signature: Signature,
         options: PoolOptions,
         expired: Callable[[InferRequest, str], None],
+        held: HeldVariants | None = None,
+        unloaded: Callable[[int, str], None] | None = None,
     ) -> None:
+        self._held_variants, self._unloaded = held, unloaded
         self.dispatcher, self.instances, self._expired = dispatcher, instances, expired
         self.queues: list[deque[InferRequest]] = [deque() for _ in instances]
         self._now, self._drop_late = options.now, options.drop_late
@@ -117,6 +123,7 @@ class ServerQueues:
         Where servers share devices, nothing may wait at any: it may be next there.
         """
         idle = not self.queues[server] and server not in self._shadows and not self._shadows_end
+        idle = idle and self._held_variants is None  # its device may have to change at any moment
         if not idle or not self._view.healthy[server] or not self._has_room(server):
             return False
         return not self._shares or not any(map(self._has_waiting, range(len(self.queues))))
@@ -334,6 +341,11 @@ class ServerQueues:
             loop = asyncio.get_running_loop()
             self._timers[server] = loop.call_later(later_s, self._ask, server)
             members = []
+        held = self._held_variants
+        if members and held is not None and self.dispatcher.needs_change(server):
+            self.dispatcher.begin_change(server, self._now())
+            held.spawn(self._change(held, server))
+            members = []
         if members:
             for request in members:
                 request.untime()
@@ -350,6 +362,28 @@ class ServerQueues:
         # Told last: whoever hears of it may send the next request at once.
         for request, reason in gone:
             self._expired(request, reason)
+
+    async def _change(self, held: HeldVariants, server: int) -> None:
+        """Have the device of a server load its variant; its run is next, whoever else waits."""
+        k, reason = self._class_of[server], ""
+        begun_s = self._now()
+        try:
+            await held.load(k)
+        except Exception as error:  # whatever a model raises, its requests are answered
+            reason = " ".join(str(error).split()) or type(error).__name__
+        held.count(k, self._now() - begun_s)
+        now_s = self._now()
+        if not reason:
+            load_s = held.load_s[self.dispatcher.fleet.variants[k]]
+            self.dispatcher.set_load_time(k, load_s)
+        self.dispatcher.end_change(server, not reason, now_s)
+        if reason:
+            assert self._unloaded is not None
+            self._unloaded(server, reason)
+        elif self.queues[server]:
+            self._start(server)
+        self._grant(server)
+        self._look()
 
     def _first(self, server: int, take: int) -> tuple[list[InferRequest], int]:
         """Those at the head of the queue that make the batch, and the rows that are run for it."""

@@ -231,6 +231,18 @@ def test_devices_go_along() -> None:
     assert slots[runs_on["far"]] > 1000  # nobody waits there
 
 
+def test_exclusive_devices_go_along() -> None:
+    classes = fleet()["classes"]
+    for one, load_s in zip(classes, (0.0, 0.25), strict=True):
+        one |= {"device": "gpu", "slots": 1, "load_s": load_s}
+    deployment, name = rehearsal(told(classes=classes, devices={"gpu": 1, "cpu": 2}))
+    shared = scenario_of(deployment, name).fleet.devices
+    assert shared is not None
+    exclusive = dict(zip(shared.names, shared.exclusive.tolist(), strict=True))
+    assert exclusive == {"gpu": True, "cpu": False}
+    assert sorted(shared.loads_s.tolist()) == pytest.approx([0.0, 0.25], abs=1e-6)
+
+
 def test_who_shares_a_core_waits_in_the_replay() -> None:
     classes = fleet()["classes"]
     for one in classes:

@@ -120,19 +120,31 @@ def test_the_node_budget_holds_as_well(write: Write) -> None:
         node(write, "devices: {gpu: {count: 2}}", "budget: 5 GB", "instances: {t/fast: 2}")
 
 
-@pytest.mark.parametrize(
-    ("lines", "sentence"),
-    [
-        (
-            ("devices: {cpu: {cores: 4, exclusive: true}}",),
-            "nodes.here.devices.cpu.exclusive: `serve` keeps all variants loaded; leave it out",
-        ),
-    ],
-)
-def test_what_serve_does_not_know_of_devices(
-    write: Write, lines: tuple[str, ...], sentence: str
-) -> None:
-    assert sentence in node(write, *lines).unserved()
+def test_what_serve_does_not_know_of_exclusive_devices(write: Write) -> None:
+    tasks = "tasks:\n" + "".join(
+        f"  {name}: {{variants: {{one: {{accuracy: 0.8, service: {{mean: 1 ms}}}}}}}}\n"
+        for name in "ab"
+    )
+    devices = "{cpu: {cores: 4, exclusive: true}, other: {hardware: cpu, cores: 1}}"
+    for instances, sentence in (
+        ("{a/one: {cpu: 1}, b/one: {other: 1}}", None),
+        ("{a/one: {cpu: 1}, b/one: {cpu: 1}}", "instances of a, b share it; give each task an"),
+        ("{a/one: {cpu: 1, other: 1}}", "a/one has instances on other as well, where it stays"),
+    ):
+        here = f"nodes: {{here: {{devices: {devices}, instances: {instances}}}}}\n"
+        told = [one for one in load(write(tasks + here)).unserved() if "exclusive" in one]
+        if sentence is None:
+            assert told == []
+        else:
+            assert told == [f"nodes.here.devices.cpu.exclusive: {told[0].split(': ', 1)[1]}"]
+            assert sentence in told[0]
+
+
+def test_an_exclusive_device_has_room_for_one_variant_at_a_time(write: Write) -> None:
+    devices = "devices: {gpu: {count: 2, memory: 4 GB, exclusive: true}}"
+    node(write, devices, "instances: {t/fast: 2}")
+    with pytest.raises(DeploymentError, match="cannot hold what runs on gpu, which takes 9 GB"):
+        node(write, devices, "instances: {t/fast: 3}")
 
 
 def test_runs_of_several_tasks_do_not_wait_for_each_other(write: Write) -> None:

@@ -176,7 +176,7 @@ def test_a_folder_in_use_and_a_folder_without_are_refused(tmp_path: Path) -> Non
     assert recordings(tmp_path) == [tmp_path / "run"]
     head = tmp_path / "run" / "recording.json"
     head.write_text(json.dumps({**json.loads(head.read_text()), "schema": 99}))
-    with pytest.raises(ValueError, match="is not a recording of schema 7"):
+    with pytest.raises(ValueError, match="is not a recording of schema 8"):
         replay(tmp_path / "run")
 
 
@@ -647,7 +647,7 @@ def test_recordings_of_the_version_before_are_read(tmp_path: Path) -> None:
     assert (found.requests, found.differences) == (200, ())
     head["schema"] = 3
     file.write_text(json.dumps(head))
-    with pytest.raises(ValueError, match="not a recording of schema 7"):
+    with pytest.raises(ValueError, match="not a recording of schema 8"):
         replay(tmp_path / "run")
 
 
