@@ -56,7 +56,8 @@ class DemandForecast:
 
     Rates go by the exponentially weighted mean of the slots or by the last one, whichever is more:
     growth is followed at once, decline step by step. A peak of so many times that rate is asked
-    for, or a percentile of the last `WINDOW` slots, where that is more.
+    for, or a percentile of the last `WINDOW` slots, where that is more. What is expected is that
+    rate without its peak: copies are to answer it most accurately, and to have room for the rest.
     """
 
     def __init__(self, tasks: Sequence[str], peak: float | str) -> None:
@@ -75,22 +76,26 @@ class DemandForecast:
                 self._mean[name] = float(told["mean"][name])
                 last.extend(float(rate) for rate in told["last"].get(name, ()))
 
-    def see(self, rates_per_s: Mapping[str, float]) -> dict[str, float]:
-        """Take in the rates of a slot, 1/s; the rates to be ready for, 1/s."""
+    def see(self, rates_per_s: Mapping[str, float]) -> tuple[dict[str, float], dict[str, float]]:
+        """Take in the rates of a slot, 1/s; the rates to be ready for, 1/s.
+
+        The second ones are those that are expected, without a peak.
+        """
         percent = percentile_of(self._peak) if isinstance(self._peak, str) else None
-        asked = {}
+        asked, expected = {}, {}
         for name, last in self._last.items():
             rate = rates_per_s.get(name, 0.0)
             last.append(rate)
             before = self._mean.get(name, rate)
             self._mean[name] = mean = before + _WEIGHT * (rate - before)
             level = max(mean, rate)
+            expected[name] = max(level, _LEAST_PER_S)
             if percent is None:
                 level *= float(self._peak)
             else:
                 level = max(level, float(np.percentile(last, percent)))
             asked[name] = max(level, _LEAST_PER_S)
-        return asked
+        return asked, expected
 
 
 @dataclass(frozen=True)
@@ -102,11 +107,11 @@ class Decision:
     copies
         By task, variant and device.
     rates_per_s
-        What each task asks for, its peak included, 1/s.
+        What there is to be room for, by task, 1/s.
     accuracy_before, accuracy
-        Of all these requests in the mean, 0..1, with the copies of before, and with these; one that
-        is not served counts as 0. None where those of before are not what the devices hold, or not
-        what is pinned.
+        Of all requests that are expected in the mean, 0..1, with the copies of before, and with
+        these; one that is not served counts as 0. None where those of before are not what the
+        devices hold, or not what is pinned.
     reason
         In words.
     moves
@@ -228,7 +233,7 @@ class Assign:
     def first(self, rates_per_s: Mapping[str, float]) -> dict[Key, int]:
         """Copies to begin with at these rates, 1/s, where nothing else is there yet."""
         asked = {name: max(rates_per_s.get(name, 0.0), _LEAST_PER_S) for name in self._tasks}
-        found = self._best(self.options, self._asked(asked), every=self._every, gap=_GAP)
+        found = self._best(self.options, self._asked(asked, asked), every=self._every, gap=_GAP)
         if found is None:
             raise ValueError("the devices cannot hold a copy for every task and what is pinned")
         return found.copies
@@ -237,7 +242,7 @@ class Assign:
         """Tell whether the devices hold these, and every task has what it is to have at least."""
         if not copies.keys() <= {one.key for one in self.options}:
             return False
-        asked = self._asked({})
+        asked = self._asked({}, {})
         found = self._best(self.options, asked, held=copies, fixed=True, every=self._every)
         return found is not None
 
@@ -261,16 +266,21 @@ class Assign:
 
     def step(self, rates_per_s: Mapping[str, float], held: Mapping[Key, int]) -> Decision:
         """Decide after a slot with these rates, 1/s, where these copies are there."""
-        rates = self.forecast.see(rates_per_s)
+        rates, expected = self.forecast.see(rates_per_s)
         options = [
             one
             for one in self.options
             if (one.task, one.variant) not in self.barred or held.get(one.key)
         ]
-        asked = self._asked(rates)
+        asked = self._asked(rates, expected)
         now = self._best(options, asked, held=held, fixed=True, every=False)
         before = None if now is None else now.accuracy
-        bound = fluid_bound(self.slots, options, rates)
+        bound = fluid_bound(
+            self.slots,
+            options,
+            {name: one.rate_per_s for name, one in asked.items()},
+            {name: one.reserve_per_s for name, one in asked.items()},
+        )
         if now is not None and now.worth >= bound - _ROOM:
             why = "about as accurate as any copies could be"
             return Decision(dict(held), rates, before, before, why)
@@ -324,11 +334,25 @@ class Assign:
             if (best := reached[name]) is not None and exceeds(mean, best)
         ]
 
-    def _asked(self, rates_per_s: Mapping[str, float]) -> dict[str, Asked]:
-        return {
-            name: replace(one, rate_per_s=rates_per_s.get(name, _LEAST_PER_S))
+    def _asked(
+        self, rates_per_s: Mapping[str, float], expected_per_s: Mapping[str, float]
+    ) -> dict[str, Asked]:
+        """Ask for the best answers at the expected rates, and for room for those to be ready for.
+
+        Tasks with a target or a budget keep it at the latter.
+        """
+        kept = {name for mean in self._means.values() for name in mean.tasks}
+        kept |= {
+            name
             for name, one in self._tasks.items()
+            if one.target is not None or one.energy_budget is not None
         }
+        found = {}
+        for name, one in self._tasks.items():
+            most = rates_per_s.get(name, _LEAST_PER_S)
+            rate = most if name in kept else min(most, expected_per_s.get(name, _LEAST_PER_S))
+            found[name] = replace(one, rate_per_s=rate, reserve_per_s=most - rate)
+        return found
 
 
 def _short(found: Assignment) -> list[str]:

@@ -83,6 +83,8 @@ class Asked:
     ----------
     rate_per_s
         To be served, 1/s.
+    reserve_per_s
+        What copies are to carry beyond it, by whichever variant, 1/s.
     target, energy_budget
         Least mean accuracy, greatest mean energy of a request in J, or None.
     latency_s
@@ -96,6 +98,7 @@ class Asked:
     """
 
     rate_per_s: float
+    reserve_per_s: float = 0.0
     target: float | None = None
     energy_budget: float | None = None
     latency_s: float | None = None
@@ -134,7 +137,7 @@ class Assignment:
     traffic_per_s
         By task, variant and device, 1/s.
     unserved_per_s
-        What is left of each task's rate, 1/s.
+        What is left of each task's rate and reserve, 1/s.
     accuracy
         Of all requests in the mean, 0..1; one that is not served counts as 0.
     worth
@@ -313,8 +316,10 @@ def assign(
     tasks = list(asked)
     columns = [one for one in options if one.task in asked]
     count, total = len(columns), sum(one.rate_per_s for one in asked.values())
-    # Columns: copies, traffic by option, unserved by task, and copies that there were not before.
-    traffic, unserved, added = count, 2 * count, 2 * count + len(tasks)
+    # Columns: copies, traffic by option, unserved by task, and of its reserve, and copies that
+    # there were not before.
+    traffic, unserved, spare = count, 2 * count, 2 * count + len(tasks)
+    added = spare + len(tasks)
     width = added + (0 if stay_s is None else count)
     rows: list[dict[int, float]] = []
     limits: list[tuple[float, float]] = []
@@ -330,6 +335,10 @@ def assign(
             add(-np.inf, float(there[k]), {k: 1.0, added + k: -1.0})
     for t, name in enumerate(tasks):
         _ask(add, asked[name], name, columns, traffic, unserved + t, every)
+        if asked[name].reserve_per_s > 0.0:
+            most = asked[name].rate_per_s + asked[name].reserve_per_s
+            room = {k: one.carried_per_s for k, one in enumerate(columns) if one.task == name}
+            add(most, np.inf, room | {unserved + t: 1.0, spare + t: 1.0})
     for mean in means:
         excess = {}
         for k, one in enumerate(columns):
@@ -375,12 +384,13 @@ def assign(
     taken = {key: n for key, n in zip(keys, copies.tolist(), strict=True) if n > 0}
     # The solver's tolerance lets a little pass where there is no copy.
     carried = {key: rates[key] for key in taken if rates[key] > 1e-9 * total}
+    left = (found[unserved:spare] + found[spare:added]).tolist()
     return Assignment(
         copies=taken,
         traffic_per_s=carried,
         unserved_per_s={
             name: max(0.0, rate) if rate > 1e-6 * asked[name].rate_per_s else 0.0
-            for name, rate in zip(tasks, found[unserved:added].tolist(), strict=True)
+            for name, rate in zip(tasks, left, strict=True)
         },
         accuracy=sum(one.accuracy * carried.get(one.key, 0.0) for one in columns) / total,
         worth=-float(solution.fun),
@@ -453,7 +463,12 @@ def _constraint(
     )
 
 
-def fluid_bound(slots: Slots, options: Sequence[Option], rates_per_s: Mapping[str, float]) -> float:
+def fluid_bound(
+    slots: Slots,
+    options: Sequence[Option],
+    rates_per_s: Mapping[str, float],
+    reserves_per_s: Mapping[str, float] | None = None,
+) -> float:
     """Greatest accuracy-weighted goodput over all requests, where devices can be divided at will.
 
     The program without whole numbers, copies to keep, targets and anything that waits: what is not
@@ -465,6 +480,8 @@ def fluid_bound(slots: Slots, options: Sequence[Option], rates_per_s: Mapping[st
         As for `assign`.
     rates_per_s
         By task, 1/s.
+    reserves_per_s
+        By task, what devices are to carry beyond it, by whichever variant, as far as they can, 1/s.
 
     Returns
     -------
@@ -481,11 +498,26 @@ def fluid_bound(slots: Slots, options: Sequence[Option], rates_per_s: Mapping[st
         [one.slots / one.carried_per_s / most if one.device == name else 0.0 for one in columns]
         for name, most in slots.slots.items()
     ]
-    sums = [[1.0 if one.task == name else 0.0 for one in columns] for name in tasks]
+    sums = np.array([[1.0 if one.task == name else 0.0 for one in columns] for name in tasks])
     rates = np.array([rates_per_s[name] for name in tasks])
+    reserves = np.array([(reserves_per_s or {}).get(name, 0.0) for name in tasks])
+    # Columns: traffic by option, what is held for the reserve, and what that lacks by task.
+    held, none = np.array(load), np.zeros((len(load), len(tasks)))
     solution = linear_program(
-        -np.array([one.accuracy for one in columns]),
-        np.vstack([np.array(load), np.array(sums)]),
-        np.concatenate([np.ones(len(load)), rates]),
+        np.concatenate(
+            [
+                -np.array([one.accuracy for one in columns]),
+                np.zeros(len(columns)),
+                np.full(len(tasks), _UNSERVED),
+            ]
+        ),
+        np.block(
+            [
+                [held, held, none],
+                [sums, np.zeros_like(sums), np.zeros((len(tasks), len(tasks)))],
+                [np.zeros_like(sums), -sums, -np.eye(len(tasks))],
+            ]
+        ),
+        np.concatenate([np.ones(len(load)), rates, -reserves]),
     )
     return float(-solution.fun / rates.sum())

@@ -566,9 +566,9 @@ class AssignResult:
         That have served, by ``TASK/VARIANT:DEVICE``, in the mean over slots.
     decisions
         Each that moved something, or would have: ``replication``, ``at_s``, ``rates_per_s`` that
-        were asked for, ``accuracy_before`` and ``accuracy`` of these in the mean, where one that is
-        not served counts as 0, ``reason``, ``moves``, and the means ``before`` and ``after`` of
-        ``targets`` over several tasks, by name.
+        there was to be room for, ``accuracy_before`` and ``accuracy`` of the requests that were
+        expected in the mean, where one that is not served counts as 0, ``reason``, ``moves``, and
+        the means ``before`` and ``after`` of ``targets`` over several tasks, by name.
     dry_run
         Whether nothing was moved.
     """

@@ -92,7 +92,7 @@ def test_copies_are_those_of_the_run_before_where_they_still_fit(tmp_path: Path)
     again = made(tmp_path)
     assert again.held == OTHERS
     # Demand is what the slots of before were.
-    assert again.policy.forecast.see({"a": 1.0, "b": 0.0})["a"] == pytest.approx(4.0 * 1.2)
+    assert again.policy.forecast.see({"a": 1.0, "b": 0.0})[0]["a"] == pytest.approx(4.0 * 1.2)
     placed = again.deployment().nodes["here"].placed
     assert placed == {("a", "large"): {"cpu": 1}, ("b", "large"): {"cpu": 2}}
     for copies, schema in (

@@ -11,7 +11,8 @@ import pytest
 
 from inferway.dispatch.joint_bounds import JointMean
 from inferway.placement.assign import Assign, DemandForecast, Key, Shift, Step, pairs
-from inferway.placement.assignment import Asked, Option, Slots
+from inferway.placement.assignment import Asked, Option, Slots, fluid_bound
+from inferway.placement.assignment import assign as solve
 
 
 def option(task: str, variant: str, device: str, rate: float, accuracy: float) -> Option:
@@ -43,19 +44,67 @@ def policy(peak: float | str = 1.0, slots: int = 4, **means: JointMean) -> Assig
 
 def test_growth_is_followed_at_once_and_decline_step_by_step() -> None:
     forecast = DemandForecast(["a"], 1.2)
-    assert forecast.see({"a": 10.0})["a"] == pytest.approx(12.0)
-    assert forecast.see({"a": 20.0})["a"] == pytest.approx(24.0)
-    assert forecast.see({"a": 10.0})["a"] == pytest.approx(1.2 * 12.5)
+    assert forecast.see({"a": 10.0})[0]["a"] == pytest.approx(12.0)
+    assert forecast.see({"a": 20.0})[0]["a"] == pytest.approx(24.0)
+    assert forecast.see({"a": 10.0})[0]["a"] == pytest.approx(1.2 * 12.5)
     # Nothing is known of a task that nobody asks for, but that there is one.
-    assert forecast.see({})["a"] == pytest.approx(1.2 * 6.25)
+    assert forecast.see({})[0]["a"] == pytest.approx(1.2 * 6.25)
+
+
+def test_what_is_expected_is_the_rate_without_its_peak() -> None:
+    forecast = DemandForecast(["a"], 1.5)
+    assert forecast.see({"a": 10.0}) == ({"a": 15.0}, {"a": 10.0})
+
+
+def test_copies_answer_what_is_expected_best_and_have_room_for_the_peak() -> None:
+    # Two accurate copies of each carry 40/s, and have no room for 44/s; the fast ones have.
+    rates, held = {"a": 36.0, "b": 36.0}, {HIGH: 2, ("b", "high", "gpu"): 2}
+    assert policy(1.1).step(rates, held).copies == held
+    found = policy(1.25).step(rates, held)
+    assert found.rates_per_s == {"a": 45.0, "b": 45.0}
+    # Three accurate copies have room for one task's peak, and a fast one for the other's.
+    assert sorted(found.copies.values()) == [1, 3]
+    assert all(
+        found.copies.get((task, "high", "gpu")) == 3 or found.copies.get((task, "low", "gpu")) == 1
+        for task in ("a", "b")
+    )
+    assert found.reason == "a, b would not all be served"
+    # It is told of what is expected, which these answer in full.
+    assert found.accuracy == pytest.approx(0.8)
+    assert found.accuracy_before == pytest.approx(0.9)
+
+
+def test_a_task_with_a_target_keeps_it_at_its_peak() -> None:
+    tasks = {"a": Asked(0.0, target=0.75)}
+    assign = Assign(Slots({"gpu": 2}), OPTIONS, tasks, slot_s=10.0, peak=1.5, best_effort=False)
+    found = assign.step({"a": 50.0}, {LOW: 2})
+    assert found.copies == {LOW: 1, HIGH: 1}
+    # At 75/s, 20/s at 0.9 make up for no more than 60/s at 0.7.
+    assert found.accuracy == pytest.approx(min(1.0, 80 / 75) * 0.75, abs=0.01)
+
+
+def test_no_copies_are_worth_more_than_the_bound_with_their_reserve() -> None:
+    slots = Slots({"gpu": 3})
+    rates, reserves = {"a": 30.0, "b": 30.0}, {"a": 10.0, "b": 40.0}
+    asked = {name: Asked(rates[name], reserves[name]) for name in rates}
+    found = solve(slots, OPTIONS, asked)
+    assert found is not None
+    bound = fluid_bound(slots, OPTIONS, rates, reserves)
+    assert found.worth <= bound + 1e-9
+    assert bound < fluid_bound(slots, OPTIONS, rates)
+    carried = {"a": 0.0, "b": 0.0}
+    for one in OPTIONS:
+        carried[one.task] += found.copies.get(one.key, 0) * one.carried_per_s
+    assert carried["a"] >= 40.0
+    assert carried["b"] >= 70.0
 
 
 def test_a_percentile_is_of_the_last_slots() -> None:
     forecast = DemandForecast(["a"], "p95")
     for rate in [20.0, *[10.0] * 29]:
-        asked = forecast.see({"a": rate})["a"]
+        asked = forecast.see({"a": rate})[0]["a"]
     assert 10.0 < asked < 20.0
-    assert forecast.see({"a": 10.0})["a"] == pytest.approx(10.0, abs=1e-3)  # it is forgotten
+    assert forecast.see({"a": 10.0})[0]["a"] == pytest.approx(10.0, abs=1e-3)  # it is forgotten
 
 
 def test_devices_go_to_the_task_that_asks_for_more() -> None:
