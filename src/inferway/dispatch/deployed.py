@@ -32,10 +32,12 @@ from inferway.dispatch.joint import (
     written,
 )
 from inferway.dispatch.joint_bounds import (
+    BoundBeside,
     JointBound,
     JointMean,
     TaskDemand,
     best_mean,
+    bound_beside,
     bound_jointly,
     solve_jointly,
 )
@@ -89,6 +91,22 @@ def joint_bound(
     deployment, node, escalate
         As in `bound`.
     """
+    demands = _joined_demands(deployment, node)
+    if demands is None:
+        return None
+    return bound_jointly(demands, means_of(deployment), escalate=escalate)
+
+
+def bounds_beside(deployment: Deployment, *, node: str | None = None) -> dict[str, BoundBeside]:
+    """Bound each task that targets over several, or devices, join, beside the others.
+
+    Empty where nothing joins any, or the file does not have the workload of each.
+    """
+    demands = _joined_demands(deployment, node)
+    return {} if demands is None else bound_beside(demands, [*means_of(deployment).values()])
+
+
+def _joined_demands(deployment: Deployment, node: str | None) -> dict[str, TaskDemand] | None:
     names = dict.fromkeys(task for one in deployment.targets.values() for task in one.tasks)
     fleets = {name: fleet_of(deployment, name, node) for name in deployment.tasks}
     sharing = [name for name, one in fleets.items() if one.devices is not None]
@@ -102,7 +120,7 @@ def joint_bound(
         rate_per_s = arrival_rate(deployment, fleet, task.accuracy_target)
         assert rate_per_s is not None
         demands[name] = TaskDemand(fleet, rate_per_s, task.accuracy_target, task.energy_budget)
-    return bound_jointly(demands, means_of(deployment), escalate=escalate)
+    return demands
 
 
 def _bound_of_task(deployment: Deployment, task: Task, fleet: Fleet, escalate: bool) -> Bound:

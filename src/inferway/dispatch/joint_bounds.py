@@ -9,7 +9,7 @@ is the LP of `inferway.dispatch.escalation_bounds` for each task that is joined.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -117,6 +117,9 @@ class JointBest:
         By task, the fraction of its requests that a second variant is asked.
     prices
         Of each target, s per unit of accuracy or s per J.
+    unreachable
+        Where no multiple of the rates can be carried, the targets over several tasks that no mix of
+        the variants keeps: those that none keeps alone, or all where it is their number.
     """
 
     max_factor: float
@@ -124,10 +127,13 @@ class JointBest:
     shares: dict[str, dict[str, float]] | None
     again: dict[str, float] | None
     prices: dict[str, float] | None
+    unreachable: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """By name."""
-        return dict(vars(self))
+        told = dict(vars(self))
+        targets = told.pop("unreachable")
+        return told | {"unreachable": list(targets)} if targets else told
 
 
 @dataclass(frozen=True)
@@ -183,7 +189,8 @@ def _best(
 ) -> JointBest:
     factor = greatest_factor(demands, [*means.values()], twice=twice)
     if factor < 1.0 - TOLERANCE:
-        return JointBest(factor, None, None, None, None)
+        lost = unreachable(demands, means, twice=twice) if factor <= TOLERANCE else ()
+        return JointBest(factor, None, None, None, None, lost)
     try:
         found = solve_jointly(demands, [*means.values()], twice=twice)
     except UnreachableError:  # by a rounding
@@ -194,6 +201,49 @@ def _best(
     }
     prices = dict(zip(means, found.prices, strict=True))
     return JointBest(factor, found.response_time_s, shares, found.again, prices)
+
+
+class BoundBeside(NamedTuple):
+    """What a task can have at most while the others' rates are carried."""
+
+    max_rate_per_s: float  # 0 where not even these are
+    least_response_time_s: float | None  # At its own rate; None where that cannot be carried
+
+
+def bound_beside(
+    demands: Mapping[str, TaskDemand], means: Sequence[JointMean]
+) -> dict[str, BoundBeside]:
+    """Bound each task of several that targets or devices join, with the others at their rates.
+
+    The least mean service of its own requests may cost the others theirs, as far as these are
+    carried and all means kept.
+    """
+    program = _Program(demands, limited=True)
+    rows = [program.excess(mean) for mean in means]
+    found = {}
+    for name, one in demands.items():
+        most = program.greatest([*means], (name,)) * one.rate_per_s
+        least_s = None
+        if most >= one.rate_per_s * (1.0 - TOLERANCE):
+            cost = np.zeros(len(program.service_s))
+            cost[program.parts[name]] = program.service_s[program.parts[name]]
+            solution = program.solved(cost, rows)
+            if solution is not None:
+                least_s = float(cost @ solution.x) * program.unit_s / program.weights[name]
+        found[name] = BoundBeside(most, least_s)
+    return found
+
+
+def unreachable(
+    demands: Mapping[str, TaskDemand], means: Mapping[str, JointMean], *, twice: bool = False
+) -> tuple[str, ...]:
+    """Name the means that no mix of the variants keeps, whatever multiple of the rates is asked.
+
+    Those are named that no mix keeps without the others, or all where each can be kept alone.
+    """
+    program = _Program(demands, True, twice)
+    alone = tuple(name for name, mean in means.items() if program.greatest([mean]) <= TOLERANCE)
+    return alone or tuple(means)
 
 
 def best_mean(
@@ -303,17 +353,21 @@ class _Program:
         )
         return None if solution.x is None else solution
 
-    def greatest(self, means: Sequence[JointMean]) -> float:
-        """Greatest number of times that the rates can be carried, in a further column."""
+    def greatest(self, means: Sequence[JointMean], of: Collection[str] | None = None) -> float:
+        """Greatest number of times that the rates can be carried, in a further column.
+
+        That is of all tasks, or `of` these, while the others' are carried as they are.
+        """
         every = np.array([*map(self.excess, means), *self._rows])
         whole = np.array([self._row({name: one.asked}) for name, one in self._programs.items()])
         weights = np.array(list(self.weights.values()))
+        grows = np.array([of is None or name in of for name in self.weights])
         solution = linear_program(
             np.append(np.zeros(every.shape[1]), -1.0),
             np.hstack([every, np.zeros((len(every), 1))]),
             np.array([0.0] * len(means) + self._limits),
-            A_eq=np.hstack([whole, -weights[:, None]]),
-            b_eq=np.zeros(len(weights)),
+            A_eq=np.hstack([whole, np.where(grows, -weights, 0.0)[:, None]]),
+            b_eq=np.where(grows, 0.0, weights),
             bounds=(0.0, None),
         )
         return 0.0 if solution.x is None else max(0.0, -float(solution.fun))

@@ -322,6 +322,12 @@ def tables(name: str, one: Bound) -> list[Laid]:
         *([f"share of {of}", percent(part, 2)] for of, part in (one.shares or {}).items()),
     ]
     too_high = "The rate is above the greatest that keeps the target."
+    if one.max_rate_per_s == 0.0:
+        beside = "" if budget is None else f" within {budget:g} J per request"
+        too_high = (
+            f"No mix of the variants keeps the accuracy target {one.target or 0.0:g}{beside} "
+            "without asking a second variant; `--escalate` bounds those that do."
+        )
     tuples = [
         [
             " + ".join(row["variants"]),
@@ -335,7 +341,7 @@ def tables(name: str, one: Bound) -> list[Laid]:
     return [
         table(
             *(f"Task {name}", ["", "bound"], numbers),
-            caption=too_high if one.feasible is False else None,
+            caption=too_high if one.feasible is False or one.max_rate_per_s == 0.0 else None,
         ),
         table(
             *("Routing tuples", ["variants", "shares", "mean service time"], tuples),
@@ -375,10 +381,22 @@ def joint_tables(one: JointBound) -> list[Laid]:
             again = None if one.escalate.again is None else one.escalate.again[task]
             asked = "-" if again is None else percent(again, 2)
             rows.append([f"{task} asked again", "", asked])
-    short = found[-1].least_response_time_s is None
     columns = ["", "bound", *(["where a second variant may be asked"] if len(found) > 1 else [])]
-    caption = "The rates are above the greatest that keep all targets." if short else None
-    return [table("Tasks together", columns, rows, caption=caption)]
+    return [table("Tasks together", columns, rows, caption=_why_not(one))]
+
+
+def _why_not(one: JointBound) -> str | None:
+    """Say why the rates of several tasks cannot be carried; None where they can."""
+    last = one.blind if one.escalate is None else one.escalate
+    if one.blind.unreachable:
+        names = [f"{name} ({written(one.targets[name])})" for name in one.blind.unreachable]
+        kept = " and ".join(names) + (" together" if len(names) > 1 else "")
+        if last.unreachable or one.escalate is None:
+            return f"No mix of the variants keeps {kept}, at any multiple of these rates."
+        return f"No mix of the variants keeps {kept} without asking a second variant."
+    if last.least_response_time_s is None:
+        return "The rates are above the greatest that keep all targets."
+    return None
 
 
 def _asking_twice(one: EscalationBound) -> list[Laid]:

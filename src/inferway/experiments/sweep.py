@@ -19,7 +19,7 @@ import pandas as pd
 
 from inferway.deployment import Deployment, DeploymentError, measured
 from inferway.deployment.setting import Setting, SettingError, setting
-from inferway.dispatch.deployed import bound
+from inferway.dispatch.deployed import bound, bounds_beside
 from inferway.experiments.curves import Curve, Drawing, Look, Panel, panels
 from inferway.experiments.runner import Point, ResultStore
 from inferway.experiments.text import Laid, Shown, number, table
@@ -396,7 +396,10 @@ def _measured(
         return None
     try:
         result = simulate(deployment, stop=stop, **settings)
-        limits = bound(deployment, node=settings["node"])
+        # Of tasks that share devices or targets, what is left beside the others.
+        limits = bound(deployment, node=settings["node"]) | bounds_beside(
+            deployment, node=settings["node"]
+        )
     except KeyboardInterrupt:
         return None
     except ValueError as error:

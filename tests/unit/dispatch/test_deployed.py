@@ -11,7 +11,12 @@ import pytest
 import inferway
 from inferway.catalog.profile import ConfidenceBins
 from inferway.deployment import AccuracyTarget
-from inferway.dispatch.deployed import dispatcher_of, dispatcher_on, unreachable_rates
+from inferway.dispatch.deployed import (
+    bounds_beside,
+    dispatcher_of,
+    dispatcher_on,
+    unreachable_rates,
+)
 from inferway.site import Fleet
 from inferway.site.fleet import fleet_of
 
@@ -259,7 +264,8 @@ def test_a_target_above_the_best_variant_is_bounded_by_asking_twice(tmp_path: Pa
     assert found["t"].escalate.best_accuracy == pytest.approx(0.89)
     assert found["t"].escalate.max_rate_per_s > 0
     assert found["t"].max_rate_per_s == 0
-    assert "The rate is above the greatest" in str(found)
+    told = " ".join(str(found).split())
+    assert "No mix of the variants keeps the accuracy target 0.885 without asking" in told
     assert found.plot().axes
 
 
@@ -267,6 +273,7 @@ def test_tasks_that_targets_or_devices_join_have_a_bound_together() -> None:
     variants = {
         "a": {"accuracy": 0.7, "service": {"rate": "20/s"}},
         "b": {"accuracy": 0.9, "service": {"rate": "10/s"}},
+        "c": {"accuracy": 0.99, "service": {"rate": "1/s"}},  # has no instance
     }
     data: dict[str, Any] = {
         "tasks": {"t": {"variants": variants}, "u": {"variants": variants}},
@@ -283,8 +290,22 @@ def test_tasks_that_targets_or_devices_join_have_a_bound_together() -> None:
     # Both are half accurate; the accurate ones are full first.
     assert found.together.blind.max_factor == pytest.approx(4.0)
     assert "price of both, a mean accuracy of 0.8" in " ".join(str(found).split())
+    assert "unreachable" not in found.together.to_json()
+    data["targets"]["most"] = {"tasks": ["t", "u"], "accuracy": 0.95}
+    found = inferway.bound(inferway.load(data))
+    assert found.together is not None
+    assert found.together.to_json()["unreachable"] == ["most"]
+    sentence = "No mix of the variants keeps most (a mean accuracy of 0.95), at any multiple of"
+    assert sentence in " ".join(str(found).split())
     del data["targets"]
     data["nodes"]["here"]["devices"] = {"cpu": {"cores": 1}}
+    # The core has room for 20 requests of class a a second, or 10 of class b.
+    for name, beside in bounds_beside(inferway.load(data)).items():
+        assert beside.max_rate_per_s == pytest.approx(10.0), name
+        assert beside.least_response_time_s == pytest.approx(0.05)
+    data["workload"]["u"]["arrivals"]["rate"] = "25/s"
+    assert bounds_beside(inferway.load(data))["t"] == (0.0, None)
+    data["workload"]["u"]["arrivals"]["rate"] = "10/s"
     found = inferway.bound(inferway.load(data), escalate=True)
     assert found.together is not None
     assert found.together.targets == {}
