@@ -157,12 +157,13 @@ class Waiting:
     """Expected accuracy of that answer."""
 
 
-@dataclass
+@dataclass(eq=False)
 class Server:
     """One server and its queue, those in service first."""
 
     number: int
     k: int
+    site: PlainSite
     queue: deque[Waiting] = field(default_factory=deque)
     serving: int = 0
     """How many of the queue are in service."""
@@ -249,7 +250,7 @@ class PlainSite:
         self.settle = methods.get("settle")
         self.sent: list[Sent] = []
         self.servers = [
-            Server(int(number), k)
+            Server(int(number), k, self)
             for k in range(len(fleet.rate))
             for number in range(fleet.first[k], fleet.first[k + 1])
         ]
@@ -265,6 +266,9 @@ class PlainSite:
             here = [k for k, d in enumerate(of.device.tolist()) if d == device.number]
             device.exclusive = bool(of.exclusive[device.number])
             device.variant = here[0] if here else None
+        # Sites of all tasks that share the devices, this one among them.
+        self.sharers = [self]
+        self.gave = False  # Whether the present event has given slots back
         self.central: deque[Waiting] = deque()
         own = scenario.target or 0.0
         self.targets = [
@@ -380,6 +384,7 @@ class PlainSite:
             not self._has_room(other.k) for other in self.servers if self._device(other) is device
         )
         if device is not None:
+            self.gave = self.gave or server in device.running
             device.running = [other for other in device.running if other is not server]
             device.waiting = [other for other in device.waiting if other is not server]
             if device.loading is server:
@@ -487,7 +492,7 @@ class PlainSite:
         """Whether a run could start there, or the change before it, if it is its turn."""
         if device.loading is not None or (not self._holds(device, k) and device.running):
             return False
-        used = sum(self._taken(other.k) for other in device.running)
+        used = sum(other.site._taken(other.k) for other in device.running)
         return used + self._taken(k) <= device.slots
 
     def _holds(self, device: Slots, k: int) -> bool:
@@ -568,13 +573,20 @@ class PlainSite:
         return line
 
     def _grant(self, device: Slots) -> None:
-        """Those who wait start in the order in which their first requests came."""
+        """Those who wait start as their first requests are due, else as these came."""
         while device.waiting:
-            first = min(device.waiting, key=lambda server: server.queue[0].arrived_s)
-            if not self._fits(device, first.k):
+            first = min(device.waiting, key=lambda server: server.site._due_s(server))
+            if not first.site._fits(device, first.k):
                 return
             device.waiting.remove(first)
-            self._run(first)
+            first.site._run(first)
+
+    def _due_s(self, server: Server) -> float:
+        """By the deadline, whoever has none behind all others; of one task, by who came first."""
+        arrived_s = server.queue[0].arrived_s
+        if len(self.sharers) == 1:
+            return arrived_s
+        return arrived_s + (self._deadline_s() if self._deadline_s() < math.inf else 1e9)
 
     def _ends_s(self, device: Slots) -> list[float]:
         """When each of its slots is free of the runs in progress, the earliest first."""
@@ -583,7 +595,7 @@ class PlainSite:
         ends_s = [
             max(self.now_s, server.predicted_s)
             for server in device.running
-            for _ in range(self._taken(server.k))
+            for _ in range(server.site._taken(server.k))
         ]
         return [self.now_s] * (device.slots - len(ends_s)) + sorted(ends_s)
 
@@ -593,14 +605,15 @@ class PlainSite:
         if device.exclusive:
             return self._foretell(device).free_s
         works = []
-        for server in self.servers:
-            if self._device(server) is device and server.reasons == 0 and server.queue:
+        for server in (server for site in self.sharers for server in site.servers):
+            of = server.site
+            if of._device(server) is device and server.reasons == 0 and server.queue:
                 waits = len(server.queue) - server.serving
-                alone_s = waits * self._predicted_s(server)
-                own_s = sum(self._runs_s(server, waits)) if self._together(server) else alone_s
+                alone_s = waits * of._predicted_s(server)
+                own_s = sum(of._runs_s(server, waits)) if of._together(server) else alone_s
                 if server in device.running:
                     own_s += max(0.0, server.predicted_s - self.now_s)
-                works.append((own_s, self._taken(server.k)))
+                works.append((own_s, of._taken(server.k)))
 
         def full(until_s: float) -> float:
             """Slots that it takes to do by then what is to be done by then."""
@@ -783,6 +796,7 @@ class PlainSite:
         untold = server.serving
         if (device := self._device(server)) is not None:
             device.running.remove(server)
+            self.gave = True
         for _ in range(server.serving):
             server.serving -= 1
             request = self._take_first(server)
@@ -1141,7 +1155,9 @@ class PlainSite:
             lead_s=of.lead_s,
             used=np.array(
                 [
-                    sum(self._taken(one.k) for one in d.running) if d.loading is None else d.slots
+                    sum(one.site._taken(one.k) for one in d.running)
+                    if d.loading is None
+                    else d.slots
                     for d in self.devices
                 ]
             ),
@@ -1189,6 +1205,56 @@ class PlainSite:
             place=np.zeros(0, np.int64),
             rows=np.zeros(0, np.int64),
         )
+
+
+class PlainSites:
+    """Several tasks whose servers share the devices of one node.
+
+    The earliest event of all is next; of those at the same time arrivals come last, and then the
+    tasks in their order. Where a run has given its slots back, every other task decides again for
+    the first of its central queue.
+    """
+
+    def __init__(self, scenarios: list[Scenario], seeds: list[int]) -> None:
+        self.sites = [PlainSite(one, seed) for one, seed in zip(scenarios, seeds, strict=True)]
+        for site in self.sites:
+            site.sharers, site.devices = self.sites, self.sites[0].devices
+
+    def run(self, requests: list[int]) -> list[list[Left]]:
+        """So many requests of each task arrive, and all that can leave do."""
+        coming = [
+            deque(next(site.arrivals) for _ in range(count))
+            for site, count in zip(self.sites, requests, strict=True)
+        ]
+        while True:
+            due = [
+                (site.events[0][0], False, number)
+                for number, site in enumerate(self.sites)
+                if site.events
+            ] + [(times[0][0], True, number) for number, times in enumerate(coming) if times]
+            if not due or not (any(coming) or any(map(self._goes_on, self.sites))):
+                return [site.left for site in self.sites]
+            now_s, arrives, number = min(due)
+            site = self.sites[number]
+            for one in self.sites:
+                one.now_s, one.gave = now_s, False
+            if arrives:
+                _, phase = coming[number].popleft()
+                site.target = site.targets[phase]
+                site.present += 1
+                site._send(Waiting(now_s, phase, number=site._number()))
+                continue
+            _, _, what, server, service = heapq.heappop(site.events)
+            site._happens(what, site.servers[server], service)
+            if site.gave:
+                for other in self.sites:
+                    if other is not site and other.central:
+                        other._release()
+
+    def _goes_on(self, site: PlainSite) -> bool:
+        """Whether what is there may still leave: not where all waits for what will not happen."""
+        waiting = [one for device in site.devices for one in device.waiting if one.site is site]
+        return site.present > 0 and bool(site.events or waiting)
 
 
 @dataclass

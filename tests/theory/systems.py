@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 from fleets import sure
 from hypothesis import strategies as st
-from plain_site import Left, PlainSite
+from plain_site import Left, PlainSite, PlainSites
 
 from inferway.deployment import Batch, ServiceTime
 from inferway.deployment.workloads import (
@@ -26,6 +27,7 @@ from inferway.site import Fleet
 from inferway.site.devices import DeviceSlots
 from inferway.twin import Failures, Scenario, SetOutage
 from inferway.twin.engine import Kind, engine_of
+from inferway.twin.joint import JointLoop, SharingEngine, engines_of
 from inferway.twin.kernel.escalation import AnswerSample
 from inferway.twin.kernel.state import Records
 
@@ -91,6 +93,50 @@ def compare(scenario: Scenario, requests: int, seed: int, kind: Kind) -> list[Le
     if site.settle is not None:
         _assert_same_answers(engine.again, site)
     return expected
+
+
+def compare_jointly(
+    scenarios: Sequence[Scenario], requests: Sequence[int], seed: int
+) -> list[list[Left]]:
+    """Hold the loop of tasks that share devices against the plain simulator; what that says."""
+    seeds = [seed + place for place in range(len(scenarios))]
+    plain = PlainSites([*scenarios], seeds)
+    expected = plain.run([*requests])
+    found: list[list[Left]] = [[] for _ in scenarios]
+
+    def sink(task: int, rows: Records) -> None:
+        columns = [column[: rows.size[0]].tolist() for column in rows[:-1]]
+        found[task].extend(Left(*row) for row in zip(*columns, strict=True))
+
+    engines = engines_of(
+        scenarios,
+        seeds=seeds,
+        replication=0,
+        sinks=[partial(sink, task) for task in range(len(scenarios))],
+        shared=None,
+    )
+    loop = JointLoop(engines)
+    courses = [_whole(one, count) for one, count in zip(engines, requests, strict=True)]
+    met: Iterable[int] = range(len(courses))
+    left = len(courses)
+    while left:
+        for place in met:
+            left -= next(courses[place], None) is None
+        met = loop.advance() if left else ()
+    for engine, one, site in zip(engines, expected, plain.sites, strict=True):
+        assert_same(found[engines.index(engine)], one)
+        assert engine.site.balance[0] == pytest.approx(site.balance, abs=1e-9)
+        if site.settle is not None:
+            _assert_same_answers(engine.again, site)
+    return expected
+
+
+def _whole(engine: SharingEngine, requests: int) -> Iterator[float]:
+    """So many requests arrive at one of several engines, and all leave."""
+    engine.count_anew()
+    yield from engine.going(requests, math.inf)
+    yield from engine.emptying()
+    engine.hand_over()
 
 
 def _assert_same_answers(again: Any, site: PlainSite) -> None:
@@ -293,6 +339,25 @@ def shared(draw: st.DrawFn, of: st.SearchStrategy[Scenario], *, alone: bool = Tr
     )
     # The fleet's classes may be put into another order again: equal times, by accuracy.
     return replace(scenario, fleet=replace(fleet, devices=devices))
+
+
+@st.composite
+def sharing(
+    draw: st.DrawFn, one: st.SearchStrategy[Scenario], other: st.SearchStrategy[Scenario]
+) -> list[Scenario]:
+    """Two tasks whose servers share the devices of the first."""
+    first, second = draw(shared(one)), draw(other)
+    devices, classes = first.fleet.devices, len(second.fleet.rate)
+    assert devices is not None
+    devices = devices._replace(exclusive=np.zeros(len(devices.slots), bool), load_s=None)
+    first = replace(first, fleet=replace(first.fleet, devices=devices))
+    last = len(devices.slots) - 1
+    on = np.array(draw(st.lists(st.integers(-1, last), min_size=classes, max_size=classes)))
+    on[0] = 0
+    most = [devices.slots[d] if d >= 0 else 1 for d in on]
+    wide = draw(st.lists(st.integers(1, 3), min_size=classes, max_size=classes))
+    own = devices._replace(device=on, taken=np.minimum(wide, most))
+    return [first, replace(second, fleet=replace(second.fleet, devices=own))]
 
 
 @st.composite

@@ -63,7 +63,7 @@ class ObservedTask(msgspec.Struct):
     folder
         That the policies' files start from; None where none of them is run.
     beside
-        The other tasks that targets over several join it with, without content.
+        The other tasks that targets over several, or devices, join it with, without content.
     balances
         Of these targets, by name, at present.
     """

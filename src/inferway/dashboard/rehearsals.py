@@ -95,7 +95,7 @@ class Rehearsals:
 def observed(
     source: WatchedServer, task: str, *, folder: str | None = None, requests: bool = False
 ) -> ObservedTask:
-    """Ask a server of a task, and of those that targets over several join it with. Blocks.
+    """Ask a server of a task, and of those that targets or devices join it with. Blocks.
 
     Its last requests are left out unless `requests` is given; `folder` is that of `ObservedTask`.
 
@@ -108,9 +108,13 @@ def observed(
     """
     content = source.told("/deployment")["content"] or {}
     since_s = source.times[-1] - _WINDOW_S - 1.0 if source.times else 0.0
+    fleets = {task: fleet_of(source, task)}
+    if fleets[task].get("devices"):
+        others = [one for one in source.status.get("tasks", {}) if one != task]
+        fleets |= {one: fleet_of(source, one) for one in others}
     told = []
-    for name in joined_by(content, task):
-        fleet = fleet_of(source, name)
+    for name in joined_by(content, task, fleets):
+        fleet = fleets[name] if name in fleets else fleet_of(source, name)
         rows = source.requests(name, since_s) if requests else b""
         told.append(ObservedTask({}, fleet, rows))
     balances: dict[str, float] = {}
@@ -121,14 +125,37 @@ def observed(
     return ObservedTask(content, first.fleet, first.requests, folder, beside, balances)
 
 
-def joined_by(content: Mapping[str, Any], task: str) -> list[str]:
-    """List a task and those that targets over several join it with, itself first."""
+def joined_by(
+    content: Mapping[str, Any], task: str, fleets: Mapping[str, Mapping[str, Any]]
+) -> list[str]:
+    """List a task and those that targets or devices join it with, itself first.
+
+    Devices join those of these fleets whose instances there cannot all run at once.
+    """
     found = [task]
+    groups = [*_sharing(fleets), *(one["tasks"] for one in content.get("targets", {}).values())]
     for name in found:  # which grows meanwhile
-        for target in content.get("targets", {}).values():
-            if name in target["tasks"]:
-                found += [one for one in target["tasks"] if one not in found]
+        for group in groups:
+            if name in group:
+                found += [one for one in group if one not in found]
     return found
+
+
+def _sharing(fleets: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
+    """List for each device that not all instances can run on at once the tasks that have some."""
+    wanted: dict[str, dict[str, int]] = {}
+    slots: dict[str, int] = {}
+    for name, fleet in fleets.items():
+        slots |= fleet.get("devices") or {}
+        for one in fleet["classes"]:
+            if one.get("device"):
+                of = wanted.setdefault(one["device"], {})
+                of[name] = of.get(name, 0) + one["instances"] * one["slots"]
+    return [
+        [name for name, taken in of.items() if taken > 0]
+        for device, of in wanted.items()
+        if sum(of.values()) > slots[device]
+    ]
 
 
 def fleet_of(source: WatchedServer, task: str) -> dict[str, Any]:

@@ -86,7 +86,8 @@ def answer(
 ) -> dict[str, Any]:
     """Replay the last minutes with what is in force, and with what is asked for.
 
-    Other tasks that targets over several join it with are replayed beside it, as they were.
+    Other tasks that targets over several, or devices, join it with are replayed beside it, as they
+    were.
 
     Parameters
     ----------
@@ -262,7 +263,9 @@ def rehearsal(told: ObservedTask) -> tuple[Deployment, str]:
     tasks = {str(one.fleet["task"]): _written(one.fleet, content) for one in every}
     if told.beside:
         data["targets"] = {
-            name: one for name, one in content["targets"].items() if {*one["tasks"]} <= {*tasks}
+            name: one
+            for name, one in content.get("targets", {}).items()
+            if {*one["tasks"]} <= {*tasks}
         }
     data |= {"tasks": tasks, "nodes": {_NODE: node}}
     data["workload"] = {name: {"arrivals": {"process": "poisson", "rate": "1/s"}} for name in tasks}
@@ -418,8 +421,7 @@ def _replayed(
 ) -> Replayed:
     """Run scenarios several times; the course of a task is over the stretches of its past.
 
-    Those of several tasks, or under targets over several, run side by side; `balances` are what
-    these begin with.
+    Those of several tasks run together; `balances` are what targets over several begin with.
     """
     outcomes, columns = [], list[Any]()
     times_s = {}
@@ -438,7 +440,7 @@ def _replayed(
         if stop.is_set():
             raise Canceled
         settings: dict[str, Any] = {"seed": scenario_seed(number), "replication": number}
-        if deployment.targets:
+        if len(scenarios) > 1 or deployment.targets:
             rate_per_s = max(one.rate_per_s for one in scenarios.values())
             horizon_s = max(float(one[-1]) for one in times_s.values())
             outcomes.append(

@@ -349,8 +349,9 @@ def _simulated(
     seed: int | None,
     progress: Callable[[str, float], None] | None,
 ) -> dict[str, Numbers]:
-    """Simulate a task under the arrivals of a drive, or several that targets join."""
+    """Simulate a task under the arrivals of a drive, or several that targets or devices join."""
     from inferway.twin import run_traces
+    from inferway.twin.simulation import without_absent
     from inferway.twin.trace import arriving, simulated
 
     if progress is not None:
@@ -362,6 +363,7 @@ def _simulated(
             name: stack.enter_context(arriving(deployment, name, one.intended_s, told[name]))
             for name, one in records.items()
         }
+        scenarios, _ = without_absent(scenarios)
         found = run_traces(scenarios, queries=queries, replications=_REPLICATIONS, seed=seed)
     return {name: simulated(one) for name, one in found.items()}
 

@@ -1,4 +1,4 @@
-"""One trial of a plan: its tasks in the twin, together where targets over several join them."""
+"""One trial of a plan: its tasks in the twin, together where targets or devices join them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from inferway.deployment import Deployment, Node
 from inferway.dispatch.joint import means_of
 from inferway.dispatch.joint_bounds import JointMean
 from inferway.experiments.plan_result import SLACK, TargetPlan, Trial
+from inferway.twin.joint import share_devices
 from inferway.twin.joint_mean import energy_of, mean_over
 from inferway.twin.scenario import scenario_of
-from inferway.twin.simulation import run, run_together
+from inferway.twin.simulation import run, run_together, without_absent
 
 
 def tried(
@@ -47,7 +48,8 @@ def tried(
     for name in latency_s:
         scenario = scenario_of(planned, name, place.name)
         scenarios[name] = scenario if in_time else replace(scenario, deadline_s=None)
-    if deployment.targets:
+    scenarios, _ = without_absent(scenarios)
+    if deployment.targets or share_devices(scenarios):
         results = run_together(scenarios, **settings)
     else:
         results = {name: run(one, **settings) for name, one in scenarios.items()}

@@ -332,6 +332,19 @@ def call_of(function: Callable[..., Any], *kinds: Any) -> Callable[..., Any]:
     return made
 
 
+def address_of(function: Callable[..., Any], *kinds: Any) -> Any:
+    """Where the compiled form of an `entry` lies that `call_of` gives, for `call_at`.
+
+    Where nothing is compiled it is the function itself.
+    """
+    made = call_of(function, *kinds)
+    if numba.config.DISABLE_JIT:
+        return made
+    compiled: Any = function
+    found = compiled.overloads[kinds]
+    return found.library.get_pointer_to_function(found.fndesc.llvm_func_name)
+
+
 def fingerprint(module: str, *classes: type) -> str:
     """Hash of the code of a module, of classes and of all that they import, 16 digits."""
     return digest_of({module, *(one.__module__ for one in classes)}, cache_root())[:16]

@@ -10,7 +10,18 @@ from typing import Any
 import numpy as np
 
 from inferway.site.compiled import either, jit
-from inferway.site.view import Changes, SharedDevices, Site
+from inferway.site.view import AllTasks, Changes, JoinedDevices, SharedDevices, Site
+
+# ``_every(joined, site)``: the site of all tasks that share the devices of this one.
+_every = either(JoinedDevices, lambda joined, site: joined.every, lambda joined, site: site)
+# ``_number(joined, server)``: the number of one of this task's servers there.
+_number = either(
+    JoinedDevices, lambda joined, server: joined.first + server, lambda joined, server: server
+)
+# ``_place(joined, k)``: of a class of the site, the task and which of its classes it is.
+_place = either(
+    AllTasks, lambda joined, k: (joined.task[k], joined.place[k]), lambda joined, k: (0, k)
+)
 
 # ``_holds(changes, d, k)``: whether device d holds the variant of class k, as it does of all where
 # it is not exclusive.
@@ -72,10 +83,11 @@ cramped = either(SharedDevices, _cramped, lambda devices, k: False)
 def _show(devices: Any, site: Site, k: int) -> None:
     """Let the view count the resting servers of class k as idle, or none."""
     site.idle[k] = devices.resting[k] if _has_room(devices, k) else 0
+    task, place = _place(devices.joined, k)
     if site.idle[k] > 0:
-        site.idle_classes[0] |= 1 << k
+        site.idle_classes[task] |= 1 << place
     else:
-        site.idle_classes[0] &= ~(1 << k)
+        site.idle_classes[task] &= ~(1 << place)
 
 
 @jit
@@ -106,6 +118,7 @@ resting = either(
 rest = either(SharedDevices, _rested, _idled)
 
 
+@jit
 def _ask(devices: Any, site: Site, server: int, due_s: float) -> bool:
     k = site.server_class[server]
     d = devices.device[k]
@@ -149,6 +162,7 @@ def _forgo(devices: Any, site: Site, server: int) -> None:
     _show_all(devices, site, d)
 
 
+@jit
 def _hold(devices: Any, site: Site, server: int) -> None:
     k = site.server_class[server]
     d = devices.device[k]
@@ -158,6 +172,7 @@ def _hold(devices: Any, site: Site, server: int) -> None:
         _show_all(devices, site, d)
 
 
+@jit
 def _give(devices: Any, site: Site, server: int) -> None:
     k = site.server_class[server]
     d = devices.device[k]
@@ -167,6 +182,7 @@ def _give(devices: Any, site: Site, server: int) -> None:
         _show_all(devices, site, d)
 
 
+@jit
 def _next_of(devices: Any, site: Site, server: int) -> int:
     d = devices.device[site.server_class[server]]
     if d < 0 or devices.first[d] < 0:
@@ -229,23 +245,56 @@ end_change = either(
     lambda changes, devices, site, server, works: _end_change(devices, site, server, works),
     lambda changes, devices, site, server, works: None,
 )
+
+
+def _asked(devices: Any, site: Site, server: int, due_s: float) -> bool:
+    every = _every(devices.joined, site)
+    return _ask(every.devices, every, _number(devices.joined, server), due_s)
+
+
+def _forgone(devices: Any, site: Site, server: int) -> None:
+    every = _every(devices.joined, site)
+    _forgo(every.devices, every, _number(devices.joined, server))
+
+
+def _held(devices: Any, site: Site, server: int) -> None:
+    every = _every(devices.joined, site)
+    _hold(every.devices, every, _number(devices.joined, server))
+
+
+def _given(devices: Any, site: Site, server: int) -> None:
+    every = _every(devices.joined, site)
+    _give(every.devices, every, _number(devices.joined, server))
+
+
+def _granted(devices: Any, site: Site, server: int) -> int:
+    every = _every(devices.joined, site)
+    return _next_of(every.devices, every, _number(devices.joined, server))
+
+
 # ``ask(devices, site, server, due_s)``: whether a run of the server may start; else it waits from
 # now on, if it does not yet, and its first request is due then.
-ask = either(SharedDevices, _ask, lambda devices, site, server, due_s: True)
+ask = either(SharedDevices, _asked, lambda devices, site, server, due_s: True)
 # ``forgo(devices, site, server)``: the server waits at its device no longer.
-forgo = either(SharedDevices, _forgo, lambda devices, site, server: None)
+forgo = either(SharedDevices, _forgone, lambda devices, site, server: None)
 # ``hold(devices, site, server)``: a run of the server starts.
-hold = either(SharedDevices, _hold, lambda devices, site, server: None)
+hold = either(SharedDevices, _held, lambda devices, site, server: None)
 # ``give(devices, site, server)``: its run ends.
-give = either(SharedDevices, _give, lambda devices, site, server: None)
+give = either(SharedDevices, _given, lambda devices, site, server: None)
 # ``next_of(devices, site, server)``: the first that waits at the device of this one, if its run may
-# start, and it no longer waits; else -1.
-next_of = either(SharedDevices, _next_of, lambda devices, site, server: -1)
+# start, and it no longer waits; else -1. Where several tasks share devices, its number among the
+# servers of all.
+next_of = either(SharedDevices, _granted, lambda devices, site, server: -1)
 
 
 def _foresee(devices: Any, site: Site) -> None:
-    if not devices.predicts:
-        return
+    if devices.predicts:
+        every = _every(devices.joined, site)
+        _foresee_all(every.devices, every)
+
+
+@jit
+def _foresee_all(devices: Any, site: Site) -> None:
     for d in range(devices.slots.size):
         if _is_exclusive(devices.changes, d):  # see `inferway.site.exclusive`
             continue

@@ -44,6 +44,28 @@ class NoDevices(NamedTuple):
     nothing: int = 0
 
 
+class Alone(NamedTuple):
+    """Stands for the other tasks where one has its site's devices for itself."""
+
+    nothing: int = 0
+
+
+class JoinedDevices(NamedTuple):
+    """Devices that several tasks share, of which this is one."""
+
+    # `Site` of the servers and classes of all tasks, task by task; each task's arrays are parts of
+    # its arrays. Of the site, that is what devices ask for.
+    every: Any
+    first: int  # This task's first server in it
+
+
+class AllTasks(NamedTuple):
+    """Marks the devices of such a site of all tasks."""
+
+    task: Ints  # (K,) task of each class
+    place: Ints  # (K,) which of its task's classes it is
+
+
 class NoChanges(NamedTuple):
     """Stands for what the devices of a site hold where each holds all of its variants."""
 
@@ -104,6 +126,8 @@ class SharedDevices(NamedTuple):
     wide: Ints  # (n,) scratch for the slots that it does that in
     predicts: bool = True  # Whether these are kept up
     changes: Any = NoChanges()  # `Changes` where a device is exclusive
+    # `JoinedDevices` where other tasks share the devices; see `inferway.site.joined`.
+    joined: Any = Alone()
 
 
 class Site(NamedTuple):

@@ -32,6 +32,7 @@ from inferway.twin.replication import (
     RunClock,
     finished,
     labeling_of,
+    last_of,
     summarize,
     sums,
 )
@@ -241,16 +242,18 @@ class _Run:
                 self._block()
         self._block()
         return {
-            name: finished(
-                one.clock,
-                one.blocks,
-                one.labeling,
-                before=one.before,
-                start=one.start,
-                queries=one.counted,
-                warmup=one.warmed,
-                crowded=one.crowded,
-                complete=not (self._stop.is_set() or one.crowded),
+            name: last_of(
+                finished(
+                    one.clock,
+                    one.blocks,
+                    one.labeling,
+                    before=one.before,
+                    start=one.start,
+                    queries=one.counted,
+                    warmup=one.warmed,
+                    crowded=one.crowded,
+                    complete=not (self._stop.is_set() or one.crowded),
+                )
             )
             for name, one in self._sites.items()
         }

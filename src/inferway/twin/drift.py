@@ -249,15 +249,15 @@ class Labeling:
         self.labels.compared += 1
         return comparison
 
-    def explore(self) -> int:
-        """Have the next request go to a variant that labels have ruled out; how many arrived."""
+    def explored(self) -> int:
+        """Choose the class, ruled out by labels, that the next request is to go to; -1 for none."""
         engine = self._engine
         k = self._exploration.choose(engine.site, targets=self._targets)
         late_s, rate = engine.scenario.deadline_s, self._fleet.rate
         # Who would be late is not asked.
         if k < 0 or (late_s is not None and 1.0 / rate[k] > late_s):
-            return 0
-        return int(engine.explore(k))
+            return -1
+        return int(k)
 
 
 def drifted(drift: Drift, measured: bool, found: list[Labels]) -> DriftResult:

@@ -24,7 +24,7 @@ from inferway.scheduling import UNKNOWN, Signal, steer
 from inferway.site.compiled import BRANCHES, call_of, entry
 from inferway.site.draw import streams
 from inferway.site.handle import Pinned, pin
-from inferway.site.view import ALL_CLASSES, Floats, SharedDevices, Site
+from inferway.site.view import ALL_CLASSES, Floats, JoinedDevices, SharedDevices, Site
 from inferway.twin.kernel import escalation, event_list, general, markov, state
 from inferway.twin.kernel.service_times import laws
 from inferway.twin.kernel.state import BROKEN, DEEP, DONE, FULL, REFUSED, ROOM, Records, empty_tally
@@ -167,7 +167,12 @@ class SiteEngine:
     cpu_s = 0.0  # CPU time spent in the compiled loop
 
     def __init__(
-        self, scenario: Scenario, seed: int, replication: int, shared: Floats | None = None
+        self,
+        scenario: Scenario,
+        seed: int,
+        replication: int,
+        shared: Floats | None = None,
+        times: bool = False,
     ) -> None:
         self.scenario = scenario
         policy: Any = build_policy(
@@ -183,7 +188,9 @@ class SiteEngine:
         self.controller = scenario.controller()
         scheduled = self.controller is not None and math.isfinite(self.controller.slot_s)
         reads = reads_times(type(self.policy), devices=scenario.fleet.devices is not None)
-        self.reads_times = reads or scenario.deadline_s is not None or scheduled
+        self.predicts = reads or scenario.deadline_s is not None or scheduled
+        # Whether the view has times: for the policy, or for those of tasks that share the devices.
+        self.reads_times = self.predicts or times
         self.phases = phases_of(scenario.arrivals, scenario.capacity_per_s)
         own = scenario.target or 0.0
         self.targets = np.array(
@@ -243,13 +250,30 @@ class SiteEngine:
                 self._compiled = call_of(compiled, self._pinned.kind, *kinds)
             ended, left = self._compiled(self._pinned.handle, *arguments)
         self.cpu_s += time.thread_time() - start_s
-        # The kernels add, at each change, the time since the call began to the old length and take
-        # it from the new one; what is left is the whole call for the lengths at its end.
-        site, lengths = self.site, self.tally.lengths
+        self.count_lengths(began_s)
+        self.check(ended)
+        return int(ended), int(left)
+
+    def count_lengths(self, began_s: float) -> None:
+        """Add to lengths and to what is held of devices the time since the loop was called.
+
+        The kernels add, at each change, the time since then to the old length and take it from the
+        new one; what is left is the whole call for the lengths at its end.
+        """
+        site, lengths, took_s = self.site, self.tally.lengths, self.now_s - began_s
         at = (site.server_class, np.minimum(site.queue, lengths.shape[1] - 1))
-        np.add.at(lengths, at, self.now_s - began_s)
-        if self.tally.held_s.size:  # and the same for slots
-            self.tally.held_s[:] += site.devices.used * (self.now_s - began_s)
+        np.add.at(lengths, at, took_s)
+        if not self.tally.held_s.size:
+            return
+        if isinstance(site.devices.joined, JoinedDevices):  # what this task's runs hold
+            k = site.server_class[site.devices.holds]
+            taken = site.devices.taken[k] * took_s
+            np.add.at(self.tally.held_s, site.devices.device[k], taken)
+        else:
+            self.tally.held_s[:] += site.devices.used * took_s
+
+    def check(self, ended: int) -> None:
+        """Make room for more requests, or raise an error, where the loop ended for that."""
         if ended == BROKEN:
             others = "REJECT nor HOLD" + (", nor of an answer ACCEPT" if self.again else "")
             raise no_server(self.scenario.policy, self.scenario.fleet, others)
@@ -258,7 +282,6 @@ class SiteEngine:
             if entries >= MOST_PRESENT:
                 raise CrowdedError(f"more than {entries:,} requests are in the system")
             self.world = self.world._replace(waiting=state.enlarged(self.world.waiting))
-        return int(ended), int(left)
 
 
 class GeneralEngine(SiteEngine):
@@ -275,8 +298,9 @@ class GeneralEngine(SiteEngine):
         records: bool,
         sink: Callable[[Records], None] | None,
         shared: Floats | None = None,
+        times: bool = False,
     ) -> None:
-        super().__init__(scenario, seed, replication, shared)
+        super().__init__(scenario, seed, replication, shared, times)
         self.kind, self._sink = kind, sink
         fleet, rules = scenario.fleet, self._rules(records)
         servers = fleet.servers
@@ -291,7 +315,7 @@ class GeneralEngine(SiteEngine):
         places = (rules.places if limited else _PLACES) if self.reads_times else 1
         outages, changes = outages_of(scenario)
         site = scenario.site(self.targets[0], places)
-        if fleet.devices is not None and not self.reads_times:
+        if fleet.devices is not None and not self.predicts:
             site = site._replace(devices=site.devices._replace(predicts=False))
         self.world = state.World(
             bound=Binding(
@@ -371,7 +395,7 @@ class GeneralEngine(SiteEngine):
         signal = UNKNOWN
         if self.controller.sees_phase:
             if self._at == len(self._times_s):
-                self._fetch()  # or it is not known yet in which phase the workload is
+                self.fetch()  # or it is not known yet in which phase the workload is
             signal = Signal(*self._course.at(self.now_s))
         steer(self.policy, self.controller.act(self.controller.observe(self.site, signal)))
         self.world.counts[state.REROUTED] = 1
@@ -393,7 +417,7 @@ class GeneralEngine(SiteEngine):
         """
         left = arrivals
         while left > 0 and self.now_s < until_s:
-            if self._at == len(self._times_s) and not self._fetch():
+            if self._at == len(self._times_s) and not self.fetch():
                 break
             stop = min(self._at + left, len(self._times_s))
             at = self._step(self._times_s[:stop], self._phases[:stop], self._at, until_s)
@@ -401,7 +425,8 @@ class GeneralEngine(SiteEngine):
             self._at = at
         return arrivals - left
 
-    def _fetch(self) -> bool:
+    def fetch(self) -> bool:
+        """Get the next arrivals of the workload; whether there are any."""
         chunk = next(self._stream, None)
         if chunk is None:
             return False
@@ -450,30 +475,32 @@ class GeneralEngine(SiteEngine):
             self._sink(self.world.records)
         self.world.records.size[0] = 0
 
+    def mend(self, ended: int) -> None:
+        """Do what the loop ended for, so that it can go on."""
+        if ended == ROOM:
+            self.world = self.world._replace(
+                future=event_list.larger(self.world.future),
+                again=escalation.enlarged(self.world.again),
+            )
+        elif ended == DEEP:
+            bound = self.world.bound
+            self.world = self.world._replace(bound=bound._replace(site=state.deeper(bound.site)))
+        elif ended == REFUSED:
+            self.reroute()
+        if ended == FULL:
+            self.hand_over()
+        if ended == FULL or (ended == ROOM and self.world.rules.records):
+            least = 2 * len(self.world.waiting.next)
+            if len(self.world.records.arrived_s) < least:
+                self.hand_over()
+                self.world = self.world._replace(records=state.empty_records(least))
+        self.world.counts[state.TROUBLE] = 0
+
     def _step(self, times_s: Any, phases: Any, at: int, until_s: float) -> int:
         ended = ROOM
         while ended != DONE:
             ended, at = self.call(times_s, phases, at, until_s)
-            if ended == ROOM:
-                self.world = self.world._replace(
-                    future=event_list.larger(self.world.future),
-                    again=escalation.enlarged(self.world.again),
-                )
-            elif ended == DEEP:
-                bound = self.world.bound
-                self.world = self.world._replace(
-                    bound=bound._replace(site=state.deeper(bound.site))
-                )
-            elif ended == REFUSED:
-                self.reroute()
-            if ended == FULL:
-                self.hand_over()
-            if ended == FULL or (ended == ROOM and self.world.rules.records):
-                least = 2 * len(self.world.waiting.next)
-                if len(self.world.records.arrived_s) < least:
-                    self.hand_over()
-                    self.world = self.world._replace(records=state.empty_records(least))
-            self.world.counts[state.TROUBLE] = 0
+            self.mend(ended)
         return at
 
 

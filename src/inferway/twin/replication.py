@@ -19,6 +19,7 @@ from inferway.site.fleet import Fleet
 from inferway.site.view import Floats, Ints
 from inferway.twin.drift import Labeling, Labels, drifted
 from inferway.twin.engine import CrowdedError, GeneralEngine, Kind, MarkovEngine, engine_of
+from inferway.twin.joint import JointLoop, SharingEngine, engines_of, share_devices
 from inferway.twin.kernel.escalation import SecondAnswers
 from inferway.twin.kernel.state import Records, Tally, quantiles
 from inferway.twin.result import (
@@ -40,6 +41,7 @@ _PILOT = 16  # Blocks of a pilot
 _DOUBLINGS = 6
 _UNLIMITED = 1 << 62
 _APART = 16.0  # Requests of all tasks together that one goes ahead of the others
+_STRETCH = 4096.0  # And those in which one that is warm looks whether the others are
 _RELAXATIONS = 4.0  # Longest mean service times that a pilot's block lasts at first
 
 
@@ -95,7 +97,7 @@ def replicate(
     more queries are done, now and then. ConservationError where Little's law or the balance of
     flows does not hold.
     """
-    return _last(
+    return last_of(
         _course(
             scenario,
             queries,
@@ -125,21 +127,35 @@ def replicate_together(
     progress: Mapping[str, Callable[[int], None]],
     balances: Mapping[str, float] | None = None,
 ) -> dict[str, Replicated]:
-    """Run several tasks once, side by side in time, whose policies share targets.
+    """Run several tasks once, side by side in time, which share targets or devices.
 
-    They count from the same time on, for as long as the busiest takes for so many requests. What
-    they share is at most some requests old: each in turn goes on for a short while. Targets begin
-    with these `balances`, by name, or with 0. The rest is as in `replicate`, by task.
+    They count from the same time on, for as long as the busiest takes for so many requests. Those
+    that share devices go on event by event. Else what their policies share is at most some requests
+    old: each in turn goes on for a short while. Targets begin with these `balances`, by name, or
+    with 0. The rest is as in `replicate`, by task.
     """
     rates = {name: one.rate_per_s for name, one in scenarios.items()}
     busiest = max(rates.values())
-    told = next(one.targets for one in scenarios.values() if one.targets)
-    shared = empty_shared(told, HEADROOM)
-    for row, one in zip(shared, told, strict=True):
+    told = next((one.targets for one in scenarios.values() if one.targets), ())
+    shared = empty_shared(told, HEADROOM) if told else None
+    for row, one in zip([] if shared is None else shared, told, strict=True):
         row[BALANCE] = (balances or {}).get(one["name"], 0.0)
+    engines: dict[str, SharingEngine] = {}
+    if share_devices(scenarios):
+        made = engines_of(
+            [*scenarios.values()],
+            seeds=[_seed_of(seed, place) for place in range(len(scenarios))],
+            replication=replication,
+            sinks=[
+                None if (sink := sinks.get(name)) is None else partial(sink, replication)
+                for name in scenarios
+            ],
+            shared=shared,
+        )
+        engines = dict(zip(scenarios, made, strict=True))
     together = Together(
         shared=shared,
-        step_s=_APART / sum(rates.values()),
+        step_s=(_STRETCH if engines else _APART) / sum(rates.values()),
         span_s=queries / busiest,
         waits=set() if any(map(_begins, scenarios.values())) else set(scenarios),
     )
@@ -159,6 +175,7 @@ def replicate_together(
             sample_s=None,
             stop=stop,
             progress=progress.get(name),
+            engine=engines.get(name),
         )
         for place, (name, one) in enumerate(scenarios.items())
     }
@@ -166,7 +183,9 @@ def replicate_together(
     with ExitStack() as stack:
         for course in courses.values():
             stack.callback(course.close)
-        due = [(0.0, name) for name in courses]
+        if engines:
+            found = _in_one_loop(courses, JointLoop([*engines.values()]))
+        due = [] if engines else [(0.0, name) for name in courses]
         while due:
             at = min(range(len(due)), key=lambda place: due[place][0])
             _, name = due.pop(at)
@@ -177,11 +196,31 @@ def replicate_together(
     return {name: found[name] for name in scenarios}
 
 
+def _in_one_loop(courses: Mapping[str, _Course], loop: JointLoop) -> dict[str, Replicated]:
+    """Let tasks go on whenever the loop has brought them what they have asked for."""
+    found: dict[str, Replicated] = {}
+    names = list(courses)
+    met: dict[int, CrowdedError | None] = dict.fromkeys(range(len(names)))
+    while True:
+        for number, error in met.items():
+            course = courses[names[number]]
+            try:
+                if error is None:
+                    next(course)
+                else:
+                    course.throw(error)
+            except StopIteration as ended:
+                found[names[number]] = ended.value
+        if len(found) == len(names):
+            return found
+        met = loop.advance()
+
+
 @dataclass
 class Together:
     """What tasks that run side by side go by."""
 
-    shared: Floats  # What their policies share
+    shared: Floats | None  # What their policies share
     step_s: float  # How far one goes on before the next
     span_s: float  # How long requests count
     waits: set[str]  # Tasks whose warm-up is not over, before which none counts
@@ -195,7 +234,8 @@ def _seed_of(seed: int, place: int) -> int:
 _Course = Generator[float, None, "Replicated"]
 
 
-def _last(course: _Course) -> Replicated:
+def last_of(course: _Course) -> Replicated:
+    """Run a course to its end, whoever else is to go on."""
     while True:
         try:
             next(course)
@@ -217,9 +257,14 @@ def _course(
     sample_s: float | None,
     stop: Event,
     progress: Callable[[int], None] | None,
+    engine: Engine | None = None,
 ) -> _Course:
-    """Run a scenario; where it runs with others, give its time whenever they are to go on."""
-    engine = engine_of(
+    """Run a scenario; where it runs with others, give its time whenever they are to go on.
+
+    Where it shares devices with these, its `engine` is there already.
+    """
+    in_one_loop = engine is not None
+    engine = engine or engine_of(
         scenario,
         seed=seed,
         replication=replication,
@@ -228,7 +273,7 @@ def _course(
         shared=None if together is None else together.shared,
     )
     labeling = labeling_of(engine, scenario, seed, replication)
-    step_s = None if together is None else together.step_s
+    step_s = None if together is None or in_one_loop else together.step_s
     clock = RunClock(engine, scenario, sample_s, labeling, step_s)
     crowded, warmed, done, start_s, start_present = "", 0, 0, 0.0, 0
     blocks: list[Any] = []
@@ -258,17 +303,19 @@ def _course(
         crowded = str(error)
         if together is not None:
             together.waits.discard(name)  # or the others would wait for it for ever
-    return finished(
-        clock,
-        blocks,
-        labeling,
-        before=before,
-        start=(start_s, start_present),
-        queries=done,
-        warmup=warmed,
-        crowded=crowded,
-        complete=done >= most
-        or (done > 0 and not crowded and (clock.ended or engine.now_s >= ends_s)),
+    return (
+        yield from finished(
+            clock,
+            blocks,
+            labeling,
+            before=before,
+            start=(start_s, start_present),
+            queries=done,
+            warmup=warmed,
+            crowded=crowded,
+            complete=done >= most
+            or (done > 0 and not crowded and (clock.ended or engine.now_s >= ends_s)),
+        )
     )
 
 
@@ -283,7 +330,7 @@ def finished(
     warmup: int,
     crowded: str,
     complete: bool,
-) -> Replicated:
+) -> _Course:
     """Let a site empty, check what was counted, and put it together.
 
     `before` are the sums at the end of the last block, `start` the time from which requests count
@@ -294,7 +341,7 @@ def finished(
     lengths, balance = engine.tally.lengths.copy(), float(engine.site.balance[0])
     held_s, changes = engine.tally.held_s.copy(), engine.tally.changes.copy()
     if not crowded:
-        engine.drain()
+        yield from clock.emptying()
         if blocks:
             blocks[-1] = blocks[-1] + (sums(engine, labeling) - before)
         _check(engine)
@@ -356,9 +403,10 @@ class RunClock:
         slot_s = None if engine.controller is None else engine.controller.slot_s
         due: list[tuple[float | None, Callable[[], int | None]]]
         due = [(sample_s, self._sample), (window_s, self._retune), (slot_s, engine.reroute)]
-        self._explore = None if labeling is None else labeling.explore
+        # Which class the next request is to go to, where one is to be explored.
+        self._explored = None if labeling is None else labeling.explored
         if labeling is not None:
-            due += [(labeling.every_s, labeling.look), (labeling.explore_s, labeling.explore)]
+            due += [(labeling.every_s, labeling.look), (labeling.explore_s, labeling.explored)]
         due += [(step_s, self._pass)]
         self._due = [(every_s, act) for every_s, act in due if every_s is not None]
         self._times = [0] * len(self._due)  # How often each was due
@@ -376,7 +424,7 @@ class RunClock:
         while done < arrivals and self.engine.now_s < ends_s:
             next_s = [(n + 1) * one[0] for n, one in zip(self._times, self._due, strict=True)]
             until_s = min([*next_s, ends_s])
-            arrived = self.engine.advance(arrivals - done, until_s)
+            arrived = yield from self._go(arrivals - done, until_s)
             done += arrived
             self._in_window += arrived
             if self.engine.now_s < until_s:
@@ -385,15 +433,34 @@ class RunClock:
             for place, (_, act) in enumerate(self._due):
                 if self.engine.now_s >= next_s[place]:
                     self._times[place] += 1
-                    if act == self._explore and done == arrivals:
-                        continue
-                    explored = act() or 0
-                    done += explored
-                    self._in_window += explored
+                    if act != self._explored:
+                        act()
+                    elif done < arrivals and (k := act()) is not None and k >= 0:
+                        explored = yield from self._explore(k)
+                        done += explored
+                        self._in_window += explored
             if self._passes:
                 self._passes = False
                 yield self.engine.now_s
         return done
+
+    def emptying(self) -> Generator[float, None, None]:
+        """Run until the site is empty."""
+        if isinstance(self.engine, SharingEngine):
+            yield from self.engine.emptying()
+        else:
+            self.engine.drain()
+
+    def _go(self, arrivals: int, until_s: float) -> Generator[float, None, int]:
+        if isinstance(self.engine, SharingEngine):
+            return (yield from self.engine.going(arrivals, until_s))
+        return self.engine.advance(arrivals, until_s)
+
+    def _explore(self, k: int) -> Generator[float, None, int]:
+        if isinstance(self.engine, SharingEngine):
+            return (yield from self.engine.exploring(k))
+        assert isinstance(self.engine, GeneralEngine)
+        return self.engine.explore(k)
 
     def _pass(self) -> None:
         self._passes = True

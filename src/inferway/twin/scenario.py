@@ -72,6 +72,8 @@ class Scenario:
     energy_budget: float | None = None
     # Those over several tasks, of which this is one, as `inferway.dispatch.joint` has them.
     targets: tuple[Mapping[str, Any], ...] = ()
+    # Other tasks whose runs may hold the devices of this one's, so that it is simulated with them.
+    beside: tuple[str, ...] = ()
     deadline_s: float | None = None
     late: Literal["drop", "serve"] = "drop"
     queue: Literal["per-server", "central"] = "per-server"
@@ -323,6 +325,7 @@ def scenario_of(deployment: Deployment, task: str, node: str | None = None) -> S
         targets=tuple(told_targets(deployment, fleet.node))
         if deployment.targets_over(what)
         else (),
+        beside=sharers(deployment, place).get(task, ()),
         deadline_s=what.deadline_s,
         late=place.late,
         queue=place.queue,
@@ -361,30 +364,45 @@ def _unknown_of_devices(deployment: Deployment, task: str, place: Node) -> Itera
         of: {device for (one, _), copies in place.placed.items() if one == of for device in copies}
         for of in deployment.tasks
     }
+    share = sharers(deployment, place).get(task, ())
+    for name, device in place.devices.items():
+        if name not in used[task] or not device.exclusive:
+            continue
+        yield from _unknown_changes(deployment.tasks[task], place, name)
+        others = [of for of in deployment.tasks if of != task and name in used[of]]
+        if others:
+            yield (
+                f"{where}.devices.{name}.exclusive: instances of {task} share it with those of "
+                f"{', '.join(others)}, and in the twin a device changes between variants of one "
+                "task; give each task an exclusive device of its own"
+            )
+        elif share:
+            yield (
+                f"{where}.devices.{name}.exclusive: {task} shares other devices with "
+                f"{', '.join(share)}, and the twin knows exclusive devices of tasks that share "
+                "none; give the task devices of its own"
+            )
+
+
+def sharers(deployment: Deployment, place: Node) -> dict[str, tuple[str, ...]]:
+    """Tasks of a node whose runs may wait for those of others, and for which, in the file's order.
+
+    Where all instances on a device can run at once, nobody waits for another task's runs.
+    """
+    users: dict[str, set[str]] = {}
     taken: Counter[str] = Counter()
     for (of, variant), copies in place.placed.items():
         threads = deployment.tasks[of].variants[variant].threads
         for name, count in copies.items():
+            users.setdefault(name, set()).add(of)
             taken[name] += count * place.devices[name].taken(threads)
-    for name, device in place.devices.items():
-        if name not in used[task]:
-            continue
-        others = [of for of in deployment.tasks if of != task and name in used[of]]
-        if device.exclusive:
-            yield from _unknown_changes(deployment.tasks[task], place, name)
-            if others:
-                yield (
-                    f"{where}.devices.{name}.exclusive: instances of {task} share it with those of "
-                    f"{', '.join(others)}, and the twin simulates each task alone; give each task "
-                    "an exclusive device of its own"
-                )
-        # Where all can run at once, nobody waits for another task's runs.
-        if others and taken[name] > device.slots:
-            yield (
-                f"{where}.devices.{name}: instances of {task} share it with those of "
-                f"{', '.join(others)}, all of which cannot run at once, and the twin simulates "
-                "each task alone; give each task devices of its own, or fewer copies"
-            )
+    found: dict[str, set[str]] = {}
+    for name, tasks in users.items():
+        if len(tasks) > 1 and taken[name] > place.devices[name].slots:
+            for task in tasks:
+                found.setdefault(task, set()).update(tasks - {task})
+    order = list(deployment.tasks)
+    return {task: tuple(sorted(others, key=order.index)) for task, others in found.items()}
 
 
 def _unknown_changes(task: Task, place: Node, name: str) -> Iterator[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from dataclasses import replace
@@ -17,14 +17,16 @@ import numpy as np
 from inferway.dispatch.deployed import dispatcher_of
 from inferway.site.compiled import Compilation, watched
 from inferway.twin.engine import Kind, engine_of
+from inferway.twin.joint import JointLoop, engines_of, share_devices
 from inferway.twin.kernel.state import Records, empty_records
 from inferway.twin.replication import replicate, replicate_together, summarize
 from inferway.twin.result import Comparison, TaskResult, TwinResult
-from inferway.twin.scenario import Scenario, scenario_of
+from inferway.twin.scenario import Scenario, scenario_of, sharers
 from inferway.twin.trace import calibrated, departures, measured, replayed, simulated, traces
 
 if TYPE_CHECKING:
     from inferway.deployment import Deployment
+    from inferway.deployment.nodes import Node
     from inferway.site.fleet import Fleet
     from inferway.twin.result import NetworkResult
 
@@ -204,23 +206,81 @@ def simulate(
             "`dry_run` is of the placement policy assign, which the file does not name"
         )
     found: dict[str, TaskResult] = {}
-    for group in groups_of(deployment, names):
+    for group in groups_of(deployment, with_sharers(deployment, names, node), node):
+        if not set(group) & set(names):
+            continue
         files = {name: records / f"{name}.parquet" for name in group if records is not None}
+        scenarios, absent = without_absent(
+            {name: scenario_of(deployment, name, node) for name in group}
+        )
         if len(group) > 1:
-            scenarios = {name: scenario_of(deployment, name, node) for name in group}
             told_by = {} if progress is None else {name: partial(progress, name) for name in group}
-            found |= run_together(scenarios, records=files, progress=told_by, **settings)
+            together = run_together(scenarios, records=files, progress=told_by, **settings)
         else:
             (name,) = group
-            scenario = scenario_of(deployment, name, node)
-            found[name] = run(scenario, progress=told(name), records=files.get(name), **settings)
+            scenario = scenarios[name]
+            together = {
+                name: run(scenario, progress=told(name), records=files.get(name), **settings)
+            }
+        found |= {name: _beside(one, absent, "workload") for name, one in together.items()}
         if any(INTERRUPTED in found[name].notes for name in group):
             break
     return TwinResult({name: found[name] for name in names if name in found})
 
 
-def groups_of(deployment: Deployment, names: Sequence[str]) -> list[tuple[str, ...]]:
-    """Group tasks that have to be simulated together, as targets join them, in their order.
+def with_sharers(
+    deployment: Deployment,
+    names: Sequence[str],
+    node: str | None = None,
+    among: Collection[str] | None = None,
+) -> tuple[str, ...]:
+    """Add the tasks whose runs those of these may wait for: `among` these, or with a workload."""
+    place = _node_of(deployment, node)
+    share = {} if place is None else sharers(deployment, place)
+    among = tuple(deployment.workload) if among is None else among
+    found = [*names]
+    for name in found:  # it grows meanwhile
+        found += [one for one in share.get(name, ()) if one in among and one not in found]
+    if len(found) == len(names):
+        return tuple(names)
+    # In their order, by which each has its random numbers.
+    order = [*among, *(one for one in names if one not in among)]
+    return tuple(one for one in order if one in found)
+
+
+def without_absent(scenarios: Mapping[str, Scenario]) -> tuple[dict[str, Scenario], list[str]]:
+    """Take it that nothing is asked of tasks that share devices with these and are not among them.
+
+    Returns the scenarios without those, and their names.
+    """
+    absent = [one for of in scenarios.values() for one in of.beside if one not in scenarios]
+    alone = {
+        name: replace(one, beside=tuple(other for other in one.beside if other in scenarios))
+        for name, one in scenarios.items()
+    }
+    return alone, list(dict.fromkeys(absent))
+
+
+def _beside(result: TaskResult, absent: Sequence[str], what: str) -> TaskResult:
+    """Note in a result that nothing was asked of other tasks that share its devices."""
+    if not absent:
+        return result
+    names = ", ".join(absent)
+    note = f"nothing is asked of {names} on the devices that it shares: there is no {what} of it"
+    return replace(result, notes=(*result.notes, note))
+
+
+def _node_of(deployment: Deployment, node: str | None) -> Node | None:
+    """The node that is meant; None where that is not clear."""
+    if node is None and len(deployment.nodes) == 1:
+        node = next(iter(deployment.nodes))
+    return deployment.nodes.get(node or "")
+
+
+def groups_of(
+    deployment: Deployment, names: Sequence[str], node: str | None = None
+) -> list[tuple[str, ...]]:
+    """Group tasks that are simulated together, as targets or devices join them, in their order.
 
     Raises
     ------
@@ -240,6 +300,11 @@ def groups_of(deployment: Deployment, names: Sequence[str]) -> list[tuple[str, .
             )
         whole = frozenset().union(*(groups[name] for name in inside))
         groups |= dict.fromkeys(whole, whole)
+    place = _node_of(deployment, node)
+    for name, others in ({} if place is None else sharers(deployment, place)).items():
+        if name in groups:
+            whole = groups[name].union(*(groups[one] for one in others if one in groups))
+            groups |= dict.fromkeys(whole, whole)
     return [tuple(one for one in names if one in group) for group in dict.fromkeys(groups.values())]
 
 
@@ -328,16 +393,18 @@ def _traced(
 ) -> TwinResult:
     """Simulate recorded requests, by measured service times and by the file's."""
     found: dict[str, TaskResult] = {}
-    recorded = {
-        name: trace for name, trace in traces(folder).items() if tasks is None or name in tasks
-    }
+    every = traces(folder)
+    asked = [name for name in every if tasks is None or name in tasks]
+    recorded = {name: every[name] for name in with_sharers(deployment, asked, node, every)}
     for name in recorded:
         if name not in deployment.tasks:
             raise ValueError(
                 f"{folder} is a recording of task {name!r}; the file has "
                 f"{', '.join(map(repr, deployment.tasks))}"
             )
-    for group in groups_of(deployment, tuple(recorded)):
+    for group in groups_of(deployment, tuple(recorded), node):
+        if not set(group) & set(asked):
+            continue
         live = {name: measured(recorded[name]) for name in group}
         told_by = {name: one for name in group if (one := told(name)) is not None}
         queries = max(len(recorded[name].arrived_s) for name in group)
@@ -346,10 +413,12 @@ def _traced(
             run_traces, queries=queries, engine="general", progress=told_by, **settings
         )
         with ExitStack() as stack:
-            scenarios = {
-                name: stack.enter_context(replayed(deployment, recorded[name], node))
-                for name in group
-            }
+            scenarios, absent = without_absent(
+                {
+                    name: stack.enter_context(replayed(deployment, recorded[name], node))
+                    for name in group
+                }
+            )
             own = {name: records / f"{name}.parquet" for name in group if records is not None}
             measured_by = {name: calibrated(scenarios[name], recorded[name]) for name in group}
             twins = simulation(measured_by, records=own)
@@ -361,16 +430,17 @@ def _traced(
         stopped = any(INTERRUPTED in one.notes for one in profiled.values())
         for name, twin in twins.items():
             beside = (live[name], simulated(twin), simulated(profiled[name]))
+            told_of = _beside(twin, absent, "recording")
             found[name] = replace(
-                twin,
+                told_of,
                 trace=Comparison(*beside, tuple(notes[name])),
-                notes=(*twin.notes, INTERRUPTED) if stopped else twin.notes,
+                notes=(*told_of.notes, INTERRUPTED) if stopped else told_of.notes,
             )
         if stopped:
             break
     if not found:
         raise ValueError(f"{folder} holds no recording of {', '.join(map(repr, tasks or ()))}")
-    return TwinResult({name: found[name] for name in recorded if name in found})
+    return TwinResult({name: found[name] for name in asked if name in found})
 
 
 def run_traces(
@@ -441,6 +511,11 @@ def run(
             f"targets: {scenario.fleet.task} shares {names} with other tasks, and is not simulated "
             "alone"
         )
+    if scenario.beside:
+        raise ValueError(
+            f"nodes.{scenario.fleet.node}.devices: {scenario.fleet.task} shares some with "
+            f"{', '.join(scenario.beside)}, and is not simulated alone"
+        )
     _check_counts(queries, replications, warmup, workers)
     if sample_s is not None and not sample_s > 0:
         raise ValueError(f"samples are more than 0 s apart, not {sample_s or 0:g}")
@@ -483,7 +558,7 @@ def run_together(
     stop: threading.Event | None = None,
     progress: Mapping[str, Callable[[int], None]] | None = None,
 ) -> dict[str, TaskResult]:
-    """Simulate several tasks side by side, which targets join.
+    """Simulate several tasks side by side, which targets or devices join.
 
     Parameters
     ----------
@@ -505,7 +580,12 @@ def run_together(
     _check_counts(queries, replications, warmup, workers)
     stop, records = stop or threading.Event(), records or {}
     kinds: dict[str, Kind] = {}
-    for name, one in scenarios.items():  # compiled once, before several threads ask for it
+    if share_devices(scenarios):
+        if engine not in (None, "general"):
+            raise ValueError(f"the engine {engine} cannot run this; general can")
+        _compile_jointly(scenarios, seed, records)
+        kinds = dict.fromkeys(scenarios, "general")
+    for name, one in () if kinds else scenarios.items():  # before several threads ask for it
         first = engine_of(one, seed=seed, kind=engine, records=name in records)
         first.advance(0)
         first.drain()
@@ -536,6 +616,21 @@ def run_together(
     if interrupted:
         found = {name: replace(one, notes=(*one.notes, INTERRUPTED)) for name, one in found.items()}
     return found
+
+
+def _compile_jointly(
+    scenarios: Mapping[str, Scenario], seed: int, records: Mapping[str, Path]
+) -> None:
+    """Compile the loop of tasks that share devices once, before several threads ask for it."""
+    JointLoop(
+        engines_of(
+            [*scenarios.values()],
+            seeds=[seed] * len(scenarios),
+            replication=0,
+            sinks=[(lambda rows: None) if name in records else None for name in scenarios],
+            shared=None,
+        )
+    )
 
 
 def _check_counts(
@@ -645,7 +740,7 @@ def compile_beforehand(deployment: Deployment) -> list[Compilation]:
         for task in deployment.tasks:
             dispatcher_of(deployment, task)
         for group in groups_of(deployment, _simulable(deployment)):
-            scenarios = {task: scenario_of(deployment, task) for task in group}
+            scenarios, _ = without_absent({task: scenario_of(deployment, task) for task in group})
             if len(scenarios) > 1:
                 run_together(scenarios, queries=1, warmup=0, workers=1)
             else:

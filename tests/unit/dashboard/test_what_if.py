@@ -12,6 +12,7 @@ import pytest
 from lately import CONTENT, SURE, fleet, joined, rows, told
 
 from inferway.dashboard.question import POLICIES, ObservedTask, Question, WhatIfError
+from inferway.dashboard.rehearsals import joined_by
 from inferway.dashboard.what_if import Canceled, answer, rehearsal
 from inferway.dispatch.contract import policy_class
 from inferway.twin.scenario import scenario_of
@@ -250,6 +251,35 @@ def test_who_shares_a_core_waits_in_the_replay() -> None:
     apart, together = asked(rate=2.0), asked(told(classes=classes, devices={"cpu": 1}), rate=2.0)
     mean_s = [one["numbers"]["what_if"]["mean_s"] for one in (apart, together)]
     assert mean_s[1] > 1.2 * mean_s[0]
+
+
+def test_tasks_that_share_a_core_are_replayed_together() -> None:
+    classes = fleet()["classes"]
+    for one in classes:
+        one |= {"device": "cpu", "slots": 1}
+    keys: dict[str, Any] = {"classes": classes, "devices": {"cpu": 1}}
+    beside = told(**keys, task="plain", kind="plain")
+    both = told(**keys)
+    both.content = {**CONTENT, "tasks": {"plain": CONTENT["tasks"]["digits"], **CONTENT["tasks"]}}
+    both.beside = [ObservedTask({}, beside.fleet, beside.requests)]
+    mean_s = [asked(one)["numbers"]["present"]["mean_s"] for one in (told(**keys), both)]
+    assert mean_s[1] > 1.2 * mean_s[0]
+
+
+def test_devices_join_tasks_whose_instances_cannot_all_run_at_once() -> None:
+    tiny, big = fleet()["classes"]
+    tiny |= {"device": "cpu", "slots": 1}
+    big |= {"device": "gpu", "slots": 1}
+    slots = {"cpu": 2, "gpu": 1}
+    fleets = {
+        "a": fleet(classes=[tiny], devices=slots),
+        "b": fleet(classes=[tiny, big], devices=slots),
+        "c": fleet(classes=[big], devices=slots),
+    }
+    assert joined_by({}, "a", fleets) == ["a"]
+    assert joined_by({}, "b", fleets) == ["b", "c"]
+    targets = {"all": {"tasks": ["a", "c"], "accuracy": 0.8}}
+    assert joined_by({"targets": targets}, "b", fleets) == ["b", "c", "a"]
 
 
 def test_batches_go_along() -> None:

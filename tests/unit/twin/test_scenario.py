@@ -80,21 +80,6 @@ def test_a_class_for_each_device_that_copies_run_on(tmp_path: Path) -> None:
     assert result.to_json()["devices"]["tpu"] > result.devices["spare"] == 0.0
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "sentence"),
-    [
-        ("{spare: 1}", "{tpu: 1}", "devices.tpu: instances of words share it with those of other"),
-    ],
-)
-def test_what_the_twin_does_not_know_of_devices(
-    tmp_path: Path, old: str, new: str, sentence: str
-) -> None:
-    path = tmp_path / "shared.yaml"
-    path.write_text(SHARED.replace(old, new, 1))
-    with pytest.raises(ValueError, match=sentence):
-        scenario_of(inferway.load(path), "words")
-
-
 EXCLUSIVE = """
 tasks:
   words: {variants: {fast: {accuracy: 0.8, load_time: 2 s, service: {mean: 10 ms}},
@@ -141,6 +126,11 @@ def test_exclusive_devices_of_a_file(tmp_path: Path) -> None:
             "other/two: {gpu: 1}",
             "nodes.here.devices.gpu.exclusive: instances of words share it with those of other",
         ),
+        (
+            "spare: {count: 2, exclusive: true}}\n    instances: {words/slow: {gpu: 1}, ",
+            "spare: {count: 2}}\n    instances: {words/slow: {gpu: 1, spare: 2}, ",
+            "nodes.here.devices.gpu.exclusive: words shares other devices with other",
+        ),
     ],
 )
 def test_what_the_twin_has_to_know_of_exclusive_devices(
@@ -150,6 +140,21 @@ def test_what_the_twin_has_to_know_of_exclusive_devices(
     path.write_text(EXCLUSIVE.replace(old, new, 1))
     with pytest.raises(ValueError, match=sentence):
         scenario_of(inferway.load(path), "words")
+
+
+def test_who_has_to_wait_for_whom_at_devices(tmp_path: Path) -> None:
+    path = tmp_path / "shared.yaml"
+    path.write_text(SHARED)
+    assert scenario_of(inferway.load(path), "words").beside == ()
+    path.write_text(SHARED.replace("{spare: 1}", "{tpu: 1}", 1))
+    assert scenario_of(inferway.load(path), "words").beside == ("other",)
+
+
+def test_a_task_without_requests_leaves_its_devices_to_the_others(tmp_path: Path) -> None:
+    path = tmp_path / "shared.yaml"
+    path.write_text(SHARED.replace("{spare: 1}", "{tpu: 1}", 1))
+    result = inferway.simulate(inferway.load(path), queries=2_000).tasks["words"]
+    assert any("nothing is asked of other" in note for note in result.notes)
 
 
 def test_a_run_fits_its_device(tmp_path: Path) -> None:

@@ -57,6 +57,7 @@ from inferway.twin.kernel.escalation import (
     score_of,
 )
 from inferway.twin.kernel.event_list import crowded, next_s, put, take
+from inferway.twin.kernel.others import due, gave, is_own, own, start_elsewhere
 from inferway.twin.kernel.service_times import draw
 from inferway.twin.kernel.state import (
     ANSWERED,
@@ -101,12 +102,7 @@ def run(world: World, times_s: Any, phases: Any, at: int, until_s: float) -> tup
     # A phase below 0, which means the same counted from the end, marks who does not count.
     uncounted = 0 if world.since_s[0] < np.inf else world.targets.size
     ended = DONE
-    if world.counts[REROUTED] != 0:
-        world.counts[REROUTED] = 0
-        for server in range(site.queue.size):
-            waits = world.serving.batch[server] == 0 and site.queue[server] > 0
-            if waits and site.healthy[server]:
-                _start(world, server, site.server_class[server], now_s)
+    follow_routing(world, now_s)
     # One event writes at most a record for every request in the system.
     spare = world.waiting.next.size + 1
     while True:
@@ -135,31 +131,54 @@ def run(world: World, times_s: Any, phases: Any, at: int, until_s: float) -> tup
         site.clock_s[0] = now_s
         if event_s <= arrival_s:
             item = take(future)
-            if item < site.queue.size:
-                if world.serving.ends_s[item] == now_s:
-                    there, changed = site.queue[item], _is_changing(site.devices, site, item)
-                    _complete(world, item, now_s)
-                    # A server that has waited for a larger batch long enough makes no room.
-                    if site.held[0] > 0 and (changed or site.queue[item] < there):
-                        _release_held(world, now_s)
-            else:
-                _change(world, item, now_s)
-                if drain and _is_stuck(world):
-                    break
+            happen(world, item, now_s)
+            if drain and item >= site.queue.size and is_stuck(world):
+                break
         else:
-            phase = phases[at] - uncounted
+            come(world, phases[at] - uncounted, now_s)
             at += 1
-            site.target[0] = world.targets[phase]
-            world.counts[PRESENT] += 1
-            tally.arrived[phase] += 1
-            _send(world, now_s, phase, now_s, True, drawn(world.again))
     site.clock_s[0] = now_s
     tally.area[0] += area
     return ended, at
 
 
 @jit
-def _is_stuck(world: World) -> bool:
+def follow_routing(world: World, now_s: float) -> None:
+    """Ask free servers where requests wait for a larger batch again, if routing has changed."""
+    site = world.bound.site
+    if world.counts[REROUTED] != 0:
+        world.counts[REROUTED] = 0
+        for server in range(site.queue.size):
+            waits = world.serving.batch[server] == 0 and site.queue[server] > 0
+            if waits and site.healthy[server]:
+                _start(world, server, site.server_class[server], now_s)
+
+
+@jit
+def happen(world: World, item: int, now_s: float) -> None:
+    """An event of the future happens: a run ends, or a server goes or returns."""
+    site = world.bound.site
+    if item >= site.queue.size:
+        _change(world, item, now_s)
+    elif world.serving.ends_s[item] == now_s:
+        there, changed = site.queue[item], _is_changing(site.devices, site, item)
+        _complete(world, item, now_s)
+        # A server that has waited for a larger batch long enough makes no room.
+        if site.held[0] > 0 and (changed or site.queue[item] < there):
+            release_held(world, now_s)
+
+
+@jit
+def come(world: World, phase: int, now_s: float) -> None:
+    """A request of a phase arrives."""
+    world.bound.site.target[0] = world.targets[phase]
+    world.counts[PRESENT] += 1
+    world.tally.arrived[phase] += 1
+    _send(world, now_s, phase, now_s, True, drawn(world.again))
+
+
+@jit
+def is_stuck(world: World) -> bool:
     """Tell whether what is still there will never leave: every server could serve, and none
     will.
     """
@@ -245,13 +264,11 @@ def _join(
 
 @jit
 def _start(world: World, server: int, k: int, now_s: float) -> None:
-    """Let a free server start a run, once its device has room for it.
-
-    With one deadline for all, who came first is due first.
-    """
+    """Let a free server start a run, once its device has room for it."""
     site = world.bound.site
-    if ask(site.devices, site, server, world.waiting.arrived_s[world.waiting.first[server]]):
-        _run(world, server, k, now_s)
+    arrived_s = world.waiting.arrived_s[world.waiting.first[server]]
+    if ask(site.devices, site, server, due(world.others, arrived_s, world.rules.deadline_s)):
+        start_run(world, server, k, now_s)
     else:
         begin(world.upkeep, site, server, 0)
 
@@ -260,7 +277,11 @@ def _granted(devices: SharedDevices, world: World, server: int, now_s: float) ->
     site = world.bound.site
     other = next_of(devices, site, server)
     while other >= 0:
-        _run(world, other, site.server_class[other], now_s)
+        if is_own(world.others, other):
+            mine = own(world.others, other)
+            start_run(world, mine, site.server_class[mine], now_s)
+        else:
+            start_elsewhere(world.others, other, now_s)
         other = next_of(devices, site, server)
 
 
@@ -277,6 +298,7 @@ def _holding(devices: SharedDevices, world: World, server: int, begins: bool, no
     else:
         give(devices, site, server)
         world.tally.held_s[d] += held_s
+        gave(world.others)
 
 
 def _loading(changes: Changes, world: World, server: int, now_s: float) -> bool:
@@ -336,7 +358,7 @@ _grant = either(SharedDevices, _granted, lambda devices, world, server, now_s: N
 
 
 @jit
-def _run(world: World, server: int, k: int, now_s: float) -> None:
+def start_run(world: World, server: int, k: int, now_s: float) -> None:
     """Let a free server take what the policy says, or the file's rule for batches."""
     site, rules, serving = world.bound.site, world.rules, world.serving
     most = world.laws.size.shape[1] - 1
@@ -420,7 +442,7 @@ def _complete(world: World, server: int, now_s: float) -> None:
         _answer(world.again, world, arrived_s, phase, started_s, now_s, server, second, event)
     changed = taken == 0 and _load_ends(site.devices, world, server, True, now_s)
     if changed and site.queue[server] > 0:
-        _run(world, server, k, now_s)
+        start_run(world, server, k, now_s)
     elif site.queue[server] > 0:
         _start(world, server, k, now_s)
     if changed or taken > 0:
@@ -556,7 +578,7 @@ def _withdraw(world: World, server: int, k: int, now_s: float) -> tuple[float, i
 
 
 @jit
-def _release_held(world: World, now_s: float) -> None:
+def release_held(world: World, now_s: float) -> None:
     """Decide again for the first of the central queue, until one stays."""
     site, waiting, rules = world.bound.site, world.waiting, world.rules
     central = site.queue.size
@@ -621,7 +643,7 @@ def _change(world: World, item: int, now_s: float) -> None:
     set_health(site, server, healthy)
     if healthy:
         if site.held[0] > 0:
-            _release_held(world, now_s)
+            release_held(world, now_s)
         return
     if retires:
         return
@@ -640,7 +662,7 @@ def _change(world: World, item: int, now_s: float) -> None:
         else:
             _send(world, arrived_s, phase, now_s, True, second.request)
     if site.held[0] > 0 and makes_room:  # for others at its device
-        _release_held(world, now_s)
+        release_held(world, now_s)
 
 
 @jit

@@ -16,6 +16,7 @@ from inferway.site.compiled import either, jit
 from inferway.site.selection import predicted_join
 from inferway.site.transitions import admit, begin_batch, join, leave, ready, release
 from inferway.site.view import Floats, Indices, Ints, Site
+from inferway.twin.kernel.others import NoOthers
 
 # Why a call of an engine ended: what was asked is done; the pool of requests or the future is
 # full; the records are full; a queue is nearly as long as the view has places; the policy decided
@@ -206,6 +207,7 @@ class World(NamedTuple):
     again: (
         Any  # `SecondAnswers` where requests may be asked of a second server, else `SingleAnswer`
     )
+    others: Any = NoOthers()  # `Others` where tasks with worlds of their own share devices with it
 
     @property
     def site(self) -> Site:
