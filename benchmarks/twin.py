@@ -6,10 +6,12 @@
 TAD-OP on [Anonymous]'s four classes (rates 2, 1, 0.9, 0.1; accuracies 0.7, 0.75, 0.8, 1; equal
 counts; target 0.76) at load 0.5, every response time kept, for each engine and three sizes; a
 user's own policy file beside the built-in one; `general` with cores that the servers share beside
-the same without; `escalate` beside `priced` on the zoo's profile, at load 0.5 of
-examples/digits.yaml without its devices; the start of `inferway simulate` from its cache; and the
-peers SimPy and Ciw, in the same run, on the easier M/M/64. All cases take turns in each round and
-the best round of each counts: others may use the machine. Needs `pip install inferway[bench]`.
+the same without, and so five policies on the zoo's profile, seven variants on the two cores of
+examples/digits.yaml, at four loads of the greatest rate of either; `escalate` beside `priced` on
+the zoo's profile, at load 0.5 of that file without its devices; the start of `inferway simulate`
+from its cache; and the peers SimPy and Ciw, in the same run, on the easier M/M/64. All cases take
+turns in each round and the best round of each counts: others may use the machine. Needs
+`pip install inferway[bench]`.
 
 With ``--beside DIR``, the twin of another checkout takes turns with ours, a process each, without
 the peers: the ratio of CPU time for each case and for the whole process, with its interval. Then,
@@ -61,7 +63,14 @@ SHARED = {
     "4096, 1280 cores": (4096, 1280),
 }
 """Servers and cores: as many as servers, or so few that half of them are taken at load 0.5."""
-ZOO = "priced on the zoo"
+ON_ZOO = {
+    f"{policy} on the zoo, load {load:g}": (policy, load)
+    for policy in ("priced", "escalate", "tad", "tad-op", "deadline")
+    for load in (0.3, 0.5, 0.7, 0.9)
+}
+"""What is measured on the zoo's profile with two cores and without, by policy and load."""
+DEADLINE_S = 0.05
+"""Of requests on the zoo, for `deadline`."""
 AS_BEFORE = 1.05
 """Upper end of the interval of CPU time over an older checkout's, at most."""
 LAWS = {"markov": "exponential", "ordered": "deterministic", "general": "exponential"}
@@ -86,11 +95,13 @@ def scenario(servers: int, law: str, **options: Any) -> Scenario:
     )
 
 
-def on_zoo(policy: str) -> Scenario:
-    """The digits zoo at half the greatest rate of policies that choose before an answer."""
+def on_zoo(policy: str, load: float = 0.5) -> Scenario:
+    """The digits zoo at a part of the greatest rate of policies that choose before an answer."""
     digits = scenario_of(iw.load(EXAMPLES / "digits.yaml").with_(policy=policy), "digits")
     alone = replace(digits.fleet, devices=None)  # whom `ordered` knows
-    return replace(digits, fleet=alone, arrivals=PoissonArrivals(process="poisson", load=0.5))
+    if policy == "deadline":
+        digits = replace(digits, deadline_s=DEADLINE_S)
+    return replace(digits, fleet=alone, arrivals=PoissonArrivals(process="poisson", load=load))
 
 
 def shared(what: Scenario, slots: int) -> Scenario:
@@ -117,14 +128,14 @@ def on_cores() -> dict[str, Scenario]:
             name: shared(scenario(servers, LAWS["general"]), slots)
             for name, (servers, slots) in SHARED.items()
         }
-        return found | {ZOO: shared(on_zoo("priced"), 2)}
+        return found | {name: shared(on_zoo(*of), 2) for name, of in ON_ZOO.items()}
     except ImportError:
         return {}
 
 
 def without(name: str) -> str:
     """Name the case that is the same without cores."""
-    return f"general, {ZOO}" if name == ZOO else f"general {SHARED[name][0]}"
+    return f"general, {name}" if name in ON_ZOO else f"general {SHARED[name][0]}"
 
 
 def twin(what: Scenario, kind: Kind | None, queries: int) -> Callable[[], float]:
@@ -227,7 +238,8 @@ def cases(folder: Path, scale: float) -> dict[str, Callable[[], float]]:
     for kind in ("markov", "general"):
         mine = scenario(64, "exponential", policy="./own.py:TadOp", folder=folder)
         found[f"own tad-op {kind}"] = twin(mine, kind, queries)
-    found[f"general, {ZOO}"] = twin(on_zoo("priced"), "general", queries)
+    for name, zoo in ON_ZOO.items():
+        found[f"general, {name}"] = twin(on_zoo(*zoo), "general", queries)
     for name, of in on_cores().items():  # none at a checkout that is older than devices
         found[f"general, devices, {name}"] = twin(of, "general", queries)
     for policy in ("priced", "escalate"):
@@ -284,7 +296,7 @@ def goals(found: dict[str, float]) -> list[tuple[str, float, float, bool]]:
     for kind in ("markov", "general"):
         share = found[f"own tad-op {kind}"] / found[f"{kind} 64"]
         rows.append((f"own policy over built-in, {kind}", share, OWN, share >= OWN))
-    for name in (*SHARED, ZOO):
+    for name in (*SHARED, *ON_ZOO):
         times = found[without(name)] / found[f"general, devices, {name}"]
         rows.append((f"devices over none, general, {name}", times, DEVICES, times <= DEVICES))
     asked = found["escalate on the zoo"] / found["priced on the zoo"]
@@ -305,7 +317,7 @@ def verdict(rows: dict[str, dict[str, Any]]) -> bool:
     ]
     lines += [
         (f"devices over none, {name}", here_s[f"general, devices, {name}"] / here_s[of], DEVICES)
-        for name in (*SHARED, ZOO)
+        for name in (*SHARED, *ON_ZOO)
         for of in [without(name)]
         if f"general, devices, {name}" in here_s  # as an older checkout has it, too
     ]
@@ -347,27 +359,27 @@ def main() -> None:
             )
         )
         return
-    print(f"{'M queries per CPU second':36}" + "".join(f"{f'n = {n:,}':>14}" for n in SIZES))
+    print(f"{'M queries per CPU second':44}" + "".join(f"{f'n = {n:,}':>14}" for n in SIZES))
     for kind in GOALS:
         row = [found[f"{kind} {servers}"] / 1e6 for servers in SIZES]
-        print(f"{kind:36}" + "".join(f"{value:14.2f}" for value in row))
+        print(f"{kind:44}" + "".join(f"{value:14.2f}" for value in row))
     for name in (
         *("own tad-op markov", "own tad-op general", "cheapest.py"),
         *(name for name in found if "devices" in name),
-        f"general, {ZOO}",
+        *(f"general, {name}" for name in ON_ZOO),
         *("priced on the zoo", "escalate on the zoo"),
     ):
-        print(f"{name:36}{found[name] / 1e6:14.2f}")
+        print(f"{name:44}{found[name] / 1e6:14.2f}")
     ours = found["M/M/64 twin"]
     for name in ("M/M/64 twin", "M/M/64 simpy", "M/M/64 ciw"):
         print(
-            f"{name:36}{found[name] / 1e6:14.4f}   the twin is {ours / found[name]:,.0f} times it"
+            f"{name:44}{found[name] / 1e6:14.4f}   the twin is {ours / found[name]:,.0f} times it"
         )
-    print(f"{'start of inferway simulate':36}{found['start wall s']:14.2f} s", end="")
+    print(f"{'start of inferway simulate':44}{found['start wall s']:14.2f} s", end="")
     print(f"   {found['start cpu s']:.2f} s of CPU")
     print()
     for what, value, goal, met in goals(found):
-        print(f"{what:52}{value:14.4g}{goal:12.4g}   {'met' if met else 'NOT met'}")
+        print(f"{what:64}{value:14.4g}{goal:12.4g}   {'met' if met else 'NOT met'}")
 
 
 if __name__ == "__main__":
