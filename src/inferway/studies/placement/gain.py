@@ -138,6 +138,7 @@ def _edge_alpha_claims(settings: Settings, results: Results) -> list[Claim]:
         - at alpha {at:g}, {mine:.2f} against {theirs:.2f} ms; {reaching:.2f} over
           {POLICIES["olag"].label}, which counts what reaches a node, at alpha {at_reaching:g}
       * {_exchange_over(settings, results, "infida", "olag")}
+      * {_exchange_over(settings, results, "infida-strict", "infida-coupled", "olag")}
     """)
 
 
@@ -443,7 +444,10 @@ EDGE_ALPHA = placement_study(
         Settings(
             system="conference, smaller",
             alphas=(0.0, 0.5, 1.0, 2.0, 3.0, 3.5, 4.0, 4.5, 5.0, 6.0),
-            policies=("infida", "infida-coupled", "exchange", "greedy", "olag"),
+            policies=(
+                *("infida", "infida-strict", "infida-coupled", "exchange"),
+                *("greedy", "olag"),
+            ),
             rate_per_s=5000.0,
             copies=5,
         ),

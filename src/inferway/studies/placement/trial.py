@@ -222,6 +222,9 @@ class PaperPolicy(NamedTuple):
 # keep their counters, to the letter, and ``greedy`` counts what a node forwards.
 POLICIES: Mapping[str, PaperPolicy] = {
     "infida": PaperPolicy(Look("INFIDA", 0, "-"), "infida", {"rounding": "fresh"}),
+    "infida-strict": PaperPolicy(
+        Look("INFIDA, budgets kept", 7, "-."), "infida", {"rounding": "fresh", "residual": "strict"}
+    ),
     "infida-coupled": PaperPolicy(Look("INFIDA, coupled (ours)", 6, "--"), "infida"),
     "infida-marginal": PaperPolicy(
         Look("INFIDA, real marginals (ours)", 4, ":"), "infida-marginal", seconds=2.0
