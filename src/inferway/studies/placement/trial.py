@@ -223,7 +223,7 @@ class PaperPolicy(NamedTuple):
 POLICIES: Mapping[str, PaperPolicy] = {
     "infida": PaperPolicy(Look("INFIDA", 0, "-"), "infida", {"rounding": "fresh"}),
     "infida-strict": PaperPolicy(
-        Look("INFIDA, budgets kept", 7, "-."), "infida", {"rounding": "fresh", "residual": "strict"}
+        Look("INFIDA, budgets kept", 2, "-."), "infida", {"rounding": "fresh", "residual": "strict"}
     ),
     "infida-coupled": PaperPolicy(Look("INFIDA, coupled (ours)", 6, "--"), "infida"),
     "infida-marginal": PaperPolicy(
