@@ -1173,6 +1173,15 @@ class PlainSite:
             free_s=free_s,
             work_s=np.zeros(0),
             wide=nobody,
+            claims=np.zeros((0, 5)),
+            at=0,
+            number=nobody,
+            own=nobody,
+            others=np.zeros((0, 5)),
+            others_count=np.zeros(1, np.int64),
+            others_used=np.zeros(len(self.devices), np.int64),
+            others_due_s=np.full(len(self.devices), np.inf),
+            others_first=np.full(len(self.devices), -1),
             changes=self._view_of_changes(),
         )
 

@@ -38,7 +38,13 @@ _Pairs = dict[tuple[str, str], int]
 
 
 def devices_of(status: dict[str, Any]) -> dict[str, dict[str, int]]:
-    """Add up the devices of all tasks, as ``/status`` has them: slots, busy ones, who waits."""
+    """Find the devices in ``/status``: slots, busy ones, who waits.
+
+    Servers of before tell them by task alone.
+    """
+    if "devices" in status:
+        whole_server: dict[str, dict[str, int]] = status["devices"]
+        return whole_server
     found: dict[str, dict[str, int]] = {}
     for told in status.get("tasks", {}).values():
         for name, one in told.get("devices", {}).items():

@@ -532,24 +532,12 @@ def _device_refusals(members: Mapping[str, Node]) -> list[str]:
 def _unserved_devices(deployment: Deployment, where: str, node: Node) -> Iterator[str]:
     """Say what of a node's devices `serve` does not know yet."""
     users: dict[str, set[str]] = {name: set() for name in node.devices}
-    taken = dict.fromkeys(node.devices, 0)
-    for (task, variant), copies in node.placed.items():
-        threads = deployment.tasks[task].variants[variant].threads
-        for name, count in copies.items():
+    for (task, _), copies in node.placed.items():
+        for name in copies:
             users[name].add(task)
-            taken[name] += count * node.devices[name].taken(threads)
     for name, device in node.devices.items():
         if device.exclusive:
             yield from _unserved_exclusive(deployment, where, node, name, users[name])
-            continue
-        # Where all can run at once, nobody waits for another task's runs; where devices are given
-        # out anew, copies are chosen so.
-        if not deployment.assigns and len(users[name]) > 1 and taken[name] > device.slots:
-            yield (
-                f"{where}.devices.{name}: instances of {', '.join(sorted(users[name]))} share it, "
-                "all of which cannot run at once, and `serve` lets each task's runs wait for its "
-                "own alone; give each task devices of its own, or fewer copies"
-            )
 
 
 def _unserved_exclusive(

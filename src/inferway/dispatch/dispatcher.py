@@ -32,6 +32,7 @@ from inferway.dispatch.steps import (
 )
 from inferway.dispatch.turns import compiled_turn
 from inferway.policies.fault import COMPILE_ERRORS, compile_reason, division
+from inferway.site.claims import COLUMNS, joined
 from inferway.site.fleet import Fleet
 from inferway.site.view import ALL_CLASSES, Changes, Floats, Ints, Site, copied, empty_site
 
@@ -183,7 +184,10 @@ class Dispatcher:
 
     @cached_property
     def _turns(self) -> tuple[Any, ...]:
-        of = turns.ask_turn, turns.start_run, turns.end_run, turns.leave_line, turns.next_turn
+        of = (
+            *(turns.ask_turn, turns.start_run, turns.end_run),
+            *(turns.leave_line, turns.next_turn, turns.look),
+        )
         return tuple(compiled_turn(step, self._handles.silent) for step in of)
 
     @cached_property
@@ -375,8 +379,16 @@ class Dispatcher:
         self._turns[3](self._silent, server, now_s)
 
     def next_turn(self, server: int, now_s: float) -> int:
-        """The next whose turn it is at the device of the server, to be started; -1 for nobody."""
+        """The next whose turn it is at the device of the server, to be started; -1 for nobody.
+
+        Where one of another dispatcher comes first that shares the device, -2 - its row of
+        `share_devices`.
+        """
         return int(self._turns[4](self._silent, server, now_s))
+
+    def look(self, now_s: float) -> None:
+        """Have the site say what is idle now, beside the runs of others at its devices."""
+        self._turns[5](self._silent, now_s)
 
     def needs_change(self, server: int) -> bool:
         """Tell whether the device of a server holds another variant, which has to go first.
@@ -535,6 +547,15 @@ class Dispatcher:
         self.site = self.site._replace(balance=balance)
         self._bind(self._needs._replace(site=self.site), self._handles)
 
+    def share_devices(self, claims: Floats, at: int, numbers: Ints) -> None:
+        """Share the devices with other dispatchers from now on; see `inferway.site.claims.joined`.
+
+        With an array without rows, share them with nobody.
+        """
+        devices = joined(self.site.devices, claims, at, numbers)
+        self.site = self.site._replace(devices=devices)
+        self._bind(self._needs._replace(site=self.site), self._handles)
+
     def share_targets(self, shared: Floats) -> None:
         """Keep targets over several tasks in this array from now on, as their dispatchers do."""
         self.policy = self.policy._replace(shared=shared)
@@ -586,7 +607,9 @@ class Dispatcher:
         arrays = {name: np.array(array) for name, array in seen.items()}
         devices = self.site.devices
         if (holds := arrays.pop("holds", None)) is not None:
-            devices = copied(devices)._replace(holds=holds)
+            claims = arrays.pop("others", np.zeros((0, COLUMNS)))
+            devices = joined(copied(devices), claims, len(claims), devices.number)
+            devices = devices._replace(holds=holds)
         if (foreseen := arrays.pop("foreseen", None)) is not None:
             devices = _with_foreseen(devices, foreseen)
         site = self.site._replace(clock_s=np.zeros(1), devices=devices, **arrays)

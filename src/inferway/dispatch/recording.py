@@ -33,6 +33,7 @@ import numpy as np
 
 from inferway.dispatch.dispatcher import Dispatcher, RetunedPolicy
 from inferway.dispatch.steps import code_of
+from inferway.site.claims import DEVICE, no_claims
 from inferway.site.confidence import ConfidenceTables
 from inferway.site.devices import DeviceSlots
 from inferway.site.view import ALL_CLASSES, Floats, Ints, Site
@@ -60,6 +61,11 @@ SHARED = 22
 # Where a device holds one variant at a time: it begins to change for a server; that has ended; and
 # how long loading a class's variant is predicted to take (value, s).
 CHANGE, CHANGED, LOAD_TIME = range(23, 26)
+# What a server of another fleet has changed of what it holds of the devices and waits for, since
+# the last call: its row among the claims (`server`), device (`priority`, -1 for none), slots
+# (`rows`), whether it holds them (`flag`), by when, or when it is due (`floor`), and its work
+# (`value`), as `inferway.site.claims` has them.
+CLAIM = 26
 
 EVENT = np.dtype(
     [
@@ -251,6 +257,10 @@ class Recording:
         self._balance, self._seen_balance = memoryview(site.balance), 0.0
         self._shared = getattr(dispatcher.policy, "shared", None)
         self._seen_shared = np.zeros(0) if self._shared is None else self._shared.copy()
+        # What others have at the devices: when it was last looked at, and as it is written.
+        self._claims: Floats | None = None
+        self._seen_claims, self._written_claims = b"", no_claims(0)
+        self._share()
         if (folder / _HEAD).exists():
             raise ValueError(f"{folder} already holds a recording; name another folder")
         try:
@@ -399,6 +409,12 @@ class Recording:
             self._look()
             self._dispatcher.set_lasting(lasting)
             self._write(LASTING, 0, 0, 0, 0, 0.0, 0.0, 0, 0.0, lasting)
+
+    def share_devices(self, claims: Floats, at: int, numbers: Ints) -> None:
+        """As `Dispatcher.share_devices`."""
+        self._look()
+        self._dispatcher.share_devices(claims, at, numbers)
+        self._share()
 
     def pull(self, server: int, now_s: float, draw: int) -> tuple[int, int]:
         """As `Dispatcher.pull`."""
@@ -586,6 +602,26 @@ class Recording:
                     value = self._shared.flat[place]
                     self._pack(SHARED, 0, 0, 0, place, 0.0, 0.0, 0, value, 0)
             self._seen_shared[:] = self._shared
+        if self._claims is not None and (seen := self._claims.tobytes()) != self._seen_claims:
+            self._seen_claims = seen
+            self._write_claims()
+
+    def _share(self) -> None:
+        """Look at what others have at the devices, where there are any, from now on."""
+        devices = self._dispatcher.site.devices
+        if self._dispatcher.shares and len(devices.claims):
+            self._claims, self._seen_claims = devices.claims, b""
+
+    def _write_claims(self) -> None:
+        claims, before = _claims_of_others(self._dispatcher), self._written_claims
+        if len(before) < len(claims):
+            before = np.concatenate((before, no_claims(len(claims) - len(before))))
+        for row in np.flatnonzero((claims != before).any(axis=1)).tolist():
+            device, taken, holds, until_s, work_s = claims[row].tolist()
+            if self._file is not None:
+                flags = int(holds), int(device), int(taken)
+                self._pack(CLAIM, *flags, row, until_s, 0.0, 0, work_s, 0)
+        self._written_claims = claims
 
     def _write(self, *row: float) -> None:
         if self._file is None:
@@ -595,6 +631,8 @@ class Recording:
         self._seen_balance = self._balance[0]
         if self._shared is not None:
             self._seen_shared[:] = self._shared
+        if self._claims is not None:
+            self._seen_claims = self._claims.tobytes()
         if (held := self._held[0]) != self._seen_held:
             # No call changes it, so that it was the same before this one.
             self._seen_held = held
@@ -631,6 +669,9 @@ class Recording:
         self._seen_held, self._seen_balance = self._held[0], self._balance[0]
         if self._shared is not None:
             self._seen_shared[:] = self._shared
+        if self._claims is not None:
+            self._seen_claims = self._claims.tobytes()
+            self._written_claims = _claims_of_others(self._dispatcher)
         name = f"{self._number:06d}"
         state: Any = {name: array.copy() for name, array in _state(self._dispatcher).items()}
         # Before the state, which may be on its way to the disk when this is refused.
@@ -676,11 +717,33 @@ def restore(dispatcher: Dispatcher, state: dict[str, np.ndarray]) -> None:
         if owner == "dispatcher":
             dispatcher.set_lasting(int(array))
             continue
+        if name == "devices.claims":
+            share_as_recorded(dispatcher, np.array(array, np.float64))
+            continue
         devices = dispatcher.site.devices
         parts: Any = {"site": dispatcher.site, "devices": devices}
         if dispatcher.changes:
             parts["changes"] = devices.changes
         np.copyto(getattr(parts.get(owner, dispatcher.policy), field), array)
+
+
+def share_as_recorded(dispatcher: Dispatcher, claims: Floats) -> None:
+    """Have a dispatcher see others at its devices that are not there: rows as recorded."""
+    devices = len(dispatcher.site.devices.slots)
+    dispatcher.share_devices(claims, len(claims), np.arange(devices))
+
+
+def _claims_of_others(dispatcher: Dispatcher) -> Floats:
+    """Rows of others, with the numbers that the devices have here; blank where none concerns it."""
+    devices = dispatcher.site.devices
+    claims: Floats = devices.claims.copy()
+    claims[devices.at : devices.at + len(devices.holds), DEVICE] = -1.0
+    numbers = claims[:, DEVICE].astype(np.int64)
+    numbers[numbers >= len(devices.own)] = -1
+    own = np.where(numbers < 0, -1, devices.own[numbers])
+    claims[:, DEVICE] = own
+    claims[own < 0] = no_claims(1)
+    return claims
 
 
 def _state(dispatcher: Dispatcher) -> dict[str, np.ndarray]:
@@ -691,6 +754,8 @@ def _state(dispatcher: Dispatcher) -> dict[str, np.ndarray]:
         arrays |= {f"devices.{field}": getattr(devices, field) for field in RECORDED_OF_DEVICES}
         of = RECORDED_OF_CHANGES if dispatcher.changes else ()
         arrays |= {f"changes.{field}": getattr(devices.changes, field) for field in of}
+        if len(devices.claims):
+            arrays["devices.claims"] = _claims_of_others(dispatcher)
     policy = dispatcher.policy
     for field in getattr(policy, "learned", policy._fields):
         if isinstance(value := getattr(policy, field), np.ndarray):

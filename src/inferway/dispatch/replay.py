@@ -27,6 +27,7 @@ from inferway.dispatch.recording import (
     CALLS,
     CHANGE,
     CHANGED,
+    CLAIM,
     END,
     EVENT,
     FALL_BACK,
@@ -53,8 +54,10 @@ from inferway.dispatch.recording import (
     WITHDRAW,
     RecordingGap,
     restore,
+    share_as_recorded,
 )
 from inferway.dispatch.steps import code_of
+from inferway.site.claims import COLUMNS, DEVICE, HOLDS, TAKEN, UNTIL_S, WORK_S, no_claims
 from inferway.site.confidence import ConfidenceTables
 from inferway.site.devices import DeviceSlots
 from inferway.site.fleet import Fleet
@@ -63,6 +66,7 @@ from inferway.unreadable import UNREADABLE, fault
 
 MOST_PLACES = 10_000_000  # In the buffers of all servers of a recorded site together
 MOST_SLOTS: Final = 1 << 20  # Of a device
+MOST_CLAIMS: Final = 1 << 16  # Servers of other fleets at its devices
 MOST_ROWS: Final = 1 << 24  # Of a request that was decided on again
 
 
@@ -299,6 +303,8 @@ class _Course:
             self.dispatcher.site.balance[0] = row.value
         elif row.kind == SHARED:
             self._share(row)
+        elif row.kind == CLAIM:
+            self._claim(row)
         elif row.kind == HELD:
             self.dispatcher.site.held[0] = row.rows
         else:
@@ -360,6 +366,16 @@ class _Course:
             raise UnsoundError("no such memory is shared with other tasks")
         shared.flat[row.server] = row.value
 
+    def _claim(self, row: EventRow) -> None:
+        """Take what a server of another fleet has at the devices as it has left it."""
+        claims = self.dispatcher.site.devices.claims
+        if row.server >= len(claims):  # by more than one, so that it seldom happens
+            more = no_claims(row.server + 1 + len(claims) - len(claims) // 2)
+            more[: len(claims)] = claims
+            claims = more
+            share_as_recorded(self.dispatcher, claims)
+        claims[row.server] = row.priority, row.rows, row.flag, row.floor, row.value
+
     def _route(self) -> None:
         """Route as recorded, a row for each server or class."""
         rows, self._routing = self._routing, []
@@ -411,6 +427,10 @@ def _check_event(site: Site, row: EventRow) -> None:
             sound = sound and rows >= 0
         elif sound and kind in _AT_DEVICE:
             sound = isinstance(site.devices, SharedDevices) and _is_turn(site, row)
+    elif kind == CLAIM:
+        sound = isinstance(site.devices, SharedDevices) and 0 <= server < MOST_CLAIMS
+        one = np.array([[row.priority, rows, row.flag, row.floor, row.value]], np.float64)
+        sound = sound and _are_claims(site.devices, one)
     elif kind == SHIFT:
         sound = 0 <= server <= rows <= servers
         sound = sound and math.isfinite(row.value) and math.isfinite(row.floor)
@@ -450,6 +470,18 @@ def _is_turn(site: Site, row: EventRow) -> bool:
         waiting = devices.waits[server] or devices.holds[server]
         return bool(free and not waiting and 1 <= row.rows <= site.queue[server])
     return True
+
+
+def _are_claims(devices: SharedDevices, claims: np.ndarray) -> bool:
+    """Tell whether such rows could be what others have at the devices."""
+    device, taken, until_s = claims[:, DEVICE], claims[:, TAKEN], claims[:, UNTIL_S]
+    holds, work_s = claims[:, HOLDS], claims[:, WORK_S]
+    whole = bool((device == np.floor(device)).all() and (taken == np.floor(taken)).all())
+    if not (whole and _within(device, -1, len(devices.slots)) and _within(taken, 0)):
+        return False
+    most = np.where(device < 0, 0, devices.slots[device.astype(np.int64)])
+    there = bool((taken <= most).all()) and bool(((holds == 0) | (holds == 1)).all())
+    return there and not np.isnan(until_s).any() and bool(np.isfinite(work_s).all())
 
 
 def _check_state(dispatcher: Dispatcher, state: dict[str, np.ndarray]) -> None:
@@ -496,6 +528,11 @@ def _facts_of_arrays(
             yield name, array.shape == () and array.dtype.kind == "i"
             continue
         site = dispatcher.site
+        if name == "devices.claims":
+            yield name, isinstance(site.devices, SharedDevices) and array.dtype == np.float64
+            yield name, array.ndim == 2 and array.shape[1:] == (COLUMNS,)
+            yield name, len(array) <= MOST_CLAIMS and _are_claims(site.devices, array)
+            continue
         whole: Any = {"site": site, "policy": dispatcher.policy, "devices": site.devices}
         if dispatcher.changes:
             whole["changes"] = site.devices.changes

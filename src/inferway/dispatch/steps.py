@@ -18,6 +18,7 @@ from inferway.site.compiled import call_of, entry, fingerprint, jit
 from inferway.site.exclusive import foresee_devices
 from inferway.site.handle import Pinned, pin
 from inferway.site.selection import expect, formed, has_class, predicted_join, predicted_run
+from inferway.site.sharing import look_around, tell
 from inferway.site.transitions import (
     abandon,
     admit,
@@ -90,6 +91,7 @@ def decide(
     """Decide on a request: server, REJECT or HOLD. Moves the clock, nothing else."""
     site, allowed = bound.site, bound.allowed
     site.clock_s[0] = now_s
+    look_around(site.devices, site)
     foresee_devices(site.devices, site)
     mask = classes
     if floor > 0.0:
@@ -141,6 +143,7 @@ def arrive(
             site.balance[0] += rows * (site.accuracy[k] - site.target[0])
         event = Event(DISPATCHED, to, rows, counted, wait_s, service_s, 0, 0.0)
         contract.learn(bound.policy, site, event)
+        tell(site.devices, site)
     return int(server)
 
 
@@ -212,6 +215,7 @@ def settle(
     """
     site = bound.site
     site.clock_s[0] = now_s
+    look_around(site.devices, site)
     k = site.server_class[server]
     decided = ACCEPT
     if count == 1:
@@ -249,6 +253,7 @@ def settle(
     else:
         event = Event(SETTLED, server, rows, counted, 0.0, 0.0, 0, earned)
     contract.learn(bound.policy, site, event)
+    tell(site.devices, site)
     return int(decided)
 
 
@@ -269,6 +274,7 @@ def fall_back(
     """
     site = bound.site
     site.clock_s[0] = now_s
+    look_around(site.devices, site)
     rows = site.rows[server, (site.head[server] + position) % site.arrived_s.shape[1]]
     if position == 0:
         ready(site, server)
@@ -282,12 +288,14 @@ def fall_back(
     if sent:
         settled = Event(SETTLED, first, rows, counted, 0.0, 0.0, 0, in_hand)
         contract.learn(bound.policy, site, settled)
+    tell(site.devices, site)
 
 
 def begin(bound: Any, server: int, taken: int, now_s: float) -> None:
     """The server starts its first requests as one batch, or waits for a larger one with 0."""
     bound.site.clock_s[0] = now_s
     begin_batch(bound.site, server, taken)
+    tell(bound.site.devices, bound.site)
 
 
 def finish(bound: Any, server: int, now_s: float, service_s: float, measured: int) -> None:
@@ -298,6 +306,7 @@ def finish(bound: Any, server: int, now_s: float, service_s: float, measured: in
     """
     site = bound.site
     site.clock_s[0] = now_s
+    look_around(site.devices, site)
     place = site.head[server]
     rows = site.rows[server, place]
     wait_s = max(0.0, site.started_s[server] - site.arrived_s[server, place])
@@ -307,12 +316,14 @@ def finish(bound: Any, server: int, now_s: float, service_s: float, measured: in
     run_rows = measured if measured > 0 else rows if measured == 0 else 0
     event = Event(COMPLETED, server, rows, True, wait_s, service_s, run_rows, 0.0)
     contract.learn(bound.policy, site, event)
+    tell(site.devices, site)
 
 
 def withdraw(bound: Any, server: int, position: int, now_s: float, counted: bool) -> None:
     """A request leaves without an answer: the one in service (position 0) or a queued one."""
     site = bound.site
     site.clock_s[0] = now_s
+    look_around(site.devices, site)
     k = site.server_class[server]
     rows = site.rows[server, (site.head[server] + position) % site.arrived_s.shape[1]]
     if position == 0:
@@ -323,11 +334,13 @@ def withdraw(bound: Any, server: int, position: int, now_s: float, counted: bool
     if counted:
         site.balance[0] -= rows * (site.accuracy[k] - site.target[0])
     contract.learn(bound.policy, site, Event(WITHDRAWN, server, rows, counted, 0.0, 0.0, 0, 0.0))
+    tell(site.devices, site)
 
 
 def pull(bound: Any, server: int, now_s: float, draw: int) -> tuple[int, int]:
     """Result of the policy's `pull` for a server that has fallen free: (drop, take)."""
     bound.site.clock_s[0] = now_s
+    look_around(bound.site.devices, bound.site)
     return contract.pull(bound.policy, bound.site, server, draw)
 
 
@@ -343,6 +356,7 @@ def form(bound: Any, server: int, rows: int, left_s: float) -> tuple[int, float]
 def predict(bound: Any, server: int, rows: int, now_s: float) -> tuple[float, float]:
     """Predicted wait and service time of a request that joined the server now, s."""
     bound.site.clock_s[0] = now_s
+    look_around(bound.site.devices, bound.site)
     foresee_devices(bound.site.devices, bound.site)
     return predicted_join(bound.site, server, rows)
 
@@ -350,13 +364,16 @@ def predict(bound: Any, server: int, rows: int, now_s: float) -> tuple[float, fl
 def mark(bound: Any, server: int, healthy: bool, now_s: float) -> None:
     """The server takes requests from now on, or does not."""
     bound.site.clock_s[0] = now_s
+    look_around(bound.site.devices, bound.site)
     set_health(bound.site, server, healthy)
+    tell(bound.site.devices, bound.site)
 
 
 def shift(bound: Any, low: int, high: int, by_s: float, least_s: float, now_s: float) -> None:
     """Services at servers low .. high - 1 take so much longer from now on, or less."""
     bound.site.clock_s[0] = now_s
     shift_services(bound.site, low, high, by_s, least_s)
+    tell(bound.site.devices, bound.site)
 
 
 # Types of what the steps take besides what is bound.

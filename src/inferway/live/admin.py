@@ -185,6 +185,9 @@ _GAUGES: Final = {
     ),
     "scheduling_longest_seconds": "task: The longest of these decisions.",
     "recording_writing": "task: 1 while the task is recorded, 0 while the disk takes no more.",
+    "device_slots": "device: Cores or accelerators of a device that instances share.",
+    "device_busy_slots": "device: Of these, those that runs hold, of whichever task.",
+    "device_waiting_instances": "device: Instances, of whichever task, that wait for it.",
     "run_memory_bytes": ": Memory that running requests are taken to need.",
     "run_memory_limit_bytes": ": The most that there may be.",
     "run_memory_waiting_requests": ": Requests that wait for memory to run in.",
@@ -249,7 +252,18 @@ def status(sites: Sequence[TaskSite], ready: bool) -> dict[str, Any]:
     whole: dict[str, Any] = {} if (found := totals(sites)) is None else {"totals": found.to_json()}
     if joint := targets_of(sites):
         whole["targets"] = {one.name: one.to_json() for one in joint}
+    if devices := devices_of(sites):
+        whole["devices"] = devices
     return {"schema": 1, "version": __version__, "ready": ready, "tasks": tasks, **whole}
+
+
+def devices_of(sites: Sequence[TaskSite]) -> dict[str, dict[str, int]]:
+    """Tell of each device its slots, how many runs of all tasks hold, and how many wait for it.
+
+    Those of fleets that go, and answer what they have, are counted.
+    """
+    gates = {site.pool.servers.gate: None for site in sites if site.pool.dispatcher.shares}
+    return {name: one for gate in gates for name, one in gate.status().items()}
 
 
 def totals(sites: Sequence[TaskSite]) -> Totals | None:
@@ -417,6 +431,10 @@ class ServerCollector(Collector):
             ]
         if joint := targets_of(sites):
             samples |= _target_samples(joint)
+        if devices := devices_of(sites):
+            told = {"slots": "slots", "busy_slots": "busy", "waiting_instances": "waiting"}
+            for name, key in told.items():
+                samples[f"device_{name}"] = [([one], of[key]) for one, of in devices.items()]
         if any(site.stats.escalations for site in sites):
             samples["escalations"] = _escalations(sites)
         variants = [(site.task, site.pool.held_variants) for site in sites]

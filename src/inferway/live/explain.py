@@ -15,6 +15,7 @@ import numpy as np
 from inferway.dispatch.joint import PLACES, TargetState
 from inferway.dispatch.measured import EXPLORED
 from inferway.live.request import InferRequest, Outcome
+from inferway.site.claims import COLUMNS
 from inferway.site.confidence import ConfidenceTables
 from inferway.site.view import SIZES
 
@@ -33,12 +34,14 @@ LOOKED_AT = 512
 # no batches are formed; `shares` are the probabilities of each server, empty where requests are
 # not routed by any; `holds` says who holds slots of a device, empty where there is
 # none; `prices` the task's own prices and the row of each target over several tasks, likewise;
-# `foreseen` what was foreseen of the devices, where any is exclusive.
+# `foreseen` what was foreseen of the devices, where any is exclusive; `others` the claims of other
+# fleets on the devices.
 Snapshot: Any = msgspec.defstruct(
     "Snapshot",
     [
         "now_s", "balance", "queue", "ends_s", "free_s", "row_s", "running", "waiting_rows",
         "healthy", "shares", "holds", "prices", ("foreseen", bytes, b""),
+        ("others", bytes, b""),
     ],
     gc=False,
 )  # fmt: skip
@@ -298,6 +301,7 @@ def _candidates(before: Any, ended: Any) -> list[dict[str, Any]]:
         seen["waiting_rows"] = np.frombuffer(before.waiting_rows, np.int64)
     if before.holds:
         seen["holds"] = np.frombuffer(before.holds, np.bool_)
+        seen["others"] = np.frombuffer(before.others).reshape(-1, COLUMNS)
     if before.foreseen:
         seen["foreseen"] = np.frombuffer(before.foreseen)
     wait_s, service_s = fleet.predictions(seen, rows, before.now_s).T

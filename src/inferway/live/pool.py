@@ -177,6 +177,7 @@ class Pool:
         servers = self.servers
         self.queues, self.left_s, self._draw = servers.queues, servers.left_s, servers.draw
         self.held: deque[InferRequest] = deque()
+        servers.held, servers.pull = self.held, self._pull_own
         self.health = Health(self.instances, self.class_of, self._mark)
         self.scheduler = (
             None
@@ -324,6 +325,7 @@ class Pool:
         ended = all(await asyncio.gather(*(one.close(left_s) for one in self.instances)))
         # What has ended since the loop was last woken.
         self.collect()
+        self.servers.leave()
         # A thread that still runs its model keeps the runtime and the wake-up until the process
         # ends.
         if self._wakeup is not None:
@@ -534,6 +536,8 @@ class Pool:
         )
         if self.held_variants is not None:
             request.before.foreseen = dispatcher.foreseen
+        if self._holds is not None:
+            request.before.others = self.servers.others()
         if self.traced is not None:
             request.decided_s, request.dispatched_s = now_s, self.now()
             request.decisions += 1
@@ -560,6 +564,13 @@ class Pool:
         request.untime()
 
     def _pull(self) -> None:
+        """Decide on central queues again: this one's, and of all that share devices with it."""
+        if self._holds is None:
+            self._pull_own()
+        else:
+            self.servers.gate.pull()
+
+    def _pull_own(self) -> None:
         """Decide on the head of the central queue again: a server fell free, or the head has gone.
 
         It stays the head where the policy still holds it, or what it needs is still taken.
@@ -642,7 +653,7 @@ class Pool:
                 self.report(error)
             if kept_bytes is not None and self.options.headroom is not None:
                 self.options.headroom.settle(*kept_bytes)
-        if self.held:
+        if self.held or self._holds is not None:
             self._pull()
 
     def _end_shadow(self, shadow: ShadowRun) -> None:

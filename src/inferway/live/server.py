@@ -29,6 +29,7 @@ from inferway.live.front import (
     front_page,
     history_page,
 )
+from inferway.live.gate import DeviceGate
 from inferway.live.headroom import Bodies, Growths, Headroom
 from inferway.live.history import History
 from inferway.live.http.connection import Listener
@@ -137,6 +138,7 @@ class Server:
         self.sites = {site.task: self._watched(site) for site in sites}
         self.dashboard = ""
         self._targets: SharedTargets | None = None
+        self._gate = DeviceGate()
         # Gives devices out anew; None where the file does not ask for it.
         self.assignment: DeviceAssignment | None = None
         self._history = History(lambda: list(self.sites.values()), log=self.log)
@@ -241,6 +243,8 @@ class Server:
             for pool in pools:
                 self.sites[pool.task] = self._watched(TaskSite.of(pool))
             self.sites |= self._bare(self._loads, self.sites)
+        for site in self.served():
+            site.pool.servers.share(self._gate)
         if self.options.record is not None:
             try:
                 for site in self.served():
@@ -450,6 +454,7 @@ class Server:
                 )
 
     async def _prepare(self, site: TaskSite, pool: Pool) -> None:
+        pool.servers.share(self._gate)
         for name in await site.prepare(pool):
             self.log.warning("not warmed up: free input axes", instance=name)
 

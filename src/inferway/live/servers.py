@@ -16,8 +16,8 @@ from inferway.dispatch.batching import run_s_of
 from inferway.dispatch.dispatcher import Dispatcher
 from inferway.dispatch.joint import BALANCE, TargetState
 from inferway.dispatch.recording import Recording
-from inferway.dispatch.turns import NEVER_DUE_S
 from inferway.live.exclusive import HeldVariants
+from inferway.live.gate import DeviceGate, due_s
 from inferway.live.headroom import is_closed
 from inferway.live.instance import Instance
 from inferway.live.options import PoolOptions
@@ -42,7 +42,8 @@ class ServerQueues:
     the largest size that it fills.
 
     Where servers share devices, requests wait here as well, and a free server runs the next when
-    its device has room: the order is the dispatcher's, and the twin's.
+    its device has room: the order is the dispatcher's, and the twin's. Servers of other fleets may
+    stand in the same line.
 
     What policies predict of a server, it predicts for those who tell clients of the future.
 
@@ -54,7 +55,14 @@ class ServerQueues:
     ----------
     targets
         Those over several tasks that this one is one of.
+    gate
+        Before the devices; with nobody else where `share` has not been called.
+    held, pull
+        The pool's central queue, and what decides on that again.
     """
+
+    held: deque[InferRequest]
+    pull: Callable[[], None]
 
     def __init__(
         self,
@@ -80,6 +88,8 @@ class ServerQueues:
         self._pulls = hasattr(dispatcher.policy, "pull")
         self._shares = dispatcher.shares
         self.batches = self._pulls or rules is not None or self._shares
+        self.gate = DeviceGate()
+        self.gate.join(self)
         # Whether requests of the task may differ in more than their first axis.
         self._mixed = not is_closed(signature)
         self._serving: list[RequestBatch | None] = [None] * len(instances)
@@ -97,14 +107,26 @@ class ServerQueues:
         # Where late requests are served, nothing is refused for being late.
         return request.deadline_s - self._now() if self._drop_late else math.inf
 
+    def share(self, gate: DeviceGate) -> None:
+        """Stand in one line with the other fleets of a node, before anything is put here."""
+        if gate is not self.gate:
+            self.gate.leave(self)
+            self.gate = gate
+            gate.join(self)
+
+    def leave(self) -> None:
+        """Hold nothing of the devices any more, and wait for none."""
+        self.gate.leave(self)
+
     def put(self, request: InferRequest) -> bool:
         """Take a request that has been given its server; whether it is left waiting there."""
         server = request.server
         queue = self.queues[server]
-        if self._shadows:
+        if self._shares:
             # Those at other servers may be on the device that this one is to run on.
-            for one in [*self._shadows] if self._shares else (server,):
-                self._give_way(one)
+            self.gate.end_runs_in_passing()
+        elif self._shadows:
+            self._give_way(server)
         queue.append(request)
         if not self.batches:
             self.instances[server].put(request)
@@ -126,11 +148,15 @@ class ServerQueues:
         idle = idle and self._held_variants is None  # its device may have to change at any moment
         if not idle or not self._view.healthy[server] or not self._has_room(server):
             return False
-        return not self._shares or not any(map(self._has_waiting, range(len(self.queues))))
+        return not self._shares or not self.gate.has_waiting()
 
-    def _has_waiting(self, server: int) -> bool:
-        batch, queue = self._serving[server], self.queues[server]
-        return any(batch is None or one not in batch.members for one in queue)
+    def has_waiting(self) -> bool:
+        """Tell whether a request waits at any server."""
+        return any(
+            batch is None or one not in batch.members
+            for batch, queue in zip(self._serving, self.queues, strict=True)
+            for one in queue
+        )
 
     def run_shadow(self, shadow: ShadowRun) -> None:
         """Have its server, which is spare, run a shadow, until a request is put there."""
@@ -145,6 +171,10 @@ class ServerQueues:
     def end_shadows(self) -> None:
         """Stop all shadows, and run none any more."""
         self._shadows_end = True
+        self.end_runs_in_passing()
+
+    def end_runs_in_passing(self) -> None:
+        """Stop the shadows that run now."""
         for server in [*self._shadows]:
             self._give_way(server)
 
@@ -215,7 +245,7 @@ class ServerQueues:
                 self._begin(server, 0)
             elif batch is None and self._shares:
                 self.dispatcher.leave_line(server, self._now())
-                self._grant(server)
+                self.grant(server)
             self._look()
             return True
         if not self.instances[server].cancel(batch):
@@ -230,7 +260,7 @@ class ServerQueues:
             self._serving[server] = None
             self.ended(server)
             self._ask(server)
-            self._grant(server)
+            self.grant(server)
         return True
 
     def abort(self, request: InferRequest) -> None:
@@ -266,7 +296,7 @@ class ServerQueues:
         """
         self._serving[batch.server] = None
         self._ask(batch.server)
-        self._grant(batch.server)
+        self.grant(batch.server)
         self._look()
 
     def flush(self) -> None:
@@ -302,17 +332,15 @@ class ServerQueues:
         queue = self.queues[server]
         if self._serving[server] is not None or not queue:
             return
-        if not self._shares or self.dispatcher.ask_turn(server, _due_s(queue[0]), self._now()):
-            self._start(server)
+        if not self._shares or self.dispatcher.ask_turn(server, due_s(queue[0]), self._now()):
+            self.start_turn(server)
 
-    def _grant(self, server: int) -> None:
+    def grant(self, server: int) -> None:
         """Let those start who wait at the device of a server, as far as it has room."""
-        other = self.dispatcher.next_turn(server, self._now()) if self._shares else -1
-        while other >= 0:
-            self._start(other)
-            other = self.dispatcher.next_turn(server, self._now())
+        if self._shares:
+            self.gate.grant(self, server, self._now())
 
-    def _start(self, server: int) -> None:
+    def start_turn(self, server: int) -> None:
         """Have a free server run what it takes of its queue, or wait for more."""
         queue = self.queues[server]
         gone: list[tuple[InferRequest, str]] = []
@@ -350,8 +378,7 @@ class ServerQueues:
             for request in members:
                 request.untime()
             if self._shares:
-                for other in [*self._shadows]:
-                    self._give_way(other)
+                self.gate.end_runs_in_passing()
                 self.dispatcher.start_run(server, len(members), self._now())
             else:
                 self._begin(server, len(members))
@@ -381,8 +408,8 @@ class ServerQueues:
             assert self._unloaded is not None
             self._unloaded(server, reason)
         elif self.queues[server]:
-            self._start(server)
-        self._grant(server)
+            self.start_turn(server)
+        self.grant(server)
         self._look()
 
     def _first(self, server: int, take: int) -> tuple[list[InferRequest], int]:
@@ -482,8 +509,16 @@ class ServerQueues:
         """Tell whether a run of the server could start at its device at once."""
         if not self._shares:
             return True
+        self.dispatcher.look(self._now())
         devices, k = self._view.devices, self._class_of[server]
         return bool(devices.resting[k] == 0 or self._view.idle[k] > 0)
+
+    def others(self) -> bytes:
+        """Claims of other fleets on the devices, as the last decision saw them."""
+        devices = self.dispatcher.site.devices
+        if not self._shares or not len(devices.claims):
+            return b""
+        return bytes(devices.others[: devices.others_count[0]].tobytes())
 
     def _of(self, classes: int) -> Iterator[int]:
         return (
@@ -491,12 +526,6 @@ class ServerQueues:
             for server, k in enumerate(self._class_of)
             if classes >> k & 1 and self._view.healthy[server]
         )
-
-
-def _due_s(request: InferRequest) -> float:
-    """When a request is due, for its turn at a device; without a deadline, behind all with one."""
-    due_s = request.deadline_s
-    return due_s if due_s < math.inf else request.received_s + NEVER_DUE_S
 
 
 class Health:

@@ -37,7 +37,7 @@ def joined(sites: Sequence[Site]) -> list[Site]:
         name: np.concatenate([getattr(one, name) for one in sites])
         for name in (*_OF_SERVERS, *_OF_CLASSES, *_OF_TASKS)
     } | {name: getattr(sites[0], name) for name in _COMMON}
-    account = {
+    account: dict[str, Any] = {
         name: np.concatenate([getattr(one, name) for one in devices])
         for name in (*_DEVICES_OF_SERVERS, *_DEVICES_OF_CLASSES)
     }

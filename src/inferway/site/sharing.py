@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from inferway.site.claims import DEVICE, HOLDS, TAKEN, UNTIL_S, WORK_S
 from inferway.site.compiled import either, jit
 from inferway.site.view import AllTasks, Changes, JoinedDevices, SharedDevices, Site
 
@@ -39,8 +40,9 @@ _is_exclusive = either(Changes, lambda changes, d: changes.exclusive[d], lambda 
 @jit
 def _may_start(devices: Any, d: int, k: int) -> bool:
     """Tell whether a run of class k could start at its device, or its change, if it is first."""
-    holds = _holds(devices.changes, d, k) or devices.used[d] == 0
-    return holds and devices.used[d] + devices.taken[k] <= devices.slots[d]
+    used = devices.used[d] + devices.others_used[d]
+    holds = _holds(devices.changes, d, k) or used == 0
+    return holds and used + devices.taken[k] <= devices.slots[d]
 
 
 @jit
@@ -48,7 +50,13 @@ def _has_room(devices: Any, k: int) -> bool:
     d = devices.device[k]
     if d < 0:
         return True
-    return devices.first[d] < 0 and _holds(devices.changes, d, k) and _may_start(devices, d, k)
+    holds = _holds(devices.changes, d, k)
+    return _nobody_waits(devices, d) and holds and _may_start(devices, d, k)
+
+
+@jit
+def _nobody_waits(devices: Any, d: int) -> bool:
+    return devices.first[d] < 0 and devices.others_first[d] < 0
 
 
 # ``has_room(devices, k)``: whether a run of class k could start at once.
@@ -126,7 +134,7 @@ def _ask(devices: Any, site: Site, server: int, due_s: float) -> bool:
         return True
     if devices.waits[server] or _loads_for(devices.changes, d) == server:
         return False
-    if devices.first[d] < 0 and _may_start(devices, d, k):
+    if _nobody_waits(devices, d) and _may_start(devices, d, k):
         return True
     before = devices.last[d]
     while before >= 0 and devices.due_s[before] > due_s:
@@ -185,10 +193,12 @@ def _give(devices: Any, site: Site, server: int) -> None:
 @jit
 def _next_of(devices: Any, site: Site, server: int) -> int:
     d = devices.device[site.server_class[server]]
-    if d < 0 or devices.first[d] < 0:
+    if d < 0:
         return -1
-    first = devices.first[d]
-    if not _may_start(devices, d, site.server_class[first]):
+    first, other = devices.first[d], devices.others_first[d]
+    if other >= 0 and (first < 0 or devices.others_due_s[d] < devices.due_s[first]):
+        return -2 - other
+    if first < 0 or not _may_start(devices, d, site.server_class[first]):
         return -1
     _forgo(devices, site, first)
     return first
@@ -283,7 +293,7 @@ hold = either(SharedDevices, _held, lambda devices, site, server: None)
 give = either(SharedDevices, _given, lambda devices, site, server: None)
 # ``next_of(devices, site, server)``: the first that waits at the device of this one, if its run may
 # start, and it no longer waits; else -1. Where several tasks share devices, its number among the
-# servers of all.
+# servers of all; where a server of another site comes first, -2 - its row among the claims.
 next_of = either(SharedDevices, _granted, lambda devices, site, server: -1)
 
 
@@ -316,24 +326,51 @@ def _gather(devices: Any, site: Site, d: int) -> int:
                 continue
             if devices.holds[server]:
                 ends_s = max(now_s, site.ends_s[server])
-                for _ in range(devices.taken[k]):
-                    ends_at(devices.runs_end_s[d, : devices.slots[d]], ends_s)
+                _hold_until(devices, d, devices.taken[k], ends_s)
                 work_s = ends_s - now_s + (site.free_s[server] - site.ends_s[server])
             elif site.healthy[server]:
-                # One that waits may be predicted to have begun, which it has not.
-                whole = site.sizes[k, 1] > 0 or np.isnan(site.started_s[server])
-                begun_s = site.ends_s[server] if whole else site.started_s[server]
-                work_s = site.free_s[server] - begun_s
+                work_s = _work(site, server)
             else:  # what is there will be elsewhere
                 continue
-            place = servers
-            while place > 0 and devices.work_s[place - 1] > work_s:
-                devices.work_s[place] = devices.work_s[place - 1]
-                devices.wide[place] = devices.wide[place - 1]
-                place -= 1
-            devices.work_s[place], devices.wide[place] = work_s, devices.taken[k]
+            _insert(devices, servers, work_s, devices.taken[k])
             servers += 1
+    for other in range(devices.others_count[0]):
+        row = devices.others[other]
+        if devices.own[int(row[DEVICE])] != d:
+            continue
+        work_s, taken = row[WORK_S], int(row[TAKEN])
+        if row[HOLDS] > 0.0:
+            ends_s = max(now_s, row[UNTIL_S])
+            _hold_until(devices, d, taken, ends_s)
+            work_s += ends_s - now_s
+        _insert(devices, servers, work_s, taken)
+        servers += 1
     return servers
+
+
+@jit
+def _work(site: Site, server: int) -> float:
+    """Time of all that a server has to do whose run has not begun, s."""
+    # One that waits may be predicted to have begun, which it has not.
+    whole = site.sizes[site.server_class[server], 1] > 0 or np.isnan(site.started_s[server])
+    return site.free_s[server] - (site.ends_s[server] if whole else site.started_s[server])
+
+
+@jit
+def _insert(devices: Any, servers: int, work_s: float, taken: int) -> None:
+    """Note another server's work among that of so many, the shortest first."""
+    place = servers
+    while place > 0 and devices.work_s[place - 1] > work_s:
+        devices.work_s[place] = devices.work_s[place - 1]
+        devices.wide[place] = devices.wide[place - 1]
+        place -= 1
+    devices.work_s[place], devices.wide[place] = work_s, taken
+
+
+@jit
+def _hold_until(devices: Any, d: int, taken: int, ends_s: float) -> None:
+    for _ in range(taken):
+        ends_at(devices.runs_end_s[d, : devices.slots[d]], ends_s)
 
 
 @jit
@@ -433,3 +470,56 @@ joined_wait = either(
     ),
     lambda devices, site, server, own_s: own_s,
 )
+
+
+def _look_around(devices: Any, site: Site) -> None:
+    rows, servers = devices.claims.shape[0], devices.holds.size
+    if rows == 0:
+        return
+    count = 0
+    for d in range(devices.slots.size):
+        devices.others_used[d], devices.others_first[d] = 0, -1
+        devices.others_due_s[d] = np.inf
+    for place in range(rows):
+        row = devices.claims[place]
+        number = int(row[DEVICE])
+        if number < 0 or number >= devices.own.size or devices.at <= place < devices.at + servers:
+            continue
+        d = devices.own[number]
+        if d < 0:
+            continue
+        devices.others[count] = row
+        count += 1
+        if row[HOLDS] > 0.0:
+            devices.others_used[d] += int(row[TAKEN])
+        elif row[UNTIL_S] < devices.others_due_s[d]:
+            devices.others_due_s[d], devices.others_first[d] = row[UNTIL_S], place
+    devices.others_count[0] = count
+    for k in range(devices.device.size):
+        _show(devices, site, k)
+
+
+def _tell(devices: Any, site: Site) -> None:
+    if devices.at >= devices.claims.shape[0]:
+        return
+    for server in range(devices.holds.size):
+        k, row = site.server_class[server], devices.claims[devices.at + server]
+        d, holds, waits = devices.device[k], devices.holds[server], devices.waits[server]
+        has_work = site.queue[server] > 0 and (holds or site.healthy[server])
+        row[DEVICE] = devices.number[d] if d >= 0 and (has_work or holds or waits) else -1.0
+        row[TAKEN], row[HOLDS] = devices.taken[k], 1.0 if holds else 0.0
+        row[UNTIL_S] = devices.due_s[server] if waits else np.inf
+        row[WORK_S] = _work(site, server) if has_work and not holds else 0.0
+        if holds:
+            row[UNTIL_S] = site.ends_s[server] if has_work else site.clock_s[0]
+            row[WORK_S] = site.free_s[server] - site.ends_s[server] if has_work else 0.0
+        if d >= 0 and _loads_for(devices.changes, d) == server:  # a change takes all slots
+            row[DEVICE], row[TAKEN], row[HOLDS] = devices.number[d], devices.slots[d], 1.0
+            row[UNTIL_S] = site.clock_s[0]
+
+
+# ``look_around(devices, site)``: take note of what servers of other sites hold and wait for, before
+# a step; the view says what is idle beside them.
+look_around = either(SharedDevices, _look_around, lambda devices, site: None)
+# ``tell(devices, site)``: let other sites know what servers hold and wait for, after a step.
+tell = either(SharedDevices, _tell, lambda devices, site: None)

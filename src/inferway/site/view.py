@@ -122,8 +122,19 @@ class SharedDevices(NamedTuple):
     # Predictions as of the last decision, in order of time.
     runs_end_s: Floats  # (D, S) when 1, 2, ... slots are free of the runs in progress
     free_s: Floats  # (D, S) when they are free for who comes now, behind all that waits
-    work_s: Floats  # (n,) scratch for what each server has to do
-    wide: Ints  # (n,) scratch for the slots that it does that in
+    work_s: Floats  # (n + M,) scratch for what each server has to do
+    wide: Ints  # (n + M,) scratch for the slots that it does that in
+    # Shared with other sites of the node, as `inferway.site.claims` says; no row where there are
+    # none. What is known of the others is as of the last step.
+    claims: Floats  # (M, 5) of all sites
+    at: int  # Row of the first server; M where there is no row
+    number: Ints  # (D,) the node's number of each device
+    own: Ints  # By such a number, the device; -1 where it is none of these
+    others: Floats  # (M, 5) rows of the servers of others, the first `others_count` of them
+    others_count: Ints  # (1,)
+    others_used: Ints  # (D,) slots that their runs hold
+    others_due_s: Floats  # (D,) when the first of them that waits is due; inf where none does
+    others_first: Ints  # (D,) its row; -1 where none waits
     predicts: bool = True  # Whether these are kept up
     changes: Any = NoChanges()  # `Changes` where a device is exclusive
     # `JoinedDevices` where other tasks share the devices; see `inferway.site.joined`.
@@ -332,6 +343,15 @@ def _shared(fleet: Fleet) -> SharedDevices | NoDevices:
         free_s=np.zeros(shape),
         work_s=np.zeros(servers),
         wide=np.zeros(servers, np.int64),
+        claims=np.zeros((0, 5)),
+        at=0,
+        number=np.arange(devices),
+        own=np.arange(devices),
+        others=np.zeros((0, 5)),
+        others_count=np.zeros(1, np.int64),
+        others_used=np.zeros(devices, np.int64),
+        others_due_s=np.full(devices, np.inf),
+        others_first=np.full(devices, -1),
         changes=_changes(of, servers),
     )
 
