@@ -66,7 +66,9 @@ def _points(settings: BurstSettings) -> list[Point]:
         for row, asked in cases:
             file = digest(row) if row.startswith("rl-") else ""
             label = {"row": row, "trial": trial, "phis": None, "factor": 1.0, **asked}
-            call = {"row": row, "file": file, **given, **asked}
+            # What a point is asked for is kept as JSON, which has no tuples.
+            lists = {"phis": list(asked["phis"])} if "phis" in asked else {}
+            call = {"row": row, "file": file, **given, **asked, **lists}
             made.append(Point(label, in_burst, call, 1 + 5e-6 * settings.requests))
     return made
 
