@@ -25,7 +25,7 @@ import inferway as iw
 from inferway.deployment import ServiceTime
 from inferway.site import Fleet
 from inferway.site.devices import DeviceSlots
-from inferway.twin import Scenario, run, run_together
+from inferway.twin import Scenario, engine, run, run_together
 
 
 @QUICK
@@ -99,6 +99,16 @@ def test_who_has_a_deadline_goes_before_who_has_none() -> None:
     left_s = 0.3 + 0.4  # What is left of the run that somebody finds, s
     mean_is(results["a"], 1 + left_s / (1 - 0.3))
     mean_is(results["b"], 1 + left_s / ((1 - 0.3) * (1 - 0.7)))
+
+
+def test_others_go_on_where_a_task_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "MOST_PRESENT", 2048)
+    results = run_together(tasks_on(1, (50.0, 0.4)), queries=50_000, seed=4)
+    crowded, other = results["a"], results["b"]
+    assert not crowded.stable
+    assert "requests are in the system, so it was ended there" in crowded.notes[0]
+    assert other.complete
+    assert other.queries == pytest.approx(0.4 * 50_000 / 50.0, rel=0.2)
 
 
 def pool(tmp_path: Path) -> iw.Deployment:

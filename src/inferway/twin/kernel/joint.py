@@ -80,7 +80,8 @@ def act(seat: Seat, what: int, now_s: float) -> int:
 @jit
 def _needs(seat: Seat) -> int:
     world, course = seat.world, seat.course
-    if world.waiting.free[1] == 0 or crowded(world.future):
+    # Only who arrives needs room where nobody has left: a task that is given up has none for ever.
+    if (world.waiting.free[1] == 0 and course[MODE] == ARRIVING) or crowded(world.future):
         return ROOM
     # One event writes at most a record for every request in the system.
     spare = world.waiting.next.size + 1
