@@ -319,8 +319,8 @@ class TaskResult(Served):
     # Accuracy of the answers by what is known of the requests; None where nothing is.
     by_labels: MeanEstimate | None = None
     drift: DriftResult | None = None  # Where a variant's true accuracy has changed
-    # Share of the slots of each device that runs hold, by name, or changes of its variant; None
-    # where servers share none.
+    # Share of the slots of each device that the task's own runs hold, by name, or changes of its
+    # variant; None where servers share none. Of several tasks on a device, add theirs up.
     devices: dict[str, float] | None = None
     # How often each exclusive device loads another variant, 1/s; None where none is exclusive.
     changes_per_s: dict[str, float] | None = None

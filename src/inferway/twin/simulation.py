@@ -222,7 +222,7 @@ def simulate(
             together = {
                 name: run(scenario, progress=told(name), records=files.get(name), **settings)
             }
-        found |= {name: _beside(one, absent, "workload") for name, one in together.items()}
+        found |= {name: _beside(one, absent[name], "workload") for name, one in together.items()}
         if any(INTERRUPTED in found[name].notes for name in group):
             break
     return TwinResult({name: found[name] for name in names if name in found})
@@ -248,17 +248,22 @@ def with_sharers(
     return tuple(one for one in order if one in found)
 
 
-def without_absent(scenarios: Mapping[str, Scenario]) -> tuple[dict[str, Scenario], list[str]]:
+def without_absent(
+    scenarios: Mapping[str, Scenario],
+) -> tuple[dict[str, Scenario], dict[str, list[str]]]:
     """Take it that nothing is asked of tasks that share devices with these and are not among them.
 
-    Returns the scenarios without those, and their names.
+    Returns the scenarios without those, and their names by the task that shares with them.
     """
-    absent = [one for of in scenarios.values() for one in of.beside if one not in scenarios]
+    absent = {
+        name: [other for other in one.beside if other not in scenarios]
+        for name, one in scenarios.items()
+    }
     alone = {
         name: replace(one, beside=tuple(other for other in one.beside if other in scenarios))
         for name, one in scenarios.items()
     }
-    return alone, list(dict.fromkeys(absent))
+    return alone, absent
 
 
 def _beside(result: TaskResult, absent: Sequence[str], what: str) -> TaskResult:
@@ -430,7 +435,7 @@ def _traced(
         stopped = any(INTERRUPTED in one.notes for one in profiled.values())
         for name, twin in twins.items():
             beside = (live[name], simulated(twin), simulated(profiled[name]))
-            told_of = _beside(twin, absent, "recording")
+            told_of = _beside(twin, absent[name], "recording")
             found[name] = replace(
                 told_of,
                 trace=Comparison(*beside, tuple(notes[name])),

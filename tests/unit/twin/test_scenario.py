@@ -157,6 +157,24 @@ def test_a_task_without_requests_leaves_its_devices_to_the_others(tmp_path: Path
     assert any("nothing is asked of other" in note for note in result.notes)
 
 
+def test_only_who_shares_with_a_task_that_is_left_out_says_so() -> None:
+    variants = {"x": {"accuracy": 0.8, "service": {"mean": "10 ms"}}}
+    devices = {"one": {"cores": 1}, "two": {"cores": 1}}
+    on = {"a/x": {"one": 1}, "b/x": {"one": 1, "two": 1}, "c/x": {"two": 1}}
+    arrivals = {"arrivals": {"process": "poisson", "rate": "20/s"}}
+    chain = inferway.load(
+        {
+            "tasks": {name: {"variants": variants} for name in "abc"},
+            "nodes": {"n": {"devices": devices, "instances": on}},
+            "workload": dict.fromkeys("ab", arrivals),
+        }
+    )
+    result = inferway.simulate(chain, queries=100)
+    told = {name: [n for n in one.notes if "is asked" in n] for name, one in result.tasks.items()}
+    assert told["a"] == []
+    assert len(told["b"]) == 1
+
+
 def test_a_run_fits_its_device(tmp_path: Path) -> None:
     path = tmp_path / "shared.yaml"
     path.write_text(SHARED)
