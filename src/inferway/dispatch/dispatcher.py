@@ -387,7 +387,10 @@ class Dispatcher:
         return int(self._turns[4](self._silent, server, now_s))
 
     def look(self, now_s: float) -> None:
-        """Have the site say what is idle now, beside the runs of others at its devices."""
+        """Have the site say what is idle now, beside the runs of others, and tell them of its own.
+
+        Nothing that a policy decides by changes, as every step does this before.
+        """
         self._turns[5](self._silent, now_s)
 
     def needs_change(self, server: int) -> bool:

@@ -259,7 +259,8 @@ class Recording:
         self._seen_shared = np.zeros(0) if self._shared is None else self._shared.copy()
         # What others have at the devices: when it was last looked at, and as it is written.
         self._claims: Floats | None = None
-        self._seen_claims, self._written_claims = b"", no_claims(0)
+        self._seen_claims: bytes | None = None
+        self._written_claims: Floats = no_claims(0)
         self._share()
         if (folder / _HEAD).exists():
             raise ValueError(f"{folder} already holds a recording; name another folder")
@@ -608,14 +609,15 @@ class Recording:
 
     def _share(self) -> None:
         """Look at what others have at the devices, where there are any, from now on."""
-        devices = self._dispatcher.site.devices
-        if self._dispatcher.shares and len(devices.claims):
-            self._claims, self._seen_claims = devices.claims, b""
+        if self._dispatcher.shares:
+            self._claims, self._seen_claims = self._dispatcher.site.devices.claims, None
 
     def _write_claims(self) -> None:
         claims, before = _claims_of_others(self._dispatcher), self._written_claims
-        if len(before) < len(claims):
-            before = np.concatenate((before, no_claims(len(claims) - len(before))))
+        rows = max(len(claims), len(before))  # none where it shares with nobody any more
+        claims, before = (
+            np.concatenate((one, no_claims(rows - len(one)))) for one in (claims, before)
+        )
         for row in np.flatnonzero((claims != before).any(axis=1)).tolist():
             device, taken, holds, until_s, work_s = claims[row].tolist()
             if self._file is not None:

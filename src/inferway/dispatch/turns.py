@@ -80,10 +80,11 @@ def next_turn(bound: Any, server: int, now_s: float) -> int:
 
 
 def look(bound: Any, now_s: float) -> None:
-    """Let the view say what is idle beside the runs of other sites."""
+    """Let the view say what is idle beside the runs of other sites, and tell them of one's own."""
     site = bound.site
     site.clock_s[0] = now_s
     look_around(site.devices, site)
+    tell(site.devices, site)
 
 
 def begin_change(bound: Any, server: int, now_s: float) -> None:

@@ -58,8 +58,11 @@ class DeviceGate:
         self._first: dict[Sharer, int] = {}  # Row of each fleet's first server
         self._claims: Floats = no_claims(0)
 
-    def join(self, sharer: Sharer) -> None:
-        """Have a fleet share the devices from now on, until it leaves; one with none does not."""
+    def join(self, sharer: Sharer, now_s: float) -> None:
+        """Have a fleet share the devices from now on, until it leaves; one with none does not.
+
+        Those that were alone until now tell what they hold and wait for.
+        """
         devices = sharer.dispatcher.fleet.devices
         if devices is None or sharer in self._first:
             return
@@ -74,7 +77,7 @@ class DeviceGate:
                 larger[: len(self._claims)] = self._claims
                 self._claims = larger
             for one in self._first:
-                self._bind(one)
+                self._bind(one, now_s)
 
     def _room_for(self, sharer: Sharer) -> int:
         """Find the first rows that nobody has."""
@@ -86,12 +89,13 @@ class DeviceGate:
             first = end
         return first
 
-    def _bind(self, sharer: Sharer) -> None:
+    def _bind(self, sharer: Sharer, now_s: float) -> None:
         devices = sharer.dispatcher.site.devices
         if devices.claims is not self._claims:
             sharer.dispatcher.share_devices(
                 self._claims, self._first[sharer], self._numbers_of(sharer)
             )
+            sharer.dispatcher.look(now_s)
 
     def _numbers_of(self, sharer: Sharer) -> Ints:
         devices = sharer.dispatcher.fleet.devices

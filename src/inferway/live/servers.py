@@ -89,7 +89,7 @@ class ServerQueues:
         self._shares = dispatcher.shares
         self.batches = self._pulls or rules is not None or self._shares
         self.gate = DeviceGate()
-        self.gate.join(self)
+        self.gate.join(self, self._now())
         # Whether requests of the task may differ in more than their first axis.
         self._mixed = not is_closed(signature)
         self._serving: list[RequestBatch | None] = [None] * len(instances)
@@ -112,7 +112,7 @@ class ServerQueues:
         if gate is not self.gate:
             self.gate.leave(self)
             self.gate = gate
-            gate.join(self)
+            gate.join(self, self._now())
 
     def leave(self) -> None:
         """Hold nothing of the devices any more, and wait for none."""

@@ -229,6 +229,34 @@ def test_what_a_fleet_that_is_gone_held_is_nobodys(run: Any, patient: Any) -> No
     run(main())
 
 
+def test_what_a_fleet_holds_that_was_alone_counts_for_who_joins(run: Any, patient: Any) -> None:
+    """As where another file is applied, or copies move, while a run of the only task goes on."""
+
+    async def main() -> None:
+        gates = [Gate(), Gate()]
+        gate = DeviceGate()
+        first, second = (site_of([one], [1], now=patient.time) for one in gates)
+        first.pool.servers.share(gate)
+        await opened(first, gates[:1])
+        one, other = one_of(0), one_of(0)
+        give(first, one)
+        await began(gates[0])
+        second.pool.servers.share(gate)
+        await opened(second, gates[1:])
+        give(second, other)
+        assert busy(gate) == (1, 1)
+        assert gates[1].runs.empty()
+        for each in gates:
+            each.opened.set()
+        await one.answer()
+        await other.answer()
+        assert busy(gate) == (0, 0)
+        await first.stop()
+        await second.stop()
+
+    run(main())
+
+
 def fleet_of(name: str) -> Fleet:
     return Fleet(
         (name,),
@@ -289,6 +317,29 @@ def test_what_decisions_saw_of_other_tasks_is_replayed(
     monkeypatch.setattr("inferway.dispatch.recording.share_as_recorded", lambda *_: None)
     monkeypatch.setattr("inferway.dispatch.replay._Course._claim", lambda *_: None)
     assert len(inferway.replay(tmp_path / "a", requests=None).differences) == 16
+
+
+def test_a_recording_goes_on_where_devices_are_shared_with_nobody_any_more(tmp_path: Path) -> None:
+    one, other = (
+        Dispatcher(fleet_of(name), "deadline", target=None, measure=False) for name in "ab"
+    )
+    claims, numbers = no_claims(4), np.array([3])
+    recording = Recording(one, tmp_path / "a")
+    recording.share_devices(claims, 0, numbers)
+    other.share_devices(claims, 2, numbers)
+    for step in range(2):
+        assert other.ask_turn(server := other.arrive(0.0, step), 0.0, 0.0)
+        other.start_run(server, 1, 0.0)
+    assert recording.arrive(0.0, 1, 0.015) < 0
+    recording.share_devices(no_claims(0), 0, numbers)
+    claims[:2] = no_claims(1)
+    server = recording.arrive(0.0, 2, 0.015)
+    assert server >= 0
+    recording.withdraw(server, 0, 0.1)
+    recording.close()
+    found = inferway.replay(tmp_path / "a", requests=None)
+    assert found.differences == ()
+    assert found.requests == 2
 
 
 def test_rows_are_given_once_and_given_again(run: Any) -> None:
