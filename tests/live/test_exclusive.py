@@ -180,6 +180,22 @@ def test_a_variant_that_cannot_be_loaded_rests_and_the_other_answers(
     assert told(running)["holds"] == "large"
 
 
+def test_one_queue_of_all_does_not_wait_for_who_never_falls_idle(
+    start: Any, tmp_path: Path
+) -> None:
+    """A device that holds another variant, or none, is idle for nobody until it is changed."""
+    exclusive = "exclusive: true}}"
+    central = {exclusive: exclusive + "\n    queue: central"}
+    running = start(deployment=written(tmp_path, "sq", **central))
+    assert ask(running, "large").status == 200
+    assert told(running)["holds"] == "large"
+    (tmp_path / "broken-Small").touch()
+    assert ask(running, "small").status == 503
+    assert told(running)["holds"] is None
+    assert running.infer(BODY, path="/v2/models/times/infer").status == 200
+    assert told(running)["holds"] == "large"
+
+
 def test_who_leaves_during_a_change_and_who_comes(start: Any, tmp_path: Path) -> None:
     running = start(deployment=written(tmp_path))
     path = "/v2/models/times/versions/{}/infer"

@@ -131,6 +131,24 @@ def test_tasks_stand_in_one_line_by_deadline(
     until(lambda: cpu(running) == {"slots": 1, "busy": 0, "waiting": 0})
 
 
+def test_the_first_of_one_queue_of_all_stands_in_the_line_of_every_task(
+    start: Any, folder: Path, until: Callable[..., None]
+) -> None:
+    text = FILE.replace("buffer: 1", "queue: central").replace(
+        "b: {", "b: {dispatch: {policy: sq}, "
+    )
+    (folder / "d.yaml").write_text(text)
+    running = start(deployment=inferway.load(folder / "d.yaml"))
+    wires = []
+    for waiting, (task, name) in enumerate((("a", "waits"), ("b", "next"), ("a", "last"))):
+        wires.append(wire_of(running, task, name))
+        until(lambda: "waits" in began(folder))
+        until(lambda waiting=waiting: cpu(running)["waiting"] == waiting)  # type: ignore[misc]
+    (folder / "go").touch()
+    assert [wire.read().status for wire in wires] == [200] * 3
+    assert began(folder) == ["waits", "next", "last"]
+
+
 def test_a_recording_of_one_task_has_what_it_saw_of_the_other(start: Any, folder: Path) -> None:
     running = start(deployment=inferway.load(folder / "d.yaml"), record=folder / "run")
     statuses: list[int] = []

@@ -101,7 +101,8 @@ class SingleQueue(NamedTuple):
     are two idle model instances, ... the upcoming arrival will be served by the model instance of
     PNASNet". That is `ties: heavy`. The share of heavy services that the paper's Table 2 prints for
     the normal state, 52.65 %, does not follow from it; `ties: uniform` draws among all idle servers
-    instead.
+    instead. Where a device is shared, and none is idle though no server has a request, it waits at
+    a server, in the device's line.
     """
 
     order: Ints  # (K,) classes, most accurate first
@@ -147,7 +148,16 @@ class SingleQueue(NamedTuple):
                 server = idle_in(site, request, k)
                 if server >= 0:
                     return server
-        return HOLD if any_between(site, request, 0, site.queue.size, 0.0) >= 0 else REJECT
+        if any_between(site, request, 0, site.queue.size, 0.0) < 0:
+            return REJECT
+        if site.queue.sum() > 0:
+            return HOLD
+        # Nobody will fall idle here: the device has to change, or others wait for it as well.
+        for k in self.order:
+            server = shortest_in(site, request, k, 0.0) if has_class(request.classes, k) else -1
+            if server >= 0:
+                return server
+        return HOLD
 
 
 class EarlyDrop(NamedTuple):

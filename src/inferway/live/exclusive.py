@@ -105,6 +105,9 @@ class ChangingModel:
                 _end(runtime)
                 raise
             self._runtime = runtime
+            if self._closed:  # just now
+                runtime.close()
+                raise RuntimeError("the model was closed")
 
     def unload(self) -> None:
         """Give the model and its memory up; returns when that has happened."""
@@ -194,14 +197,10 @@ class HeldVariants:
         return {device: k for k, device in reversed(self.device_of.items())}
 
     def go_on(self, before: HeldVariants) -> None:
-        """Count on from what another one has counted, and from how long loads took there."""
+        """Count on from what another one has counted."""
         self.changes.update(before.changes)
         for device, took_s in before.seconds.items():
             self.seconds[device] = self.seconds.get(device, 0.0) + took_s
-        for k in self.device_of:
-            variant = self._variants[k]
-            if variant in before.load_s:
-                self.load_s.setdefault(variant, before.load_s[variant])
 
     async def begin(self, k: int, name: str) -> None:
         """Load a class's model where its device is exclusive, before it serves.

@@ -411,6 +411,7 @@ class ServerQueues:
             self.start_turn(server)
         self.grant(server)
         self._look()
+        self.gate.pull()
 
     def _first(self, server: int, take: int) -> tuple[list[InferRequest], int]:
         """Those at the head of the queue that make the batch, and the rows that are run for it."""

@@ -328,7 +328,8 @@ def test_a_recording_goes_on_where_devices_are_shared_with_nobody_any_more(tmp_p
     recording.share_devices(claims, 0, numbers)
     other.share_devices(claims, 2, numbers)
     for step in range(2):
-        assert other.ask_turn(server := other.arrive(0.0, step), 0.0, 0.0)
+        server = other.arrive(0.0, step)
+        assert other.ask_turn(server, 0.0, 0.0)
         other.start_run(server, 1, 0.0)
     assert recording.arrive(0.0, 1, 0.015) < 0
     recording.share_devices(no_claims(0), 0, numbers)
