@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import shlex
 import shutil
@@ -18,6 +19,7 @@ Case = Callable[[Path], str]
 """Makes an entry in an empty folder."""
 
 _FILES: Final = Path(__file__).parent / "files"
+_LISTED: Final = re.compile(r"^ {8}\{\n(?: {9,}.*\n)+ {8}\},?\n", re.MULTILINE)
 _WRONG: Final = {
     "wrong.yaml": "tasks:\n  t:\n    acuracy: 1\n    variants: {a: {accuracy: 95}}\n",
     "plain.yaml": "tasks: {t: {variants: {a: {accuracy: 0.9, service: {mean: 1 s}}}}}\n",
@@ -47,6 +49,17 @@ def _compiled(folder: Path) -> str:
     return re.sub(r'("folder": )".*"', r'\1"{cache}"', said)
 
 
+def _zoo(folder: Path) -> str:
+    """List the shipped zoo, its first variant in full: the others are like it, and long."""
+    first, *others = _LISTED.findall(told := _command("zoo --json", folder))
+    for one in others:
+        digest = hashlib.sha256(one.encode()).hexdigest()[:16]
+        told = told.replace(one, f"        {{listed}} sha256:{digest}\n")
+    assert first in told
+    assert len(others) > 5
+    return told
+
+
 def _commands(table: Mapping[str, str]) -> dict[str, Case]:
     return {name: partial(_command, words) for name, words in table.items()}
 
@@ -58,5 +71,5 @@ COMMANDS: Final[dict[str, dict[str, Case]]] = {
     "refused": _commands(REFUSED),
 }
 NUMBERED: Final[dict[str, dict[str, Case]]] = {
-    "numbers": _commands(NUMBERS) | {"compile again": _compiled}
+    "numbers": _commands(NUMBERS) | {"compile again": _compiled, "zoo": _zoo}
 }

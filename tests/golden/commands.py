@@ -142,7 +142,6 @@ NUMBERS: Final[dict[str, str]] = {
     "--policy static-greedy --seed 8 --json",
     "sweep": "simulate site.yaml --workers 1 --queries 1000 --warmup 100 --sweep load=0.3,0.6 "
     "--out swept --json",
-    "zoo": "zoo --json",
     "zoo in words": "zoo",
     "study run": "study run trade-off --scale smoke --workers 1 --out studied --json",
 }

@@ -21,6 +21,7 @@ PLACEHOLDERS: Final = {
     "{made}": "an identifier that was made for one answer",
     "{port}": "the port at which a server listens",
     "{now}": "the date of an answer",
+    "{listed}": "what the shipped zoo lists after its first variant, told by a digest of its lines",
 }
 """All there are; whatever they stand for, the rest is compared letter by letter."""
 

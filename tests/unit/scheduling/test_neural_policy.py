@@ -57,6 +57,9 @@ def test_what_is_no_policy_is_refused(export: Export, tmp_path: Path) -> None:
     (tmp_path / "text.npz").write_text("hello")
     with pytest.raises(ValueError, match=r"text\.npz is not a trained policy"):
         read(tmp_path / "text.npz")
+    (tmp_path / "text.npz.xz").write_text("hello")
+    with pytest.raises(ValueError, match=r"text\.npz\.xz is not a trained policy: .*format"):
+        read(tmp_path / "text.npz.xz")
     (tmp_path / "pickle.npz").write_bytes(pickle.dumps([1]))
     with pytest.raises(ValueError, match="is not a trained policy"):
         read(tmp_path / "pickle.npz")

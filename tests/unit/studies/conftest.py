@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from inferway.learning.training import save
+from inferway.scheduling.neural_policy import packed
 from inferway.studies.scheduling.batch_course import columns, name_of, write_course
 from inferway.studies.scheduling.other_learners import LEARNERS, TRIALS, trained_name
 from inferway.studies.scheduling.train import KEPT, SEEDS, shipped, write_curve
@@ -47,7 +48,10 @@ def stand_in(name, seed):
         (0.1 * random.standard_normal((n, m), np.float32), np.zeros(m, np.float32))
         for n, m in pairwise(sizes)
     ]
-    save(wanted.file, layers, said)
+    exported = wanted.file.with_suffix("")
+    save(exported, layers, said)
+    wanted.file.write_bytes(packed(exported))
+    exported.unlink()
 
 
 def curve(goodput, lines=40):

@@ -1,7 +1,7 @@
 """The trained policies that the studies evaluate, what each was trained for, and their training.
 
-They lie in ``policies`` beside this file, `NAME.npz` with its learning curve `NAME.csv`, or in the
-folder that the environment variable INFERWAY_POLICIES names.
+They lie in ``policies`` beside this file, `NAME.npz.xz` with its learning curve `NAME.csv`, or in
+the folder that the environment variable INFERWAY_POLICIES names.
 
 `python -m inferway.studies.scheduling.train NAME` trains them. Each has a folder of its own below
 ``--out`` and can be stopped and gone on with, as `inferway train` can. When it is through, its
@@ -16,7 +16,6 @@ import csv
 import hashlib
 import os
 import re
-import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,7 +26,7 @@ import numpy as np
 from inferway.learning.settings import TUNED, Settings
 from inferway.learning.site import Control
 from inferway.learning.training import TrainingProgress, train
-from inferway.scheduling.neural_policy import NeuralPolicy, read
+from inferway.scheduling.neural_policy import NeuralPolicy, packed, read
 from inferway.studies.scheduling.burst import DEADLINE_S, TASK, control
 
 SEEDS = ("rl-po", "rl-po-seed-1", "rl-po-seed-2")  # three trainings of the same policy
@@ -37,6 +36,8 @@ KEPT = (
     *("heavy_0", "heavy_1"),
 )
 LINES = 100
+
+_PACKED = ".npz.xz"
 
 _NAME = re.compile(
     r"(?P<paper>paper-)?(?P<periodic>periodic-)?(?:deadline-(?P<deadline>\d+)ms-)?"
@@ -68,7 +69,7 @@ class Shipped:
     @property
     def file(self) -> Path:
         """Path where it lies, or would."""
-        return folder() / f"{self.name}.npz"
+        return folder() / f"{self.name}{_PACKED}"
 
     @property
     def command(self) -> str:
@@ -107,7 +108,7 @@ def folder() -> Path:
     return Path(os.environ.get("INFERWAY_POLICIES") or Path(__file__).parent / "policies")
 
 
-def digest(name: str, suffix: str = ".npz") -> str:
+def digest(name: str, suffix: str = _PACKED) -> str:
     """Version of a file: empty where there is none."""
     file = folder() / f"{name}{suffix}"
     return hashlib.sha256(file.read_bytes()).hexdigest()[:16] if file.is_file() else ""
@@ -162,9 +163,9 @@ def ship(training: Path, name: str) -> Path:
             f"{wanted.policy} at {wanted.deadline_s:g} s"
         )
     wanted.file.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(policy, wanted.file)
+    wanted.file.write_bytes(packed(policy))
     with (training / "curve.csv").open(encoding="utf-8", newline="") as lines:
-        write_curve(wanted.file.with_suffix(".csv"), list(csv.DictReader(lines)))
+        write_curve(wanted.file.with_name(f"{name}.csv"), list(csv.DictReader(lines)))
     return wanted.file
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import lzma
 import subprocess
 import sys
 from pathlib import Path
@@ -24,7 +25,7 @@ from inferway.studies.scheduling.train import (
 )
 
 FOLDER = Path(package.__file__).parent / "policies"
-THERE = sorted(file.stem for file in FOLDER.glob("*.npz"))
+THERE = sorted(file.name.partition(".")[0] for file in FOLDER.glob("*.npz.xz"))
 
 
 @pytest.mark.parametrize(
@@ -61,7 +62,7 @@ def test_names_by_deadline():
 def test_what_is_not_there_is_said_with_its_command(tmp_path, monkeypatch):
     monkeypatch.setenv("INFERWAY_POLICIES", str(tmp_path))
     assert digest("rl-po") == ""
-    with pytest.raises(ValueError, match=r"no .*rl-po\.npz: `python -m .*train rl-po` trains it"):
+    with pytest.raises(ValueError, match=r"no .*\.npz\.xz: `python -m .*train rl-po` trains it"):
         network("rl-po")
     with pytest.raises(ValueError, match=r"rl-po\.csv: `python -m .*train rl-po` makes it"):
         curve_of("rl-po")
@@ -84,10 +85,16 @@ def test_a_curve_is_thinned_by_averages(tmp_path):
 def test_ship_takes_a_training(policies, tmp_path, monkeypatch):
     training = tmp_path / "training"
     training.mkdir()
-    (training / "policy.npz").write_bytes((policies / "rl-po.npz").read_bytes())
+    there = (policies / "rl-po.npz.xz").read_bytes()
+    (training / "policy.npz").write_bytes(lzma.decompress(there))
     (training / "curve.csv").write_text((policies / "rl-po.csv").read_text())
     monkeypatch.setenv("INFERWAY_POLICIES", str(tmp_path / "there"))
-    assert ship(training, "rl-po-seed-1") == tmp_path / "there" / "rl-po-seed-1.npz"
+    file = ship(training, "rl-po-seed-1")
+    assert file == tmp_path / "there" / "rl-po-seed-1.npz.xz"
+    assert file.read_bytes() == there
+    for one, other in zip(read(file).weights, read(training / "policy.npz").weights, strict=True):
+        assert one.dtype == np.float32
+        assert one.tobytes() == other.tobytes()
     assert network("rl-po-seed-1").about.policy == "rl-po"
     assert len(curve_of("rl-po-seed-1")["slots"]) == 40
     with pytest.raises(ValueError, match=r"is of rl-po at 0\.3 s; rl-fo is of rl-fo"):
@@ -111,7 +118,7 @@ def test_the_command_says_what_is_wrong():
 def test_what_is_shipped_fits_its_name(name):
     wanted = shipped(name)
     scenario = wanted.control.scenario
-    known = read(FOLDER / f"{name}.npz")
+    known = read(FOLDER / f"{name}.npz.xz")
     fits(known, scenario.fleet, policy=wanted.policy, deadline_s=scenario.deadline_s, slot_s=1.0)
     assert known.about.slots > 0
     assert known.about.seed == wanted.seed
