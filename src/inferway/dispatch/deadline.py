@@ -36,7 +36,7 @@ from inferway.site.sharing import led
 from inferway.site.view import Floats, Ints
 
 LEVEL = 0.95  # Of the running quantile
-MARGIN = 1.0
+MARGIN = 2.0
 _LEAST_STEP = 0.02
 # Factors of the quantile at that step, which most runs come to.
 _UP, _DOWN = np.exp(_LEAST_STEP * LEVEL), np.exp(_LEAST_STEP * (LEVEL - 1.0))

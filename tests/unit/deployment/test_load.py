@@ -51,7 +51,7 @@ def test_the_edge_under_bursts(examples: Path) -> None:
         "drop",
         None,
     )
-    assert deployment.policy_of(task) == PolicySpec("deadline", {"margin": 1.0})
+    assert deployment.policy_of(task) == PolicySpec("deadline", {"margin": 2.0})
     arrivals = deployment.workload["recognise"].arrivals
     assert isinstance(arrivals, MapArrivals)
     assert arrivals.d0[0] == (-180.0036, 0.0036)
@@ -198,7 +198,7 @@ def test_policies_by_task_file_and_default(write: Write) -> None:
         "r-jsq-d", {"rate": 0.05, "window": None, "beta": None, "d": 2}
     )
     assert deployment.policy_of("top") == PolicySpec("tad", {})
-    assert load(write(text)).policy_of("top") == PolicySpec("deadline", {"margin": 1.0})
+    assert load(write(text)).policy_of("top") == PolicySpec("deadline", {"margin": 2.0})
 
 
 def test_phases(write: Write) -> None:

@@ -25,7 +25,7 @@ TASK = "tasks: {t: {variants: {a: {accuracy: 0.8, service: {rate: 3/s}}}}}\n"
         ("r-jsq, window: 5 s", {"rate": None, "window": 5.0, "beta": None}),
         ("r-jsq-d, beta: 0.25", {"rate": None, "window": None, "beta": 0.25, "d": 2}),
         ("priced, price: 0", {"price": 0.0, "step": 1.0, "wait": 2.3}),
-        ("deadline", {"margin": 1.0}),
+        ("deadline", {"margin": 2.0}),
         ("alias", {"probabilities": None}),
         ("sq, ties: uniform", {"ties": "uniform"}),
         ("hw-e", {}),
