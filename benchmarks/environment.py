@@ -25,9 +25,10 @@ import numpy as np
 import inferway
 from inferway.deployment import ServiceTime
 from inferway.dispatch.alias import set_routing
+from inferway.learning.control import Control
 from inferway.learning.deployed import setting
 from inferway.learning.registration import ID
-from inferway.learning.site import Control, SlottedSites
+from inferway.learning.site import SlottedSites
 from inferway.machine import machine
 from inferway.scheduling import UNKNOWN
 from inferway.scheduling.observation import layout_of, observe

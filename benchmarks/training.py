@@ -25,11 +25,12 @@ import torch
 from http_stack import machine
 
 import inferway
+from inferway.learning.control import Control
 from inferway.learning.density import SoftmaxGaussian
 from inferway.learning.deployed import control_of
 from inferway.learning.ppo import Learner
 from inferway.learning.settings import Settings
-from inferway.learning.site import Control, SlottedSites
+from inferway.learning.site import SlottedSites
 
 FILE = Path(__file__).parents[1] / "examples" / "edge-burst.yaml"
 SETTINGS = Settings()

@@ -14,7 +14,8 @@ from inferway.deployment import ServiceTime
 from inferway.deployment.workloads import MapArrivals
 from inferway.dispatch.alias import Alias, set_routing
 from inferway.learning.arrivals import next_event
-from inferway.learning.site import Control, SlottedSites
+from inferway.learning.control import Control
+from inferway.learning.site import SlottedSites
 from inferway.scheduling import Signal
 from inferway.scheduling.observation import ObservationLayout, layout_of, observe
 from inferway.site import Fleet, Request, empty_site

@@ -17,7 +17,8 @@ from systems import phases, poisson
 
 from inferway.deployment import Batch, ServiceTime
 from inferway.deployment.workloads import Arrivals, TraceArrivals
-from inferway.learning.site import Control, SlottedSites
+from inferway.learning.control import Control
+from inferway.learning.site import SlottedSites
 from inferway.scheduling.sa import later_than
 from inferway.site import Fleet
 from inferway.site.devices import DeviceSlots

@@ -83,6 +83,10 @@ def train(
             metavar="VARIANT=VALUE",
         ),
     ] = None,
+    late: Annotated[
+        Literal["drop", "serve"],
+        says("What becomes of late requests; drop leaves servers out that would be late, too."),
+    ] = "serve",
     start: Annotated[Path | None, options.file("A trained policy to begin with.")] = None,
     threads: Annotated[int, says("Threads; one is best.", min=1)] = 1,
     seeds: Annotated[
@@ -132,7 +136,12 @@ def train(
         name = deployed.task_of(deployment, task)
         chosen = deployed.policy_of(deployment, policy)
         control = deployed.control_of(
-            deployment, name, chosen, node=node, accuracies=_accuracies(accuracies or [])
+            deployment,
+            name,
+            chosen,
+            node=node,
+            accuracies=_accuracies(accuracies or []),
+            late=late,
         )
         wanted = _settings(paper, slots, settings or [])
         begun = None if start is None else read(start)
@@ -161,6 +170,7 @@ def train(
                     *(["--paper"] if paper else []),
                     *(f"--set {one}" for one in settings or ()),
                     *(f"--accuracy {one}" for one in accuracies or ()),
+                    *([f"--late {late}"] if late != "serve" else []),
                     *([f"--start {start}"] if start else []),
                 ]
             )

@@ -24,8 +24,9 @@ from inferway.experiments.text import Drawing, Frame, Shown, frame
 from inferway.experiments.trained import lines
 from inferway.experiments.workers import Workers, by_workers
 from inferway.files import alone
+from inferway.learning.control import Control
 from inferway.learning.settings import Settings
-from inferway.learning.site import Control, PhaseTally
+from inferway.learning.site import PhaseTally
 from inferway.learning.training import (
     CHECKPOINT,
     POLICY,

@@ -13,17 +13,20 @@ import numpy as np
 from inferway.deployment import Deployment, ServiceTime, load
 from inferway.deployment.workloads import MapArrivals
 from inferway.learning import training
+from inferway.learning.control import Control
 from inferway.learning.settings import TUNED, Settings
-from inferway.learning.site import Control
 from inferway.learning.training import Trained, TrainingProgress
 from inferway.scheduling.neural_policy import About, NeuralPolicy
 from inferway.site import Fleet
 from inferway.twin.scenario import Scenario, scenario_of
+from inferway.twin.service_walk import ServiceWalk
 
 # Policies to train: fo sees the workload's phase, po does not; b sets batch sizes, too.
 POLICIES: Final = ("rl-po", "rl-fo", "rl-po-b", "rl-fo-b")
 # Partial or full observability: with fo, the workload's state is seen.
 Observability = Literal["po", "fo"]
+# What becomes of requests that are late, as a node's key `late`.
+Late = Literal["drop", "serve"]
 
 
 def task_of(deployment: Deployment, task: str | None = None) -> str:
@@ -55,14 +58,18 @@ def control_of(
     node: str | None = None,
     slot_s: float | None = None,
     accuracies: Mapping[str, float] | None = None,
+    late: Late = "serve",
+    walk: ServiceWalk | None = None,
 ) -> Control:
     """The fleet, workload and deadline of a file, under slotted control.
 
     Late requests are served and counted as late, whatever the file says: that is what [Tan24]
-    trains on. The slot is the file's (``scheduling.slot``) or 1 s, if not given. `accuracies` of
-    all variants that run there count in the reward where these are not to be the file's: the paper
-    trains on other data than it is evaluated on. ValueError where something is not clear, or such a
-    site cannot be trained on.
+    trains on. With `late` drop, the site is as it is deployed with that key: servers predicted to
+    be late are left out, and requests that are turned away or dropped for it cost what rejected
+    ones do. With a walk, service times drift. The slot is the file's (``scheduling.slot``) or 1 s,
+    if not given. `accuracies` of all variants that run there count in the reward where these are
+    not to be the file's: the paper trains on other data than it is evaluated on. ValueError where
+    something is not clear, or such a site cannot be trained on.
     """
     name, spec = policy_of(deployment, policy), deployment.scheduling
     if slot_s is None:
@@ -79,7 +86,8 @@ def control_of(
     return Control(
         replace(
             scenario,
-            late="serve",
+            late=late,
+            walk=walk,
             failures={},
             outages=(),
             # As deployed: a scheduler that sets no batches has requests served one by one.
@@ -130,6 +138,8 @@ def setting(
     alpha: float = 1.0,
     beta: float = 1.0,
     gains: Sequence[float] | None = None,
+    late: Late = "serve",
+    walk: ServiceWalk | None = None,
 ) -> Control:
     """A site under slotted control.
 
@@ -149,6 +159,10 @@ def setting(
         Cost of a rejected request, and what accuracy weighs, in the reward ([Tan24], eq. 2).
     gains
         (K,) accuracies in the reward, in the fleet's order; the fleet's own if not given.
+    late
+        ``drop`` for a site as it is deployed with that key, ``serve`` for what [Tan24] trains on.
+    walk
+        How service times drift; not at all if not given.
 
     Raises
     ------
@@ -157,6 +171,8 @@ def setting(
     ValueError
         For options out of range, or a site that cannot be controlled in slots.
     """
+    if late not in ("drop", "serve"):
+        raise ValueError(f"late is drop or serve, not {late!r}")
     if observability not in ("po", "fo"):
         raise ValueError(f"observability is po or fo, not {observability!r}")
     if file is None:
@@ -168,11 +184,15 @@ def setting(
                 "a `batch`"
             )
         control = Control(
-            paper_site(), slot_s=1.0 if slot_s is None else slot_s, sees_phase=observability == "fo"
+            replace(paper_site(), late=late, walk=walk),
+            slot_s=1.0 if slot_s is None else slot_s,
+            sees_phase=observability == "fo",
         )
     else:
         policy = f"rl-{observability}{'-b' if batching else ''}"
-        control = control_of(load(file), task, policy, node=node, slot_s=slot_s)
+        control = control_of(
+            load(file), task, policy, node=node, slot_s=slot_s, late=late, walk=walk
+        )
     return replace(
         control,
         rejected_weight=alpha,
@@ -200,8 +220,12 @@ def differences(
     said = {
         "the node has `late: drop`: as deployed, servers predicted to be late are left out before "
         "the policy's choice and late requests are dropped; in training all servers are there and "
-        "late requests are served and counted. Write `late: serve` at the node to deploy what is "
-        "trained": written.late == "drop",
+        "late requests are served and counted. Train with `--late drop`, or write `late: serve` at "
+        "the node to deploy what is trained": written.late == "drop"
+        and control.scenario.late == "serve",
+        "the node has `late: serve`: as deployed, all servers are there for the policy's choice "
+        "and late requests are served; in training servers predicted to be late are left out and "
+        "late requests are dropped": written.late == "serve" and control.scenario.late == "drop",
         "the node's `failures` and `outages` are left out in training": (
             written.failures or written.outages
         ),
@@ -243,6 +267,8 @@ def train(
     out: Path | str | None = None,
     accuracies: Mapping[str, float] | None = None,
     start: Path | None = None,
+    late: Late = "serve",
+    walk: ServiceWalk | None = None,
     progress: Callable[[TrainingProgress], None] | None = None,
     **settings: Any,
 ) -> Trained:
@@ -252,7 +278,7 @@ def train(
     ----------
     deployment
         From `inferway.load`.
-    task, policy, node, accuracies
+    task, policy, node, accuracies, late, walk
         As in `control_of`.
     slots
         How long; the settings' own if not given.
@@ -281,7 +307,9 @@ def train(
     except TypeError as error:
         raise ValueError(str(error)) from None
     return training.train(
-        control_of(deployment, name, chosen, node=node, accuracies=accuracies),
+        control_of(
+            deployment, name, chosen, node=node, accuracies=accuracies, late=late, walk=walk
+        ),
         wanted,
         Path("out/train", chosen) if out is None else Path(out),
         task=name,

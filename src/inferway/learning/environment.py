@@ -22,8 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferway.extras import installing
+from inferway.learning.control import Control
 from inferway.learning.deployed import setting
-from inferway.learning.site import Control, Floats, Ints, Observation, SlottedSites
+from inferway.learning.site import Floats, Ints, Observation, Sites, sites_of
 
 try:
     import gymnasium
@@ -109,7 +110,7 @@ class EdgeSite(gymnasium.Env):  # type: ignore[misc]
     metadata: ClassVar[dict[str, Any]] = {"render_modes": []}
 
     def __init__(self, control: Control) -> None:
-        self.control, self.sites = control, SlottedSites(control)
+        self.control, self.sites = control, sites_of(control)
         self._decisions = ActionReader(control)
         self.observation_space, self.action_space = spaces(control)
 
@@ -135,7 +136,7 @@ def spaces(control: Control) -> tuple[Any, Any]:
     return tuple(gymnasium.spaces.Box(0.0, 1.0, (length,), np.float32) for length in lengths)
 
 
-def counted(sites: SlottedSites) -> dict[str, NDArray[Any]]:
+def counted(sites: Sites) -> dict[str, NDArray[Any]]:
     """(E,) what became of requests in the last slot."""
     *counts, timely = sites.outcomes
     found = dict(zip(("arrived", "rejected", "late"), map(np.copy, counts), strict=True))
@@ -184,7 +185,7 @@ class EdgeSites(gymnasium.vector.VectorEnv):  # type: ignore[misc]
             raise ValueError(f"an episode has one slot or more, not {max_episode_steps}")
         self.metadata = EdgeSite.metadata | {"autoreset_mode": mode}
         self.control, self.num_envs = control, num_envs
-        self.sites, self._decisions = SlottedSites(control, count=num_envs), ActionReader(control)
+        self.sites, self._decisions = sites_of(control, count=num_envs), ActionReader(control)
         self.single_observation_space, self.single_action_space = spaces(control)
         batch_space = gymnasium.vector.utils.batch_space
         self.observation_space = batch_space(self.single_observation_space, num_envs)

@@ -19,9 +19,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from inferway.learning.control import Control
 from inferway.learning.density import SoftmaxGaussian
 from inferway.learning.settings import Settings
-from inferway.learning.site import Control, Floats, Ints, PhaseTally, SlottedSites
+from inferway.learning.site import Floats, Ints, PhaseTally, sites_of
 from inferway.scheduling.neural_policy import pairs_of
 
 # (B, n) f of eq. 8, and with batches, by class, (B, P) log chances of its pairs of sizes.
@@ -272,7 +273,7 @@ class Learner:
         self.control, self.settings = control, settings
         seen = replace(control, sees_phase=control.sees_phase or settings.critic_sees_phase)
         words = np.random.SeedSequence([seed, 3]).generate_state(2, np.uint64)
-        self.sites = SlottedSites(seen, count=settings.sites, seed=int(words[0] >> 1))
+        self.sites = sites_of(seen, count=settings.sites, seed=int(words[0] >> 1))
         self.random = np.random.default_rng([seed, 4])
         generator = torch.Generator().manual_seed(int(words[1] >> 1))
         self.actor = Actor(control, settings, generator)

@@ -16,142 +16,20 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from inferway.deployment import Batch
-from inferway.deployment.workloads import (
-    MapArrivals,
-    PhasedArrivals,
-    PoissonArrivals,
-    TraceArrivals,
-)
 from inferway.learning import routed
 from inferway.learning.arrivals import begin, flow_of
-from inferway.scheduling.neural_policy import About
+from inferway.learning.by_events import EventSites
+from inferway.learning.control import Control
 from inferway.site.compiled import call_of, entry
 from inferway.site.draw import streams
 from inferway.site.handle import pin
 from inferway.twin.kernel.service_times import laws
-from inferway.twin.scenario import Scenario
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Observation = NDArray[np.float32]
 # (E, d) observations to (E, n) probabilities and (E, K, 2) batch rules, or None.
 Decide = Callable[[Observation], tuple[Floats, Ints | None]]
-
-
-@dataclass(frozen=True)
-class Control:
-    """A site and how it is controlled; ValueError where slots of random routing cannot run it.
-
-    The scenario is a fleet with a limited buffer, service times, arrivals (Poisson, map, phases or
-    trace), deadline, and whether late requests are served. Its policy plays no part.
-    """
-
-    scenario: Scenario
-    slot_s: float = 1.0  # between two decisions
-    sees_phase: bool = False  # observations say the workload's state: full observability
-    # A decision also sets the smallest and largest batch of each class; else the scenario's hold.
-    batches: bool = False
-    rejected_weight: float = 1.0  # alpha of eq. 2
-    accuracy_weight: float = 1.0  # beta
-    # (K,) accuracies in the reward, else the fleet's: the paper trains on other data than it is
-    # evaluated on.
-    gains: tuple[float, ...] = ()
-
-    def __post_init__(self) -> None:
-        scenario, fleet, gains = self.scenario, self.scenario.fleet, self.reward_gains
-        fastest_s, kinds = 1.0 / float(max(fleet.rate)), MapArrivals | PhasedArrivals
-        refused = {
-            "a site under slotted control has a limited buffer: give its node `buffer`": (
-                fleet.buffer is None
-            ),
-            "random routing has no central queue: leave `queue: central` out": (
-                scenario.queue != "per-server"
-            ),
-            "failures are not part of training: train for each fleet on its own": (
-                scenario.failures or scenario.outages
-            ),
-            "instances that wait for devices which they share are not part of training: leave the "
-            "node's `devices` out": fleet.devices is not None,
-            f"a slot is longer than 0 s, not {self.slot_s:g}": not self.slot_s > 0,
-            f"the deadline of {self.deadline_s:g} s is shorter than the fastest service time, "
-            f"{fastest_s:g} s: no request could be in time": self.deadline_s < fastest_s,
-            f"arrivals of the kind {scenario.arrivals.process} are not simulated in slots; "
-            "poisson, map, phases and trace are": (
-                not isinstance(scenario.arrivals, kinds | PoissonArrivals | TraceArrivals)
-            ),
-            "no variant has a `batch`, so there are no batch sizes to choose from": (
-                self.batches and not any(scenario.batches)
-            ),
-            f"gains are {len(fleet.rate)} accuracies in 0..1, not {gains}": (
-                len(gains) != len(fleet.rate) or not all(0 <= gain <= 1 for gain in gains)
-            ),
-        }
-        for sentence, holds in refused.items():
-            if holds:
-                raise ValueError(sentence)
-
-    @property
-    def deadline_s(self) -> float:
-        """From arrival; infinite where the scenario has none."""
-        return np.inf if self.scenario.deadline_s is None else self.scenario.deadline_s
-
-    @property
-    def offered(self) -> tuple[Batch | None, ...]:
-        """(K,) batches of each class, None where there are none."""
-        return self.scenario.batches or (None,) * len(self.scenario.fleet.rate)
-
-    @property
-    def sizes(self) -> tuple[tuple[int, ...], ...]:
-        """(K,) batch sizes that each class offers."""
-        return tuple((1,) if batch is None else batch.sizes for batch in self.offered)
-
-    @property
-    def reward_gains(self) -> tuple[float, ...]:
-        """(K,) reward of an answer in time, before its weight."""
-        return self.gains or tuple(map(float, self.scenario.fleet.accuracy))
-
-    @property
-    def phases(self) -> int:
-        """Phases of the workload."""
-        match self.scenario.arrivals:
-            case MapArrivals(d0=phases) | PhasedArrivals(phases=phases):
-                return len(phases)
-        return 1
-
-    def about(self, task: str = "", **trained: Any) -> About:
-        """Describe a policy for these sites, as its file does; `trained` are other fields of it."""
-        scenario, fleet, longest_s = self.scenario, self.scenario.fleet, None
-        assert fleet.buffer is not None
-        service_s = tuple(time.mean_s for time in scenario.service)
-        if self.sees_phase and isinstance(scenario.arrivals, PhasedArrivals):
-            longest_s = max(phase.for_ for phase in scenario.arrivals.phases)
-        return About(
-            policy=f"rl-{'fo' if self.sees_phase else 'po'}{'-b' if self.batches else ''}",
-            task=task,
-            variants=tuple(fleet.variants),
-            counts=tuple(map(int, fleet.count)),
-            accuracies=tuple(map(float, fleet.accuracy)),
-            service_s=service_s,
-            buffer=fleet.buffer,
-            deadline_s=self.deadline_s,
-            slot_s=self.slot_s,
-            batch_sizes=self.sizes if self.batches else None,
-            batch_service_s=tuple(
-                (mean_s,) if batch is None else tuple(map(float, batch.service_s))
-                for mean_s, batch in zip(service_s, self.offered, strict=True)
-            )
-            if self.batches
-            else None,
-            phases=self.phases if self.sees_phase else None,
-            longest_phase_s=longest_s,
-            **trained,
-        )
-
-    @property
-    def features(self) -> int:
-        """Length of an observation."""
-        return self.about().layout.size
 
 
 class SlottedSites:
@@ -243,6 +121,15 @@ class SlottedSites:
         return nested | {name: getattr(sites, name) for name in own}
 
 
+Sites = SlottedSites | EventSites
+
+
+def sites_of(control: Control, *, count: int = 1, seed: int = 0) -> Sites:
+    """Make the sites of a control: by events where it needs that, else those that are faster."""
+    made = EventSites if control.by_events else SlottedSites
+    return made(control, count=count, seed=seed)
+
+
 _ADVANCE, _LOOK = entry(routed.advance), entry(routed.look)
 # Types of what `routed.advance` takes besides the sites.
 _DECISION = (numba.float64[:, ::1], numba.int64[:, :, ::1], numba.float64)
@@ -322,7 +209,7 @@ class PhaseTally:
     accuracy: Floats  # (K,)
 
     @staticmethod
-    def of(sites: SlottedSites) -> PhaseTally:
+    def of(sites: Sites) -> PhaseTally:
         """Sum what sites have counted since they were cleared."""
         counts = sites.counts
         return PhaseTally(
@@ -396,7 +283,7 @@ def evaluate(
     600,000 by default. Sites begin empty, the workload in its long run; their first slots, the
     warm-up, do not count. The seed is that of workload, service times and routing.
     """
-    run = SlottedSites(control, count=sites, seed=seed)
+    run = sites_of(control, count=sites, seed=seed)
     for t in range(warmup + -(-slots // sites)):
         if t == warmup:
             run.clear()

@@ -22,8 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferway.files import alone, replacing, write_whole
+from inferway.learning.control import Control
 from inferway.learning.settings import Settings
-from inferway.learning.site import Control, PhaseTally, evaluate
+from inferway.learning.site import PhaseTally, evaluate
 from inferway.scheduling.neural_policy import About, NeuralPolicy, read
 from inferway.unreadable import fault
 
@@ -412,7 +413,7 @@ def identity_of(
     if not settings.scheduled:
         del chosen["slots"]
     controlled = ("slot_s", "sees_phase", "batches", "rejected_weight", "accuracy_weight")
-    described = ("fleet", "service", "arrivals", "deadline_s", "late", "batches")
+    described = ("fleet", "service", "arrivals", "deadline_s", "late", "walk", "batches")
     identity = {
         "task": task,
         "seed": seed,

@@ -102,6 +102,7 @@ def kinds_of(scenario: Scenario, *, records: bool = False) -> tuple[Kind, ...]:
         or any(scenario.batches)
         or scenario.movable
         or scenario.fleet.devices is not None
+        or scenario.walk is not None
     )
     distributions = {time.distribution for time in scenario.service}
     if plain and distributions == {"deterministic"}:
@@ -323,7 +324,7 @@ class GeneralEngine(SiteEngine):
                 np.zeros(servers, np.bool_),
                 np.full(4, np.nan),
                 np.zeros(len(fleet.rate)),
-                False,
+                scenario.walk is not None,
                 rules.drops and scenario.deadline_s is not None,
                 policy=self.policy,
             ),
@@ -359,6 +360,24 @@ class GeneralEngine(SiteEngine):
         )
         self._times_s, self._phases, self._at = np.zeros(0), np.zeros(0, np.int64), 0
         self._course = PhaseCourse(scenario.arrivals)
+        self._said_s = self.world.laws.batch_s.copy()
+        # Of the drift: neither arrivals nor decisions depend on it.
+        self._drift = np.random.default_rng([int(self.states[3]), 1])
+        if scenario.walk is not None:
+            self.slowness = scenario.walk.begin(self._drift)
+            self.world.laws.batch_s[:] = self._said_s * self.slowness
+
+    def slow_down(self) -> None:
+        """Let services take as much longer, or less, as their drift says from now on."""
+        walk = self.scenario.walk
+        if walk is not None:
+            self.slowness = walk.after(self.slowness, walk.every_s, self._drift)
+            self.world.laws.batch_s[:] = self._said_s * self.slowness
+
+    def run(self, times_s: Floats, phases: Any, until_s: float) -> None:
+        """Run through arrivals of one's own up to a time; the last is inf, and none is later."""
+        at = self._step(times_s, phases, 0, until_s)
+        assert at == len(times_s) - 1, (at, len(times_s))
 
     def _again(self) -> escalation.SecondAnswers | escalation.SingleAnswer:
         """Make what second answers need, if the policy asks for any."""

@@ -403,6 +403,8 @@ class RunClock:
         slot_s = None if engine.controller is None else engine.controller.slot_s
         due: list[tuple[float | None, Callable[[], int | None]]]
         due = [(sample_s, self._sample), (window_s, self._retune), (slot_s, engine.reroute)]
+        if scenario.walk is not None and isinstance(engine, GeneralEngine):
+            due += [(scenario.walk.every_s, engine.slow_down)]
         # Which class the next request is to go to, where one is to be explored.
         self._explored = None if labeling is None else labeling.explored
         if labeling is not None:

@@ -22,6 +22,7 @@ from inferway.scheduling import Conditions, Controller, controller_of
 from inferway.site.fleet import Fleet, fleet_of
 from inferway.site.view import Site, empty_site
 from inferway.twin.kernel.escalation import AnswerSample
+from inferway.twin.service_walk import ServiceWalk
 from inferway.workload import mean_rate, phases_of
 
 if TYPE_CHECKING:
@@ -92,6 +93,8 @@ class Scenario:
     movable: bool = False  # Whether servers are retired and enlisted while it runs
     measured: bool = False  # Whether the promise is on what labels measure
     drift: Drift | None = None  # What becomes of a variant's true accuracy, and who is told
+    # How service times drift together; the site then learns them from what it measures, as live.
+    walk: ServiceWalk | None = None
     # Share of the answers that are compared with the most accurate variant's, where one drifts.
     shadow: float = 0.0
     canary: str = ""  # The variant that is tried as one where this is served; empty without one

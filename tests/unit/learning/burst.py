@@ -9,8 +9,8 @@ from typing import Any
 
 import inferway
 from inferway.deployment import Batch
+from inferway.learning.control import Control
 from inferway.learning.settings import Settings
-from inferway.learning.site import Control
 from inferway.twin.scenario import scenario_of
 
 FILE = Path(__file__).parents[3] / "examples" / "edge-burst.yaml"

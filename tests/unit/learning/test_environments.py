@@ -17,6 +17,7 @@ from gymnasium.utils.env_checker import check_env  # noqa: E402
 
 from inferway.deployment.workloads import PoissonArrivals  # noqa: E402
 from inferway.learning import registration  # noqa: E402
+from inferway.learning.control import Control  # noqa: E402
 from inferway.learning.deployed import setting  # noqa: E402
 from inferway.learning.environment import (  # noqa: E402
     ActionReader,
@@ -25,7 +26,7 @@ from inferway.learning.environment import (  # noqa: E402
     edge_sites,
 )
 from inferway.learning.registration import ID  # noqa: E402
-from inferway.learning.site import Control, SlottedSites  # noqa: E402
+from inferway.learning.site import SlottedSites  # noqa: E402
 
 BURST = Path(__file__).parents[3] / "examples" / "edge-burst.yaml"
 BATCHED = """

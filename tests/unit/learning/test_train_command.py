@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from burst import FILE
@@ -90,6 +90,12 @@ def test_it_warns_where_what_is_deployed_is_not_what_is_trained(
     (late,) = json.loads(output.out)["tasks"]["recognise"]["warnings"]
     assert "servers predicted to be late are left out before the policy's choice" in late
     assert f"inferway: warning: {late}\n" in output.err
+    from inferway.scheduling.neural_policy import read
+
+    shielded = ["--late", "drop", "--out", str(tmp_path / "shielded")]
+    assert main(["train", str(FILE), *SMALL, *shielded, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["tasks"]["recognise"]["warnings"] == []
+    assert " --late drop" in read(tmp_path / "shielded" / "policy.npz").about.command
     begun = ["--start", "out/train/rl-po/policy.npz", "--out", str(tmp_path / "other")]
     assert main(["train", str(changed(tmp_path)), *SMALL, *begun, "--json"]) == 0
     (deadline,) = json.loads(capsys.readouterr().out)["tasks"]["recognise"]["warnings"]
@@ -116,13 +122,16 @@ def test_what_differs_is_said_in_sentences(tmp_path: Path) -> None:
         ),
     )
 
-    def said(file: Path, begun: Any = None) -> list[str]:
+    def said(file: Path, begun: Any = None, late: Literal["drop", "serve"] = "serve") -> list[str]:
         deployment = inferway.load(file)
-        control = deployed.control_of(deployment, "recognise", "rl-po")
+        control = deployed.control_of(deployment, "recognise", "rl-po", late=late)
         return differences(deployment, control, "recognise", "rl-po", start=begun)
 
     (late,) = said(FILE)
     assert late.startswith("the node has `late: drop`: as deployed, servers predicted to be late")
+    assert said(FILE, late="drop") == []
+    (served,) = said(changed(tmp_path), late="drop")
+    assert served.startswith("the node has `late: serve`: as deployed, all servers are there")
     assert said(changed(tmp_path)) == []
     assert said(changed(tmp_path), start) == [
         "policy.npz was trained for a deadline of 300 ms, and this training is for 250 ms",

@@ -19,8 +19,9 @@ import numpy as np
 
 from inferway.experiments.curves import Drawing, Look, Panel, panels
 from inferway.experiments.results import most
+from inferway.learning.control import Control
 from inferway.learning.settings import TUNED
-from inferway.learning.site import Control, Decide, SlottedSites
+from inferway.learning.site import Decide, SlottedSites
 from inferway.studies import Claim, Point, Results, Study, claims, scales
 from inferway.studies.scheduling import burst
 from inferway.studies.scheduling.train import digest, folder, in_one_thread

@@ -12,7 +12,7 @@ import numpy as np
 
 from inferway.deployment import Batch, ServiceTime
 from inferway.deployment.workloads import MapArrivals, PhasedArrivals, phased
-from inferway.learning.site import Control
+from inferway.learning.control import Control
 from inferway.site import Fleet
 from inferway.twin.scenario import Scenario
 

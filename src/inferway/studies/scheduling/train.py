@@ -23,8 +23,8 @@ from pathlib import Path
 
 import numpy as np
 
+from inferway.learning.control import Control
 from inferway.learning.settings import TUNED, Settings
-from inferway.learning.site import Control
 from inferway.learning.training import TrainingProgress, train
 from inferway.scheduling.neural_policy import NeuralPolicy, packed, read
 from inferway.studies.scheduling.burst import DEADLINE_S, TASK, control

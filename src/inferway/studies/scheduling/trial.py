@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from inferway.deployment.policies import spec_of
-from inferway.learning.site import Control, Decide, Floats, Ints, Observation, evaluate
+from inferway.learning.control import Control
+from inferway.learning.site import Decide, Floats, Ints, Observation, evaluate
 from inferway.scheduling import Conditions, Routing, controller_of
 from inferway.scheduling.fixed import FixedRouting, even, heaviest, lightest, only
 from inferway.scheduling.hand_rule import HandRule

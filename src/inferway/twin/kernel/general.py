@@ -31,7 +31,7 @@ from inferway.site.sharing import (
     needs_change,
     next_of,
 )
-from inferway.site.transitions import set_health
+from inferway.site.transitions import measure, set_health
 from inferway.site.view import (
     ACCEPT,
     ALL_CLASSES,
@@ -437,6 +437,8 @@ def _complete(world: World, server: int, now_s: float) -> None:
         exit_(world.upkeep, site, server, k)
         _shorten(world, server, k, now_s)
         wait_s, service_s = started_s - arrived_s, now_s - started_s
+        if world.bound.measures and untold > 0:
+            measure(site, server, untold, service_s)
         event = Event(COMPLETED, server, 1, True, wait_s, service_s, untold, 0.0)
         untold = 0
         _answer(world.again, world, arrived_s, phase, started_s, now_s, server, second, event)

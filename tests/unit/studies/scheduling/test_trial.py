@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from inferway.deployment.policies import spec_of
-from inferway.learning.site import Control, SlottedSites
+from inferway.learning.control import Control
+from inferway.learning.site import SlottedSites
 from inferway.scheduling import Conditions, Signal, controller_of
 from inferway.scheduling.store import LearnedController
 from inferway.site.view import empty_site
