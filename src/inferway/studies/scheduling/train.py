@@ -1,7 +1,7 @@
 """The trained policies that the studies evaluate, what each was trained for, and their training.
 
-They lie in ``policies`` beside this file, `NAME.npz.xz` with its learning curve `NAME.csv`, or in
-the folder that the environment variable INFERWAY_POLICIES names.
+They lie in ``policies`` beside this file, `NAME.npz.xz` with its learning curve `NAME.csv` where
+its training began anew, or in the folder that the environment variable INFERWAY_POLICIES names.
 
 `python -m inferway.studies.scheduling.train NAME` trains them. Each has a folder of its own below
 ``--out`` and can be stopped and gone on with, as `inferway train` can. When it is through, its
@@ -151,8 +151,9 @@ def write_curve(file: Path, rows: Sequence[Mapping[str, str | float]]) -> None:
 
 
 def ship(training: Path, name: str) -> Path:
-    """Keep the policy and curve of a folder of `inferway train`; give the policy's file.
+    """Keep the policy of a folder of `inferway train`; give its file.
 
+    Its learning curve is kept, too, unless it began with another policy: no study draws that.
     ValueError where there is no policy, or it is of another kind.
     """
     wanted, policy = shipped(name), training / "policy.npz"
@@ -164,6 +165,8 @@ def ship(training: Path, name: str) -> Path:
         )
     wanted.file.parent.mkdir(parents=True, exist_ok=True)
     wanted.file.write_bytes(packed(policy))
+    if wanted.start is not None:
+        return wanted.file
     with (training / "curve.csv").open(encoding="utf-8", newline="") as lines:
         write_curve(wanted.file.with_name(f"{name}.csv"), list(csv.DictReader(lines)))
     return wanted.file
