@@ -352,8 +352,10 @@ def load_unprofiled(path: Path) -> Deployment:
         for variant in _mappings(task.get("variants")):
             variant.setdefault("accuracy", 1.0)
             batch = variant.get("batch")
-            if isinstance(batch, dict) and isinstance(batch.get("sizes"), list):
-                batch.setdefault("service", ["1 s"] * len(batch["sizes"]))
+            # One for any hardware, or one for each.
+            for one in (batch, *(batch.values() if isinstance(batch, dict) else ())):
+                if isinstance(one, dict) and isinstance(one.get("sizes"), list):
+                    one.setdefault("service", ["1 s"] * len(one["sizes"]))
     return build(source)
 
 
@@ -621,15 +623,16 @@ def _unserved_task(
 
 def _unfilled(name: str, node: Node, variant: Variant) -> str:
     """Say why a variant's batches would never come about at a node; empty where they would."""
-    batch = variant.batch
-    if batch is not None and node.queue == "central":
+    batches = [batch for kind in node.kinds if (batch := variant.batch_on(kind)) is not None]
+    if batches and node.queue == "central":
         return (
             f"{name} has a central queue, so that each instance holds one request and "
             "forms no batches; leave out the one or the other"
         )
-    if batch is not None and node.buffer is not None and batch.min > node.buffer:
+    most = max((batch.min for batch in batches), default=0)
+    if node.buffer is not None and most > node.buffer:
         return (
-            f"instances wait for {batch.min} requests and have room for {node.buffer}; "
+            f"instances wait for {most} requests and have room for {node.buffer}; "
             "lower its `min` or raise the node's `buffer`"
         )
     return ""

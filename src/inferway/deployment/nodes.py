@@ -188,6 +188,10 @@ class Node(Section):
         """Hardware of its devices, or its own."""
         return [device.hardware for device in self.devices.values()] or [self.hardware]
 
+    def hardware_of(self, device: str) -> str:
+        """Hardware of one of its devices; its own where the name is empty."""
+        return self.devices[device].hardware if device else self.hardware
+
     @property
     def leads_s(self) -> dict[str, float]:
         """Time that each request takes of a device before it runs there, s, by device."""

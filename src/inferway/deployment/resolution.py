@@ -165,7 +165,9 @@ class Resolution:
         times_s = {} if own is None else own.times_here
         if own is not None and own.accuracy is not None and math.isnan(accuracy):
             accuracy = own.accuracy.value
-        batch = self._batch(place, stated, times_s)
+        batches = {
+            kind: self._batch(place, kind, one, times_s) for kind, one in stated.batches.items()
+        }
         mean_s, timed_by = times_s.get(1), "profile"
         if profile is not None:
             accuracy = profile.accuracy if math.isnan(accuracy) else accuracy
@@ -191,13 +193,20 @@ class Resolution:
             why = host if elsewhere else "no zoo's profile gives"
             self._note(place, f"needs {needs}, as {why} {them}")
             return None
+        for kind in batches.keys() - service.keys() - {ANY_HARDWARE}:
+            if service and ANY_HARDWARE not in service:
+                self._note(
+                    (*place, "batch", kind),
+                    f"{name} has no service time on hardware {kind}; it has one on "
+                    f"{', '.join(service)}",
+                )
         zoos = profile.measured if profile and profile.digest == this.identity else None
         return replace(
             this,
             accuracy=accuracy,
             size_bytes=size,
             service=service,
-            batch=batch,
+            batches=batches,
             python=None if stated.python is None else self._described(stated.python, own),
             confidence_bins=bins_of((own, zoos), stated.confidence, self._source.folder),
             timed_by=timed_by,
@@ -213,15 +222,16 @@ class Resolution:
         """Give a class the signature that its profile has found; one that it says counts more."""
         return python if own is None else replace(python, signature=own.signature.tensors)
 
-    def _batch(self, place: Place, stated: Variant, times_s: Mapping[int, float]) -> Batch | None:
-        """Fill in the times of batches that the file leaves to the profile."""
-        batch = stated.batch
-        if batch is None or batch.service_s:
+    def _batch(
+        self, place: Place, hardware: str, batch: Batch, times_s: Mapping[int, float]
+    ) -> Batch:
+        """Fill in the times of batches on a hardware that the file leaves to the profile."""
+        if batch.service_s:
             return batch
         missing = [str(size) for size in batch.sizes if size not in times_s]
         if missing:
             self._note(
-                (*place, "batch"),
+                (*place, "batch", *([] if hardware == ANY_HARDWARE else [hardware])),
                 "needs `service`, one time per size, as no profile of this model on this machine "
                 f"gives that of {', '.join(missing)}; write them here, or measure them with "
                 f"`inferway profile {self._source.path.name} --data TEST --write`",

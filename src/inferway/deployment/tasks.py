@@ -24,7 +24,7 @@ from pydantic import (
 
 from inferway.catalog.profile import ConfidenceBins, PairBins
 from inferway.deployment.column import ColumnError, read_column
-from inferway.deployment.errors import must, refuse, refuse_where
+from inferway.deployment.errors import must, refuse, refuse_at, refuse_where, shown
 from inferway.deployment.models import (
     ClassOrPython,
     ModelUri,
@@ -253,6 +253,53 @@ class Batch(Section):
         return self
 
 
+_OF_BATCH: Final = ("sizes", "service", "min", "max", "pad", "wait")
+
+
+def _batch_kind(value: Any) -> str:
+    if isinstance(value, dict) and any(isinstance(one, dict) for one in value.values()):
+        return "per hardware"
+    return "one"
+
+
+def _batch_form(value: Any) -> Any:
+    """Refuse what is half of one table and half of one per hardware."""
+    if _batch_kind(value) == "one":
+        return value
+    table = "{sizes: [1, 2], service: [10 ms, 15 ms]}"
+    if isinstance(value.get("service"), dict):
+        raise refuse_at(
+            "service",
+            "expected a list, got a mapping; times by hardware stand in a table for each, such as "
+            f"batch: {{cpu: {table}}}",
+        )
+    for key, one in value.items():
+        if key in _OF_BATCH:
+            hardware = next(name for name, other in value.items() if isinstance(other, dict))
+            raise refuse_at(
+                key,
+                f"it is of one table for any hardware, and {hardware} has one of its own beside "
+                f"it; give each hardware a table, such as {{cpu: {table}}}",
+            )
+        if not isinstance(one, dict):
+            raise refuse_at(key, f"expected keys such as {table}, got {shown(one)}")
+    return value
+
+
+# By hardware; one for any hardware is under `ANY_HARDWARE`.
+BatchTables = Annotated[
+    Mapping[str, Batch],
+    ReadAs(
+        Annotated[
+            Annotated[Batch, Tag("one")] | Annotated[dict[Name, Batch], Tag("per hardware")],
+            Discriminator(_batch_kind),
+        ],
+        lambda value: {ANY_HARDWARE: value} if isinstance(value, Batch) else value,
+    ),
+    BeforeValidator(_batch_form),
+]
+
+
 _SHA256: Final = "^sha256:[0-9a-fA-F]{64}$"
 Digest = Annotated[
     str,
@@ -309,7 +356,10 @@ class Variant(Section):
     load_s: Annotated[
         Seconds, says("How long it takes until a copy is ready on a device.", "load_time")
     ] = 0.0
-    batch: Annotated[Batch | None, says("Serve several requests at once.")] = None
+    batches: Annotated[
+        BatchTables,
+        says("Serve several requests at once: one table, or one per hardware.", "batch"),
+    ] = field(default_factory=dict)
     remote: Annotated[
         UrlOrRemote | None,
         says("The model behind another server, instead of `model`: its URL, or more about it."),
@@ -380,6 +430,10 @@ class Variant(Section):
                 f"variant {self.name} has no service time on hardware {hardware} (known: {known})"
             )
         return time
+
+    def batch_on(self, hardware: str) -> Batch | None:
+        """Return the batch table on `hardware`; None where requests are served one by one."""
+        return self.batches.get(hardware, self.batches.get(ANY_HARDWARE))
 
     def runs_on(self, hardware: str) -> bool:
         """Tell whether a service time on `hardware` is known."""

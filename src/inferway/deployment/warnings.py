@@ -17,7 +17,7 @@ from inferway.deployment.policies import DISPATCH, ESCALATE
 from inferway.deployment.profile import profile_path, read_profile
 from inferway.deployment.resolution import unmeasured
 from inferway.deployment.runtimes import in_turn, runtime_of, signature_said
-from inferway.deployment.tasks import Batch, Task, Variant
+from inferway.deployment.tasks import ANY_HARDWARE, Batch, Task, Variant
 from inferway.deployment.units import TIME
 from inferway.deployment.workloads import PhasedArrivals, TraceArrivals, Workload
 from inferway.machine import cores
@@ -140,8 +140,9 @@ def _of_task(deployment: Deployment, task: Task) -> Iterator[Found]:
         if not variant.service:
             sentence = "gives no service time, so it is measured when the server starts"
             yield "unmeasured", f"{field}.variants.{variant.name}", sentence
-        if variant.batch is not None:
-            yield from _slow_sizes(f"{field}.variants.{variant.name}", variant, variant.batch)
+        for hardware, batch in variant.batches.items():
+            yield from _slow_sizes(f"{field}.variants.{variant.name}", variant, hardware, batch)
+        yield from _unbatched(deployment, f"{field}.variants.{variant.name}", task, variant)
     running = deployment.running(task)
     if target is not None and running:
         best = max(running, key=lambda variant: variant.accuracy)
@@ -183,18 +184,50 @@ def _of_task(deployment: Deployment, task: Task) -> Iterator[Found]:
         )
 
 
-def _slow_sizes(field: str, variant: Variant, batch: Batch) -> Iterator[Found]:
+def _unbatched(deployment: Deployment, field: str, task: Task, variant: Variant) -> Iterator[Found]:
+    """Name the hardware where copies of a variant with batches run, or may, and form none."""
+    if not variant.batches:
+        return
+    network = deployment.network
+    kinds = [] if network is None else [tier.hardware for tier in network.tree or ()]
+    for node in deployment.nodes.values():
+        # Copies may come on any of its hardware, or those that the file says.
+        free = deployment.assigns or network is not None or not node.instances
+        kinds += node.kinds if free else []
+        kinds += [
+            kind
+            for name in task.names
+            for kind, count in node.copies_by_hardware(name, variant.name)
+            if count
+        ]
+    for kind in dict.fromkeys(kinds):
+        if variant.batch_on(kind) is not None or not variant.runs_on(kind):
+            continue
+        yield (
+            "no-batches-there",
+            f"{field}.batch",
+            f"gives no batches on {kind}, so that copies there serve one request at a time; it has "
+            f"some on {', '.join(variant.batches)}",
+        )
+
+
+def _slow_sizes(field: str, variant: Variant, hardware: str, batch: Batch) -> Iterator[Found]:
     """Name the sizes of batches that serve no more per second than a smaller one."""
     run_s = dict(zip(batch.sizes, batch.service_s, strict=True))
     run_s = {size: service_s for size, service_s in run_s.items() if size <= batch.max}
     if 1 not in run_s and variant.service:
-        run_s[1] = min(service.mean_s for service in variant.service.values())
+        own = variant.service.get(hardware)
+        run_s[1] = (
+            min(service.mean_s for service in variant.service.values())
+            if own is None
+            else own.mean_s
+        )
     best = 0
     for size in sorted(run_s):
         if best and size / run_s[size] <= best / run_s[best] * (1.0 + 1e-9):
             yield (
                 "slow-batch-size",
-                f"{field}.batch",
+                f"{field}.batch" + ("" if hardware == ANY_HARDWARE else f".{hardware}"),
                 f"size {size} serves {size / run_s[size]:.4g}/s, no more than size {best} with "
                 f"{best / run_s[best]:.4g}/s, so no batch of {size} is formed",
             )
@@ -278,7 +311,7 @@ def _of_workload(deployment: Deployment, name: str, workload: Workload) -> Itera
 
 def _rate(variant: Variant, node: Node, hardware: str) -> float:
     """Requests per second of an instance that is never idle, in the batches that pay most."""
-    alone, batch = variant.service_on(hardware).rate, variant.batch
+    alone, batch = variant.service_on(hardware).rate, variant.batch_on(hardware)
     if batch is None or node.queue == "central":
         return alone
     offered = zip(batch.sizes, batch.service_s, strict=True)

@@ -233,7 +233,7 @@ def dispatcher_on(
             f"{spec.policy} takes `targets` and has no field `shared`, by which tasks keep them"
         )
     dispatcher.set_lasting(lasting)
-    if any(variant.batch is not None for variant in task.variants.values()):
+    if any(variant.batches for variant in task.variants.values()):
         dispatcher.prepare(batches=True)
     return dispatcher
 

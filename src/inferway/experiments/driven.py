@@ -417,7 +417,7 @@ def _judged(one: Summary, deployment: Deployment, name: str) -> Summary:
     from inferway.site.fleet import fleet_of
 
     task, overloaded = deployment.tasks[name], False
-    if len(deployment.nodes) == 1 and not any(each.batch for each in task.variants.values()):
+    if len(deployment.nodes) == 1 and not any(each.batches for each in task.variants.values()):
         fleet = fleet_of(deployment, name)
         promised = (task.accuracy_target, task.energy_budget)
         policy = deployment.policy_of(task).policy

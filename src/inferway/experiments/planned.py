@@ -335,7 +335,9 @@ def _need(deployment: Deployment, task: Task, place: Node, latency_s: float | No
         rate=np.array([one.service_on(place.hardware).rate for one in variants]),
         carried=np.array(
             [
-                carried_per_s(one.service_on(place.hardware).mean_s, run_times(one), None)
+                carried_per_s(
+                    one.service_on(place.hardware).mean_s, run_times(one, place.hardware), None
+                )
                 for one in variants
             ]
         ),

@@ -98,7 +98,7 @@ def would_serve(deployment: Deployment) -> dict[str, list[str]]:
     check_served(deployment)
     (node,) = deployment.nodes.values()
     return {
-        name: list(dict.fromkeys(_deciding(deployment, task, node.name)[0].fleet.names))
+        name: list(dict.fromkeys(_deciding(deployment, task, node)[0].fleet.names))
         for name, task in deployment.tasks.items()
         if not deployment.assigns or deployment.running(task)
     }
@@ -115,13 +115,15 @@ def pool_of(
     dispatcher: Dispatcher,
     signature: Signature,
     runtimes: Sequence[Served | Forwarding],
+    batches: Sequence[Batch | None],
     growth: Callable[[str, int], tuple[Growth, str] | None],
     options: PoolOptions,
 ) -> Pool:
     """Join what decides to what runs; requests are divided so that they fit into memory.
 
     The dispatcher's fleet is named as clients name the task, and it foresees batches as the file
-    says. There is a runtime of each class: a variant's here, or where another node's is.
+    says. There is a runtime of each class: a variant's here, or where another node's is. `batches`
+    are those that the file offers on the hardware of each class; None of what another node runs.
     `growth` says of a variant, by the rows of its largest run, what runs take and where that comes
     from; None where it is not known. What the task says is filled into the options.
     """
@@ -140,7 +142,6 @@ def pool_of(
                 need = memory_need_of(*known, signature, largest, room.limit_bytes)
                 view.most_rows[servers] = need.most_rows
         needs.append(need)
-    batches = _batches(task, fleet)
     policy = deployment.policy_of(task).options
     return Pool(
         fleet.task,
@@ -154,6 +155,7 @@ def pool_of(
             measured=task.measured,
             deadline_s=task.deadline_s,
             rules=rules_of(view, batches) if any(batches) else None,
+            batches=batches,
             demands=needs,
             window_s=None if policy.get("rate") else policy.get("window"),
             idempotent=task.idempotent,
@@ -202,10 +204,12 @@ def _confidences(
     return found
 
 
-def _batches(task: Task, fleet: Fleet) -> list[Batch | None]:
-    """By class, the batches that the file offers; none of what another node runs."""
-    own = [task.variants.get(name) for name in fleet.names]
-    return [None if variant is None else variant.batch for variant in own]
+def _batches(task: Task, node: Node, fleet: Fleet) -> list[Batch | None]:
+    """By class, the batches that the file offers on the hardware of its device."""
+    return [
+        task.variants[name].batch_on(node.hardware_of(device))
+        for name, device in zip(fleet.names, fleet.runs_on, strict=True)
+    ]
 
 
 def pools_of(
@@ -254,7 +258,7 @@ def _pool(
     instead: Pool | None,
 ) -> Pool:
     """Load one task; ServeError when a model or a policy cannot be loaded."""
-    dispatcher, controller = _deciding(deployment, task, node.name)
+    dispatcher, controller, batches = _deciding(deployment, task, node)
     fleet = dispatcher.fleet
     lent = {} if instead is None else _borrowed(instead)
     with ExitStack() as undo:
@@ -304,7 +308,7 @@ def _pool(
         )
         # Instances of a variant share the weights; each calls from a thread of its own.
         runtimes = [models[name] for name in fleet.names]
-        pool = pool_of(deployment, task, dispatcher, signature, runtimes, growth, fitted)
+        pool = pool_of(deployment, task, dispatcher, signature, runtimes, batches, growth, fitted)
         if pool.held_variants is not None:
             pool.held_variants.load_s = load_s
         undo.pop_all()
@@ -333,22 +337,23 @@ def _leads(pool: Pool) -> list[Served | Forwarding]:
 
 
 def _deciding(
-    deployment: Deployment, task: Task, node: str
-) -> tuple[Dispatcher, Controller | None]:
+    deployment: Deployment, task: Task, node: Node
+) -> tuple[Dispatcher, Controller | None, list[Batch | None]]:
+    """Make what decides about a task, and tell the batches that each class forms."""
     place = f"tasks.{task.name}.dispatch"
     try:
-        dispatcher = dispatcher_of(deployment, task.name, node, best_effort=deployment.assigns)
-        batches = _batches(task, dispatcher.fleet)
+        dispatcher = dispatcher_of(deployment, task.name, node.name, best_effort=deployment.assigns)
+        batches = _batches(task, node, dispatcher.fleet)
         place = f"tasks.{task.name}.canary"
-        _check_canary(task, dispatcher.fleet, node)
+        _check_canary(task, dispatcher.fleet, node.name)
         place = f"tasks.{task.name}.dispatch"
         # Times of batches are predicted as the file says them.
         foresee(dispatcher.site, batches)
         spec, place = deployment.scheduling_of(task), "scheduling"
         if spec is None:
-            return dispatcher, None
+            return dispatcher, None, batches
         conditions = Conditions(dispatcher.fleet, task.deadline_s, batches=batches)
-        return dispatcher, controller_of(spec, conditions, deployment.folder)
+        return dispatcher, controller_of(spec, conditions, deployment.folder), batches
     except ValueError as error:
         raise ServeError(f"{deployment.path}: {place}: {error}") from error
 
@@ -387,7 +392,7 @@ def _remembering(
     variants = {
         name: task.variants[own] for name, own in zip(fleet.variants, fleet.names, strict=True)
     }
-    kinds = [node.devices[one].hardware if one else node.hardware for one in fleet.runs_on]
+    kinds = [node.hardware_of(device) for device in fleet.runs_on]
     alike = Counter(zip(fleet.names, kinds, strict=True))
     if deployment.assigns:  # Copies may come on any of them.
         on = Counter(one.hardware for one in node.devices.values())

@@ -7,13 +7,13 @@ that they are secret and addresses with a password or a query; what is left out 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 import msgspec
 
-from inferway.deployment import Batch, Deployment, Task
+from inferway.deployment import Batch, Deployment
 from inferway.deployment.errors import Place, field_name
 from inferway.live.http.exchange import Exchange, Handler
 from inferway.live.options import HELD_LIMIT
@@ -168,7 +168,7 @@ def fleet_told(pool: Pool, deployment: Deployment | None) -> dict[str, Any]:
                 "service_s": 1.0 / pool.rate[k],
                 "energy": float(fleet.energy[k]),
                 "price": 0.0 if fleet.price is None else float(fleet.price[k]),
-                "batch": None if by else _batch_told(kind, variant),
+                "batch": _batch_told(options.batches, k),
                 **_device_told(fleet.devices, k),
                 **_load_told(pool, k),
             }
@@ -229,7 +229,7 @@ def _buffer(pool: Pool) -> int | None:
     return None if options.room == HELD_LIMIT else options.room // fleet.servers + 1
 
 
-def _batch_told(kind: Task | None, variant: str) -> dict[str, Any] | None:
-    described = None if kind is None else kind.variants.get(variant)
-    batch: Batch | None = None if described is None else described.batch
+def _batch_told(batches: Sequence[Batch | None], k: int) -> dict[str, Any] | None:
+    """Tell the batches of a class on the hardware that it runs on."""
+    batch = batches[k] if batches else None
     return None if batch is None else msgspec.to_builtins(batch)

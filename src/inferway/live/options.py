@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from inferway.deployment import Deployment
+from inferway.deployment import Batch, Deployment
 from inferway.deployment.tasks import Canary, Feedback, Shadow
 from inferway.dispatch.batching import Rule
 from inferway.live.headroom import Headroom, MemoryNeed
@@ -145,6 +145,9 @@ class PoolOptions:
     rules
         By class, the batches that are offered. None where no batches are formed but, one request
         at a time, by a policy that has `pull`.
+    batches
+        By class, what the file says of them; None of those that run single requests. Empty where
+        there is no file.
     controller
         Sets the routing of the policy once a slot; None leaves it as it is.
     window_s
@@ -188,6 +191,7 @@ class PoolOptions:
     in_order: bool = False
     room: int = HELD_LIMIT
     rules: Sequence[Rule] | None = None
+    batches: Sequence[Batch | None] = ()
     controller: Controller | None = None
     window_s: float | None = None
     remember: Callable[[], None] | None = None

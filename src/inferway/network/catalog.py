@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from inferway.deployment import Task, Variant
+from inferway.deployment import Batch, Task
 from inferway.deployment.units import SIZE
 from inferway.network.options import (
     CostFunction,
@@ -89,10 +89,15 @@ class Catalog:
         self.deadline_s = np.array(
             [np.inf if task.deadline_s is None else task.deadline_s for task in tasks]
         )
-        more = np.array([_batching(one, task.deadline_s) for task in tasks for one in
-                         task.variants.values()])  # fmt: skip
+        more = np.array(
+            [
+                [_batching(one.batch_on(on), task.deadline_s) for on in topology.kinds]
+                for task in tasks
+                for one in task.variants.values()
+            ]
+        )
         exact = np.maximum(
-            slot_s / self.delay_s, np.where(np.isfinite(self.delay_s), slot_s * more[:, None], 0.0)
+            slot_s / self.delay_s, np.where(np.isfinite(self.delay_s), slot_s * more, 0.0)
         )
         # 60 s / (1 / 14.2) is 852, not a rounding error less.
         self.capacity = np.where(exact >= 1, np.floor(exact * (1 + 1e-9)), exact)
@@ -170,9 +175,8 @@ class Catalog:
         return price
 
 
-def _batching(variant: Variant, deadline_s: float | None) -> float:
+def _batching(batch: Batch | None, deadline_s: float | None) -> float:
     """Greatest rate in batches with which two runs fit into a deadline, 1/s; 0 without any."""
-    batch = variant.batch
     if batch is None:
         return 0.0
     most_s = np.inf if deadline_s is None else deadline_s / 2.0

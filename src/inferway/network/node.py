@@ -50,12 +50,14 @@ def way_of(offer: Offer) -> Way:
 class NodeFleet(NamedTuple):
     """A fleet that has been made: its dispatcher, and by class the offer (None for the node's own).
 
-    `rules` say by class how batches are formed; None where no class forms any.
+    `rules` say by class how batches are formed; None where no class forms any. `batches` are those
+    that the file offers of each class on this node's hardware; None of another node's.
     """
 
     dispatcher: Dispatcher
     stands_for: Sequence[Offer | None]
     rules: list[Rule] | None
+    batches: Sequence[Batch | None]
 
 
 @dataclass
@@ -171,12 +173,12 @@ class TaskFleets:
             best_effort=True,
         )
         batches = [
-            kind.variants[name].batch if offer is None else None
+            kind.variants[name].batch_on(self.hardware) if offer is None else None
             for name, offer in zip(fleet.variants, stands_for, strict=True)
         ]
         foresee(dispatcher.site, batches)
         rules = rules_of(dispatcher.site, batches) if any(batches) else None
-        return NodeFleet(dispatcher, stands_for, rules)
+        return NodeFleet(dispatcher, stands_for, rules, batches)
 
     def unchanged(self, fleet: NodeFleet) -> set[str]:
         """Name the classes whose service times are still true: their own, and by the same way."""

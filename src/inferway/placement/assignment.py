@@ -216,7 +216,8 @@ def options_of(
                     continue
                 lead_s = node.leads_s[name]
                 service_s = variant.service_on(device.hardware).mean_s + lead_s
-                times_s = {size: s + size * lead_s for size, s in run_times(variant).items()}
+                runs_s = run_times(variant, device.hardware)
+                times_s = {size: s + size * lead_s for size, s in runs_s.items()}
                 rate = carried_per_s(service_s, times_s, deadlines_s[task.name])
                 if rate > 0.0:
                     found.append(
@@ -237,9 +238,9 @@ def options_of(
     return found
 
 
-def run_times(variant: Variant) -> dict[int, float]:
-    """Time of a whole batch by size, s, of those that a variant may run; none without batches."""
-    batch = variant.batch
+def run_times(variant: Variant, hardware: str) -> dict[int, float]:
+    """Time of a whole batch by size, s, of those that may run on a hardware; none without any."""
+    batch = variant.batch_on(hardware)
     if batch is None or not batch.service_s:
         return {}
     pairs = zip(batch.sizes, batch.service_s, strict=True)

@@ -34,6 +34,7 @@ from inferway.catalog.profile import (
 )
 from inferway.deployment import Task, Variant
 from inferway.deployment.profile import DeploymentProfile
+from inferway.deployment.resolution import PROFILE_HARDWARE
 from inferway.deployment.runtimes import blocking_runtime_of
 from inferway.machine import cores, machine, machine_hash
 from inferway.profiling import data as labeled
@@ -297,7 +298,8 @@ class _Measuring:
         for place, (name, variant) in enumerate(self.variants.items()):
             one = done.variants[name]
             known = one.machines.get(here)
-            sizes = (1, *variant.batch.sizes) if variant.batch else None
+            batch = variant.batch_on(PROFILE_HARDWARE)
+            sizes = None if batch is None else (1, *batch.sizes)
             if (
                 not self.options.again
                 and known is not None
@@ -396,7 +398,8 @@ class _Measuring:
     def answers(self, name: str, score: Score, place: int) -> RowAnswers:
         """Ask the variant at this place of all about all rows."""
         variant, share = self.variants[name], _ANSWERS / len(self.variants)
-        rows = variant.batch.max if variant.batch else _ROWS
+        batch = variant.batch_on(PROFILE_HARDWARE)
+        rows = _ROWS if batch is None else batch.max
         done = 0
 
         def told(more: int) -> None:

@@ -20,6 +20,7 @@ from inferway.catalog import zoo
 from inferway.catalog.zoo import Profile
 from inferway.deployment import Batch, Model, Task, Variant
 from inferway.deployment.profile import DeploymentProfile, file_digest
+from inferway.deployment.tasks import ANY_HARDWARE
 from inferway.profiling.data import LabeledData
 from inferway.profiling.intervals import estimate
 from inferway.profiling.measuring import ProfilingOptions, Progress, RowAnswers, measured_task
@@ -123,13 +124,13 @@ def profiled(
     Zoo
         With `steps` where the models were asked.
     """
-    batch = Batch(sizes=tuple(sizes)) if sizes else None
+    batches = {ANY_HARDWARE: Batch(sizes=tuple(sizes))} if sizes else {}
     variants = {
         name: Variant(
             name,
             model=Model(path, str(path), file_digest(path)),
             size_bytes=path.stat().st_size,
-            batch=batch,
+            batches=batches,
         )
         for name, path in paths.items()
     }

@@ -189,7 +189,7 @@ def fleet_of(deployment: Deployment, task: str, node: str | None = None) -> Flee
         f"{variant.name}:{device}" if device and times[variant.name] > 1 else variant.name
         for variant, device in zip(variants, devices, strict=True)
     )
-    hardware = [place.devices[device].hardware if device else place.hardware for device in devices]
+    hardware = [place.hardware_of(device) for device in devices]
     accuracy = np.array([variant.accuracy for variant in variants])
     pairs = zip(variants, hardware, strict=True)
     return Fleet(

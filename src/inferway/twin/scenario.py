@@ -303,9 +303,7 @@ def scenario_of(deployment: Deployment, task: str, node: str | None = None) -> S
         raise ValueError(f"workload.{task}: there is none, so there is nothing to simulate")
     spec = deployment.policy_of(task)
     variants = [what.variants[name] for name in fleet.names]
-    hardware = [
-        place.devices[device].hardware if device else place.hardware for device in fleet.runs_on
-    ]
+    hardware = [place.hardware_of(device) for device in fleet.runs_on]
     # By variant, a class for each device that copies of it run on.
     classes = {
         variant: [k for k, name in enumerate(fleet.names) if name == variant]
@@ -332,7 +330,9 @@ def scenario_of(deployment: Deployment, task: str, node: str | None = None) -> S
         deadline_s=what.deadline_s,
         late=place.late,
         queue=place.queue,
-        batches=tuple(variant.batch for variant in variants),
+        batches=tuple(
+            variant.batch_on(kind) for variant, kind in zip(variants, hardware, strict=True)
+        ),
         failures={
             fleet.variants[k]: Failures(failure.every_s, failure.for_s)
             for (of, variant), failure in place.failures.items()

@@ -288,7 +288,7 @@ def test_batches_go_along() -> None:
         "sizes": [1, 4], "service_s": [5e-3, 8e-3], "min": 1, "max": 4, "pad": False, "wait_s": 0.0,
     }  # fmt: skip
     deployment, _ = rehearsal(told(kept, classes=classes))
-    batch = deployment.tasks["digits"].variants["big"].batch
+    batch = deployment.tasks["digits"].variants["big"].batch_on("cpu")
     assert batch is not None
     assert (batch.sizes, batch.service_s) == ((1, 4), (5e-3, 8e-3))
     assert asked(told(kept, classes=classes))["numbers"]["present"]["mean_s"] > 0.0

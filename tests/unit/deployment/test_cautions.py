@@ -146,6 +146,52 @@ def test_sizes_that_serve_no_more_than_smaller_ones_are_named(write: Write) -> N
     ]
 
 
+def test_hardware_without_batches_is_named_where_copies_may_run(write: Write) -> None:
+    """Slow sizes are those of a hardware's own table, and the load is held against that one's."""
+    text = """\
+tasks:
+  t:
+    variants:
+      a:
+        accuracy: 0.9
+        service: {cpu: {mean: 50 ms}, ampere: {mean: 10 ms}, hopper: {mean: 8 ms}}
+        batch:
+          ampere: {sizes: [4], service: [16 ms]}
+          hopper: {sizes: [1, 2], service: [8 ms, 16 ms]}
+nodes:
+  here:
+    devices:
+      {cpu: {cores: 2}, gpu: {hardware: ampere, count: 1}, more: {hardware: hopper, count: 1}}
+    instances: {t/a: INSTANCES}
+workload: {t: {arrivals: {process: poisson, rate: RATE/s}}}
+"""
+
+    def found(instances: str, rate: int) -> list[tuple[str, str, str]]:
+        file = write(text.replace("INSTANCES", instances).replace("RATE", str(rate)))
+        return [(one.kind, one.field, one.message) for one in check(load(file))]
+
+    place = "tasks.t.variants.a.batch"
+    slow = (
+        "slow-batch-size",
+        f"{place}.hopper",
+        "size 2 serves 125/s, no more than size 1 with 125/s, so no batch of 2 is formed",
+    )
+    singly = (
+        "no-batches-there",
+        place,
+        "gives no batches on cpu, so that copies there serve one request at a time; it has some on "
+        "ampere, hopper",
+    )
+    assert found("{gpu: 1}", 249) == [slow]
+    assert found("{cpu: 1, gpu: 1}", 269) == [singly, slow]
+    over = (
+        "overloaded",
+        "workload.t.arrivals",
+        "270/s arrive, but all instances together serve 270/s",
+    )
+    assert found("{cpu: 1, gpu: 1}", 270) == [singly, slow, over]
+
+
 @pytest.mark.parametrize(
     ("task", "more", "found"),
     [

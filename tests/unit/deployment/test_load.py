@@ -181,10 +181,27 @@ def test_batches(write: Write) -> None:
         "tasks: {t: {variants: {a: {accuracy: 0.8, service: {mean: 53 ms}, "
         "batch: {sizes: [1, 3, 5], service: [53 ms, 110 ms, 160 ms], min: 3}}}}}\n"
     )
-    batch = load(write(text)).tasks["t"].variants["a"].batch
+    batch = load(write(text)).tasks["t"].variants["a"].batch_on("cpu")
     assert batch is not None
     assert (batch.sizes, batch.service_s) == ((1, 3, 5), (0.053, 0.11, 0.16))
     assert (batch.min, batch.max) == (3, 5)
+
+
+def test_batches_by_hardware(write: Write) -> None:
+    """Each hardware has its own sizes, times and rule; one without a table has none."""
+    text = (
+        "tasks: {t: {variants: {a: {accuracy: 0.8, service: {cpu: {mean: 53 ms}, "
+        "ampere: {mean: 10 ms}, hopper: {mean: 8 ms}}, batch: {"
+        "cpu: {sizes: [1, 2], service: [53 ms, 99 ms]}, "
+        "ampere: {sizes: [4, 8], service: [12 ms, 14 ms], wait: 2 ms}}}}}}\n"
+    )
+    variant = load(write(text)).tasks["t"].variants["a"]
+    cpu, ampere = (variant.batch_on(hardware) for hardware in ("cpu", "ampere"))
+    assert cpu is not None
+    assert ampere is not None
+    assert (cpu.sizes, cpu.service_s, cpu.wait_s) == ((1, 2), (0.053, 0.099), 0.0)
+    assert (ampere.sizes, ampere.service_s, ampere.wait_s) == ((4, 8), (0.012, 0.014), 2e-3)
+    assert variant.batch_on("hopper") is None
 
 
 def test_policies_by_task_file_and_default(write: Write) -> None:

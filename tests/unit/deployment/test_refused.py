@@ -330,6 +330,43 @@ MISTAKES: list[tuple[str, str]] = [
         variants("{" + V + ", batch: {sizes: 3, service: [1 s]}}"),
         "4: tasks.t.variants.a.batch.sizes: expected a list, got 3",
     ),
+    (
+        variants("{" + V + ", batch: {sizes: [1], service: {cpu: [1 s]}}}"),
+        "4: tasks.t.variants.a.batch.service: expected a list, got a mapping; times by hardware "
+        "stand in a table for each, such as batch: {cpu: {sizes: [1, 2], service: [10 ms, 15 ms]}}",
+    ),
+    (
+        variants("{" + V + ", batch: {sizes: [1], cpu: {sizes: [1], service: [1 s]}}}"),
+        "4: tasks.t.variants.a.batch.sizes: it is of one table for any hardware, and cpu has one "
+        "of its own beside it; give each hardware a table, such as {cpu: {sizes: [1, 2], service: "
+        "[10 ms, 15 ms]}}",
+    ),
+    (
+        variants("{" + V + ", batch: {cpu: {sizes: [1], service: [1 s]}, tpu: [1]}}"),
+        "4: tasks.t.variants.a.batch.tpu: expected keys such as {sizes: [1, 2], service: [10 ms, "
+        "15 ms]}, got a list",
+    ),
+    (
+        variants("{" + V + ", batch: {cpu: {sizes: [1, 3], service: [1 s]}}}"),
+        "4: tasks.t.variants.a.batch.cpu: 2 sizes but 1 service times; give one per size",
+    ),
+    (
+        variants("{" + V + ", batch: {cpu: {sizes: [3, 1], service: [1 s, 2 s]}}}"),
+        "4: tasks.t.variants.a.batch.cpu.sizes: batch sizes must increase, but 1 comes after 3",
+    ),
+    (
+        variants(
+            "{accuracy: 0.9, service: {cpu: {mean: 1 s}}, batch: {tpu: {sizes: [1, 3], "
+            "service: [1 s, 2 s]}}}"
+        ),
+        "4: tasks.t.variants.a.batch.tpu: a has no service time on hardware tpu; it has one on cpu",
+    ),
+    (
+        variants("{accuracy: 0.9, service: {cpu: {mean: 1 s}}, batch: {cpu: {sizes: [1, 3]}}}"),
+        "4: tasks.t.variants.a.batch.cpu: needs `service`, one time per size, as no profile of "
+        "this model on this machine gives that of 1, 3; write them here, or measure them with "
+        "`inferway profile d.yaml --data TEST --write`",
+    ),
     # nodes
     (
         node("{instances: {t/c: 1}}"),

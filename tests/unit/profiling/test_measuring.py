@@ -137,8 +137,9 @@ def test_the_file_goes_by_its_profile(written: Path) -> None:
         assert variant.confidence_bins == own.confidence
         steady_s = own.machines[machine_hash()].alone[0].steady_s
         assert variant.service_on("cpu").mean_s == steady_s
-        assert variant.batch is not None
-        assert variant.batch.service_s == (steady_s,)
+        batch = variant.batch_on("cpu")
+        assert batch is not None
+        assert batch.service_s == (steady_s,)
         assert variant.timed_by == "profile"
     assert not [one for one in inferway.check(deployment) if one.kind.startswith("profile")]
 
@@ -149,8 +150,9 @@ def test_what_the_file_says_counts_more(kept: Path) -> None:
     variant = inferway.load(kept).tasks["digits"].variants["tiny"]
     assert variant.accuracy == 0.9
     assert variant.service_on("cpu").mean_s == 5e-3
-    assert variant.batch is not None
-    assert variant.batch.service_s == (7e-3,)
+    batch = variant.batch_on("cpu")
+    assert batch is not None
+    assert batch.service_s == (7e-3,)
     assert variant.timed_by == "file"
 
 

@@ -111,7 +111,7 @@ class Fleets:
                 continue
             k = pool.variants.index(variant)
             healthy = min(copies, sum(pool.health.healthy[pool.first[k] : pool.first[k + 1]]))
-            batch = plan.tasks[task].variants[variant].batch
+            batch = plan.tasks[task].variants[variant].batch_on(plan.member.hardware)
             one = Capability.of(pool.dispatcher, variant, batch)
             # By profile: what a node's own labels say counts for its own clients.
             taken, accuracy = taken_per_s.get((task, variant), 0.0), pool.grades[k] or 0.0
@@ -232,6 +232,7 @@ class Fleets:
             dispatcher,
             signature,
             runtimes,
+            made.batches,
             lambda variant, _: self._models.growth(task, variant),
             PoolOptions(
                 drop_late=plan.member.late == "drop",

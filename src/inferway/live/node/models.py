@@ -81,6 +81,8 @@ class LoadedModels:
         Of all runs; None bounds nothing.
     log
         Told what classes of the user's own print; None writes that to standard error.
+    hardware
+        The node's: it says which batches of a model are tried.
 
     Attributes
     ----------
@@ -95,7 +97,9 @@ class LoadedModels:
         growths: Growths | None = None,
         headroom: Headroom | None = None,
         log: Any = None,
+        hardware: str = "cpu",
     ) -> None:
+        self._hardware = hardware
         self.headroom, self._tasks, self._log = headroom, deployment.named(), log
         self._store, self._growths = store, growths
         # Of files without a digest, what they were when they were first read.
@@ -294,7 +298,8 @@ class LoadedModels:
         assert variant.python is not None
         log = None if self._log is None else self._log.bind(task=task, variant=name)
         make = partial(variant.python.runtime, signature=signature, name=name, log=log)
-        sizes = (1,) if variant.batch is None else variant.batch.sizes
+        batch = variant.batch_on(self._hardware)
+        sizes = (1,) if batch is None else batch.sizes
         runtime = await _open("/".join(pair), make, str, self._agreed.get(task), sizes)
         self._agreed.setdefault(task, (runtime.signature, name))
         return runtime
@@ -304,7 +309,8 @@ class LoadedModels:
         file, stack = self._ready.pop(pair, (None, ExitStack()))
         if file is None:
             file, stack = await self._fetched(variant, progress)
-        sizes = (1,) if variant.batch is None else variant.batch.sizes
+        batch = variant.batch_on(self._hardware)
+        sizes = (1,) if batch is None else batch.sizes
         # Once it is open, the file is not read again, and the store may give its room to others.
         with stack:
             stated = variant.providers
@@ -313,7 +319,7 @@ class LoadedModels:
             runtime = await self._good(variant, file, work)
             growths, path = self._growths, file.path
             if growths is not None and is_closed(runtime.signature):
-                largest = max(sizes) if variant.batch else RUN_ROWS
+                largest = max(sizes) if batch else RUN_ROWS
                 try:
                     self._growth[pair] = await run_in_thread(
                         lambda: growths.of(variant, path, largest)

@@ -186,6 +186,7 @@ class LiveNode:
             Growths(folder / "memory.json", self.log, self.server.limits.memory_bytes),
             self.server.headroom,
             self.log,
+            plan.member.hardware,
         )
         self.fleets = Fleets(
             deployment,

@@ -374,11 +374,10 @@ class NodePools:
             for task, kind in enumerate(terrain.kinds)
         }
         self._times = [
-            ServiceTimes(
-                variant.service_on(terrain.nodes[model.node].hardware), seed, number, variant.batch
-            )
+            ServiceTimes(variant.service_on(hardware), seed, number, variant.batch_on(hardware))
             for number, model in enumerate(terrain.models)
             for variant in [terrain.kinds[model.task].variants[model.variant]]
+            for hardware in [terrain.nodes[model.node].hardware]
         ]
 
     def measured(self, lasted_s: float) -> list[Measured]:
@@ -423,7 +422,8 @@ class NodePools:
 
     def _capability(self, i: int) -> Capability:
         model = self._terrain.models[i]
-        batch = self._terrain.kinds[model.task].variants[model.variant].batch
+        variant = self._terrain.kinds[model.task].variants[model.variant]
+        batch = variant.batch_on(self._terrain.nodes[model.node].hardware)
         pool = self.by.get((model.node, model.task))
         if batch is None or pool is None or model.variant not in pool.masks:
             return Capability(model.service_s, 1.0 / model.service_s)

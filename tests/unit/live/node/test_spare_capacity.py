@@ -49,9 +49,13 @@ def capacity(batch: Batch | None = None) -> tuple[Any, Any, Capacity]:
     )
     demand = SimpleNamespace(for_clients=Counter())
     clock = SimpleNamespace(now_s=10.0)
-    variants = {"tiny": SimpleNamespace(batch=batch), "large": SimpleNamespace(batch=None)}
+    variants = {
+        "tiny": SimpleNamespace(batch_on={"cpu": batch}.get),
+        "large": SimpleNamespace(batch_on={}.get),
+    }
     tasks = dict.fromkeys(("digits", "letters"), SimpleNamespace(variants=variants))
-    plan = SimpleNamespace(node="metro", tasks=tasks, repository=False)
+    member = SimpleNamespace(hardware="cpu")
+    plan = SimpleNamespace(node="metro", tasks=tasks, repository=False, member=member)
     fleets._plan = plan
     rates = ClientRates(clock.now_s)
     return demand, clock, Capacity(fleets, rates)
