@@ -285,7 +285,7 @@ STUDY = Study(
     scales=scales(
         PoolSettings(),
         smoke={"seconds": 60.0, "trials": 1, "ways": ("assign", "mean", "peak", "infaas")},
-        quick={"seconds": 180.0, "trials": 3},
+        quick={"seconds": 600.0, "trials": 3},
     ),
     points=_points,
     figure=_figure,
