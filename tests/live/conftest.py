@@ -209,11 +209,14 @@ def build_site(
     buffer: int | None = None,
     count: tuple[int, int] = (1, 1),
     target: float | None = 0.8,
+    devices: Any = None,
     **options: Any,
 ) -> TaskSite:
     """Two variants: `tiny` (1 ms, accuracy .7) and `big` (10 ms, .9)."""
     fleet = Fleet(
-        ("tiny", "big"), np.array([1e3, 1e2]), np.array([0.7, 0.9]), np.array(count), buffer=buffer
+        *(("tiny", "big"), np.array([1e3, 1e2]), np.array([0.7, 0.9]), np.array(count)),
+        buffer=buffer,
+        devices=devices,
     )
     narrow = options.get("drop_late", True)
     dispatcher = Dispatcher(fleet, policy, target=target, rate_per_s=100.0, narrow=narrow)

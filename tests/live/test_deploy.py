@@ -24,13 +24,28 @@ from prometheus_client.parser import text_string_to_metric_families
 from ruamel.yaml import YAML
 
 from inferway.cli import main
-from inferway.deployment import PolicySpec
+from inferway.deployment import PolicySpec, load
 from inferway.live import Limits, ServerOptions, times_file
 from inferway.scheduling import Conditions, controller_of
-from inferway.site import Fleet
+from inferway.site import Fleet, fleet_of
 
 PEER_PORT, CONTROL_PORT = 8003, 7447
 """Where a node listens for its neighbors, if nothing else is said."""
+_TIMES = {"service": {"mean": "3 ms"}}
+SHARED = {
+    "tasks": {
+        "digits": {
+            "variants": {"tiny": {"accuracy": 0.7, **_TIMES}, "big": {"accuracy": 0.9, **_TIMES}}
+        }
+    },
+    "nodes": {
+        "here": {
+            "devices": {"cpu": {"cores": 2}},
+            "instances": {"digits/tiny": 1, "digits/big": 1},
+        }
+    },
+}
+"""Two variants that share a device."""
 
 
 @pytest.fixture
@@ -66,7 +81,9 @@ def names_of(families: list[Any]) -> set[str]:
 def test_the_dashboard_shows_metrics_that_there_are(deploy: Path, start: Any, site_of: Any) -> None:
     fleet = Fleet(("tiny", "big"), np.array([1e3, 1e2]), np.array([0.7, 0.9]), np.array([1, 1]))
     controller = controller_of(PolicySpec("lw", {}), Conditions(fleet))
-    families = families_of(start(site_of(policy="alias", controller=controller)))
+    devices = fleet_of(load(SHARED), "digits").devices
+    site = site_of(policy="alias", controller=controller, devices=devices)
+    families = families_of(start(site))
     exported = names_of(families)
     labels = {label for family in families for sample in family.samples for label in sample.labels}
     dashboard = json.loads((deploy / "grafana-dashboard.json").read_text())
@@ -76,9 +93,12 @@ def test_the_dashboard_shows_metrics_that_there_are(deploy: Path, start: Any, si
         assert panel["gridPos"]["x"] + panel["gridPos"]["w"] <= 24
         for target in panel["targets"]:
             named |= set(re.findall(r"inferway_\w+", target["expr"]))
-            assert set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"])) <= labels | {"outcome"}
+            shown = {*re.findall(r"\{\{(\w+)\}\}", target["legendFormat"])}
+            assert shown <= labels | {"outcome", "change"}
             assert target["expr"].count("(") == target["expr"].count(")")
-    assert named <= exported, named - exported
+    # What changes hands is told where devices do, which this server's do not.
+    moving = {"inferway_device_changes_total", "inferway_placement_moves_total"}
+    assert named <= exported | moving, named - exported
     # And all that there is, but for what a panel can do without.
     bases = {re.sub("_(total|bucket|sum|count|created)$", "", name) for name in named}
     assert {family.name for family in families} <= bases

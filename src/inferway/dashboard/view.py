@@ -18,6 +18,7 @@ from inferway.dispatch import promise as promises
 from inferway.dispatch.bounds import UnreachableError, max_rate, solve
 from inferway.dispatch.escalation_bounds import max_escalation_rate, solve_escalation
 from inferway.site.confidence import ConfidenceTables
+from inferway.site.devices import DeviceSlots
 from inferway.site.fleet import Fleet
 
 PRESENT_S: Final = 10
@@ -37,10 +38,13 @@ _Classes = tuple[tuple[str, float, float | None, int], ...]
 # `ConfidenceTables`. Empty where no second variant may be asked.
 _Confidences = tuple[tuple[str, ...], bytes, bytes]
 _UNSURE: Final[_Confidences] = ((), b"", b"")
+# Of devices that classes share: each one's name and slots; and of each class its name, its device,
+# and how many of the slots a run takes. Empty where nothing is shared.
+_Devices = tuple[tuple[tuple[str, int], ...], tuple[tuple[str, str | None, int], ...]]
 _Curve = tuple[float | None, list[tuple[float, float]]]
-_Key = tuple[_Classes, float | None, _Confidences]
+_Key = tuple[_Classes, float | None, _Confidences, _Devices]
 Curves = dict[_Key, _Curve]
-"""Bounds by the classes of servers, the target, and what confidences say."""
+"""Bounds by the classes of servers, the target, what confidences say, and shared devices."""
 _SPARE: Final = 64
 """Bounds kept besides those that are drawn: of instances that come and go."""
 VERDICTS: Final = {**promises.VERDICTS, "gone": "not answering"}
@@ -270,8 +274,18 @@ def prepare(statuses: Iterable[dict[str, Any]], curves: Curves, most_s: float) -
 def _keys(told: dict[str, Any]) -> list[_Key]:
     """Name a task's bounds: of policies that ask once, and where others may, of those."""
     classes, target = _classes(told), told.get("accuracy_target")
-    sure = _confidences(told)
-    return [(classes, target, one) for one in (_UNSURE, sure)[: 1 + bool(sure[0])]]
+    sure, devices = _confidences(told), _devices(told)
+    return [(classes, target, one, devices) for one in (_UNSURE, sure)[: 1 + bool(sure[0])]]
+
+
+def _devices(told: dict[str, Any]) -> _Devices:
+    fleet = told.get("fleet") or {}
+    here = [(one["name"], one["device"], one["slots"]) for one in _shares(fleet)]
+    return tuple(fleet.get("devices", {}).items()), tuple(sorted(here, key=lambda one: one[0]))
+
+
+def _shares(fleet: dict[str, Any]) -> list[dict[str, Any]]:
+    return fleet["classes"] if fleet.get("devices") else []
 
 
 def _confidences(told: dict[str, Any]) -> _Confidences:
@@ -291,12 +305,21 @@ def _classes(told: dict[str, Any]) -> _Classes:
     )
 
 
-def _curve(classes: _Classes, target: float | None, sure: _Confidences) -> _Curve:
-    """Greatest rate, and the least mean response time at rates up to it; None where none is."""
+def _curve(
+    classes: _Classes, target: float | None, sure: _Confidences, devices: _Devices
+) -> _Curve:
+    """Greatest rate, and the least mean response time at rates up to it; None where none is.
+
+    Of devices that other tasks share as well, it is what the task could do if it had them alone.
+    """
     names, rates, accuracies, counts = zip(*classes, strict=True)
     known = np.array(accuracies, np.float64)  # None is NaN: one that nobody knows
     tables = _tables(names, sure)
-    fleet = Fleet(names, np.array(rates), known, np.array(counts), confidence=tables)
+    fleet = Fleet(
+        *(names, np.array(rates), known, np.array(counts)),
+        confidence=tables,
+        devices=_slots(names, devices),
+    )
     most, least = (max_rate, solve) if tables is None else (max_escalation_rate, solve_escalation)
     try:
         greatest = most(fleet, target)
@@ -322,6 +345,23 @@ def _tables(names: Sequence[str], sure: _Confidences) -> ConfidenceTables | None
     # Where a bin begins is nothing to the bound.
     tables = ConfidenceTables(mass, expected, np.zeros((classes, bins - 1)))
     return tables.ordered(np.array([sure[0].index(name) for name in names]))
+
+
+def _slots(names: Sequence[str], devices: _Devices) -> DeviceSlots | None:
+    """Read on which devices these classes run; None where nothing says it of all of them."""
+    slots = dict(devices[0])
+    on = {name: (device, taken) for name, device, taken in devices[1]}
+    if not slots or not {*names} <= on.keys():
+        return None
+    places = {name: d for d, name in enumerate(slots)}
+    return DeviceSlots(
+        names=tuple(slots),
+        slots=np.array([*slots.values()]),
+        exclusive=np.zeros(len(slots), np.bool_),  # which is nothing to the bound
+        overhead_s=np.zeros(len(slots)),
+        device=np.array([places.get(on[name][0] or "", -1) for name in names]),
+        taken=np.array([on[name][1] for name in names]),
+    )
 
 
 def series_of(source: WatchedServer, task: str, since_s: float = 0.0) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from inferway.dispatch.bounds import max_rate, solve
 from inferway.dispatch.escalation_bounds import max_escalation_rate, solve_escalation
 from inferway.loadgen import Access
 from inferway.site import Fleet
+from inferway.site.devices import DeviceSlots
 
 NOW = 1_000_000_000.0
 BOUNDS_S = [0.001, 0.002, 0.005, 0.01]
@@ -121,6 +122,27 @@ def test_what_is_asked_again_and_the_bound_of_those_who_may() -> None:
     rates = [at for at, _ in twice["curve"]]
     assert rates[0] <= once["max_rate_per_s"] / 20
     assert rates[-1] == twice["max_rate_per_s"]
+
+
+def test_the_bound_of_those_who_share_devices() -> None:
+    source = source_of()
+    alone = viewed(source)["bound"]["max_rate_per_s"]
+    told = fleet(devices={"cpu": 1, "edge": 2})
+    for one, device in zip(told["classes"], ("cpu", "cpu"), strict=True):
+        one |= {"device": device, "slots": 1}
+    source.status["tasks"]["digits"] |= {"fleet": told}
+    shared = viewed(source)["bound"]
+    slots = DeviceSlots(
+        *(("cpu", "edge"), np.array([1, 2]), np.zeros(2, np.bool_), np.zeros(2)),
+        *(np.array([0, 0]), np.array([1, 1])),
+    )
+    target = source.status["tasks"]["digits"]["accuracy_target"]
+    most = max_rate(replace(FLEET, devices=slots), target)
+    assert shared["max_rate_per_s"] == pytest.approx(most)
+    assert shared["max_rate_per_s"] < 0.9 * alone
+    # Where devices have a slot for every copy, all is as without.
+    told["devices"]["cpu"] = 3
+    assert viewed(source)["bound"]["max_rate_per_s"] == pytest.approx(alone)
 
 
 def promised(state: str, **given: Any) -> dict[str, Any]:
