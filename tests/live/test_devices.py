@@ -10,7 +10,9 @@ import pytest
 from test_recording import ask_all
 
 import inferway
+from inferway.deployment.overhead import times_file
 from inferway.dispatch import recordings
+from inferway.live.overhead import ENOUGH, FEWEST
 
 FILE = """
 tasks:
@@ -85,6 +87,83 @@ def test_predictions_have_the_overhead(start: Any, tmp_path: Path) -> None:
         lead_s = 200e-6 if dispatcher.fleet.runs_on[k] == "big" else 0.0
         model_s = dispatcher.site.row_s[server, 0]
         assert dispatcher.predict(server, 1, 0.0) == pytest.approx((0.0, model_s + lead_s))
+
+
+def measure(running: Any) -> float:
+    """Have a server measure what requests take, as it does each second; s."""
+    meter = running.server.meter
+    running.call(meter.look)
+    while meter.estimate.intervals < FEWEST:
+        ask_all(running, 2 * ENOUGH)
+        running.call(meter.look)
+    seconds = meter.estimate.seconds
+    assert seconds is not None
+    return float(seconds)
+
+
+def test_what_requests_take_is_measured_and_predicted(start: Any, tmp_path: Path) -> None:
+    text = FILE.replace("    overhead: 200 us\n", "").replace("POLICY", "priced")
+    (tmp_path / "digits.yaml").write_text(text)
+    (tmp_path / "stated.yaml").write_text(FILE.replace("POLICY", "priced"))
+    times = tmp_path / "times.json"
+    deployment = inferway.load(tmp_path / "digits.yaml")
+    running = start(deployment=deployment, times=times, record=tmp_path / "run")
+
+    def leads_s() -> dict[str, float]:
+        dispatcher = running.site.pool.dispatcher
+        pairs = zip(dispatcher.fleet.runs_on, dispatcher.site.devices.lead_s, strict=True)
+        return {device: float(lead_s) for device, lead_s in pairs}
+
+    def told() -> Any:
+        return json.loads(running.get("/status", admin=True).body).get("overhead")
+
+    assert leads_s() == {"big": 0.0, "little": 0.0}
+    assert told() is None
+    assert "request_overhead" not in running.get("/metrics", admin=True).body.decode()
+    ask_all(running, 50)
+    seconds = measure(running)
+    assert seconds > 0.0
+    assert leads_s() == {"big": seconds, "little": 0.0}
+    assert told() == {
+        **{"seconds": seconds, "by": "measured"},
+        **{"measured_s": seconds, "intervals": FEWEST},
+    }
+    metric = f"inferway_request_overhead_seconds {seconds}"
+    assert metric in running.get("/metrics", admin=True).body.decode()
+    ask_all(running, 50)
+    # Copies that come count on with it; a file that says how much has the last word.
+    running.wait(running.server.apply(deployment))
+    assert leads_s() == {"big": seconds, "little": 0.0}
+    running.wait(running.server.apply(inferway.load(tmp_path / "stated.yaml")))
+    assert leads_s() == {"big": 200e-6, "little": 0.0}
+    measure(running)
+    assert leads_s() == {"big": 200e-6, "little": 0.0}
+    assert told()["by"] == "file"
+    running.wait(running.server.stop())
+    for recorded in recordings(tmp_path / "run"):
+        found = inferway.replay(recorded, requests=None)
+        assert (found.losses, found.differences) == ((), ())
+
+
+def test_what_requests_take_is_kept_for_the_next_run(
+    start: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    text = FILE.replace("    overhead: 200 us\n", "").replace("POLICY", "priced")
+    (tmp_path / "digits.yaml").write_text(text)
+    running = start(deployment=inferway.load(tmp_path / "digits.yaml"), times=times_file())
+    running.call(running.server.meter.begin)
+    seconds = measure(running)
+    running.wait(running.server.stop())
+    deployment = inferway.load(tmp_path / "digits.yaml")
+    kept_s = deployment.nodes["here"].leads_s["big"]
+    assert kept_s == pytest.approx(seconds, rel=0.5)
+    again = start(deployment=deployment, times=times_file())
+    told = json.loads(again.get("/status", admin=True).body)["overhead"]
+    assert (told["seconds"], told["by"]) == (kept_s, "earlier run")
+    assert set(again.site.pool.dispatcher.site.devices.lead_s) == {0.0, kept_s}
+    forgetful = start(deployment=deployment)
+    assert set(forgetful.site.pool.dispatcher.site.devices.lead_s) == {0.0}
 
 
 def test_another_file_takes_over_from_copies_on_several_devices(start: Any, tmp_path: Path) -> None:

@@ -31,11 +31,12 @@ def check(
     advice: Iterable[Caution] = ()
     unserved: Iterable[str] = ()
     unsimulated: Iterable[str] = ()
+    overheads: Iterable[str] = ()
     network: dict[str, Any] | None = None
     code = 1
     try:
         deployment = options.loaded(path)
-        unsimulated = deployment.unsimulated()
+        unsimulated, overheads = deployment.unsimulated(), deployment.overheads()
         result = inferway.check(deployment)
         wrong, code, unserved = result.refused, REFUSED, result.unserved
         # A target that cannot be reached is warned of by its file as well: once is enough.
@@ -79,7 +80,7 @@ def check(
             else {}
         )
         found = {"errors": errors, "warnings": warnings, "unserved": list(unserved)}
-        found |= {"unsimulated": list(unsimulated)}
+        found |= {"unsimulated": list(unsimulated), "overheads": list(overheads)}
         terminal.document({"schema": 1, "tasks": tasks, "network": network, **found})
     else:
         for kind, entries in (("error", errors), ("warning", warnings)):
@@ -90,7 +91,7 @@ def check(
             if len(entries) > _SHOWN:
                 print(f"{path}: and {_count(entries[_SHOWN:], kind)} more; --json lists all")
         notes = [f"network: {note}" for note in network["notes"]] if network else []
-        for sentence in (*notes, *unserved, *unsimulated):
+        for sentence in (*notes, *unserved, *unsimulated, *overheads):
             print(f"{path}: note: {sentence}")
         print(f"{path}: {_count(errors, 'error')}, {_count(warnings, 'warning')}")
     if errors or (strict and warnings):

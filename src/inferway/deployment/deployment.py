@@ -22,6 +22,7 @@ from inferway.deployment.errors import (
 )
 from inferway.deployment.model_folder import source_of
 from inferway.deployment.nodes import Network, Node
+from inferway.deployment.overhead import MeasuredOverhead
 from inferway.deployment.policies import (
     PLACEMENT,
     WAITS_TWICE,
@@ -172,7 +173,24 @@ class Deployment(Section):
                 for key, one in task.variants.items()
             }
             tasks[name] = replace(task, variants=variants)
-        return replace(changed, tasks=tasks)
+        nodes = {
+            name: replace(node, measured_overhead=self.nodes[name].measured_overhead)
+            if name in self.nodes
+            else node
+            for name, node in changed.nodes.items()
+        }
+        return replace(changed, tasks=tasks, nodes=nodes)
+
+    def with_overhead(self, measured: MeasuredOverhead | None) -> Deployment:
+        """Return this deployment with what a server measured last that a request takes.
+
+        Where a node says its `overhead`, that stays. None stands for nothing measured.
+        """
+        nodes = {
+            name: replace(node, measured_overhead=measured if _leads(node) else None)
+            for name, node in self.nodes.items()
+        }
+        return replace(self, nodes=nodes)
 
     def policy_of(self, task: Task | str) -> PolicySpec:
         """Return the dispatch policy of a task.
@@ -263,6 +281,23 @@ class Deployment(Section):
             for node in self.nodes.values()
             if not node.devices and sum(node.instances.values()) > 1
         ]
+
+    def overheads(self) -> list[str]:
+        """Say, in a sentence for each node, what its requests take of the cores besides models."""
+        if self.network is not None:
+            return []
+        said = []
+        for node in self.nodes.values():
+            if not _leads(node):
+                continue
+            measured = node.measured_overhead
+            known = (
+                "0, as no server of these tasks has measured it on this machine yet"
+                if measured is None
+                else measured.said
+            )
+            said.append(f"nodes.{node.name}.overhead: it is not given, and so {known}")
+        return said
 
     def unserved_at_node(self) -> list[str]:
         """Say, in a sentence each, what of this file the nodes of a network cannot run."""
@@ -454,6 +489,11 @@ def _resolved(stated: Deployment, source: Source) -> Deployment:
                 policy = resolved.policy_of(task) if scheduling is None else scheduling
                 resolution.check_keeps(target, name, policy.policy)
     return resolved
+
+
+def _leads(node: Node) -> bool:
+    """Tell whether what a request takes besides its model is of a node's cores, and measured."""
+    return bool(node.leading) and node.overhead_s is None
 
 
 def _within(placement: PolicySpec | None) -> bool:

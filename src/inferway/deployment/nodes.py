@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag, field_validator
 
 from inferway.deployment.devices import Device
 from inferway.deployment.errors import must, refuse, refuse_at, refuse_where
+from inferway.deployment.overhead import MeasuredOverhead
 from inferway.deployment.section import (
     UNWRITTEN,
     File,
@@ -128,9 +129,14 @@ class Node(Section):
         says("Cores and accelerators that its instances share, by name, instead of `hardware`."),
     ] = field(default_factory=dict)
     overhead_s: Annotated[
-        Seconds,
-        says("Time of its cores that each request takes before it runs.", "overhead"),
-    ] = 0.0
+        Seconds | None,
+        says(
+            "Time of its cores that each request takes before it runs; as a server of these tasks "
+            "has measured it on this machine if not given.",
+            "overhead",
+        ),
+    ] = None
+    measured_overhead: Annotated[MeasuredOverhead | None, *UNWRITTEN] = None
     instances: Annotated[
         dict[tuple[str, str], Any],
         ReadAs(Copies, dict),
@@ -195,8 +201,16 @@ class Node(Section):
     @property
     def leads_s(self) -> dict[str, float]:
         """Time that each request takes of a device before it runs there, s, by device."""
-        first = next((name for name, one in self.devices.items() if one.cores is not None), None)
-        return {name: self.overhead_s if name == first else 0.0 for name in self.devices}
+        measured = self.measured_overhead
+        lead_s = self.overhead_s
+        if lead_s is None:
+            lead_s = 0.0 if measured is None else measured.seconds
+        return {name: lead_s if name == self.leading else 0.0 for name in self.devices}
+
+    @property
+    def leading(self) -> str:
+        """Device whose cores requests take before they run: its first with cores; or empty."""
+        return next((name for name, one in self.devices.items() if one.cores is not None), "")
 
     def copies_by_hardware(self, task: str, variant: str) -> list[tuple[str, int]]:
         """List the hardware that copies of a variant run on, and how many on each."""

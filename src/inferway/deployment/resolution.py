@@ -24,6 +24,7 @@ from inferway.deployment.devices import (
 from inferway.deployment.errors import Place, nearest
 from inferway.deployment.models import ModelError, Python, located, signature_of
 from inferway.deployment.nodes import Network, Node, written
+from inferway.deployment.overhead import MeasuredOverhead, recall_overhead
 from inferway.deployment.policies import DISPATCH, ESCALATE, FOLLOWING, PolicySpec
 from inferway.deployment.profile import DeploymentProfile, ProfileError, read_profile
 from inferway.deployment.source import Source
@@ -479,6 +480,7 @@ class Resolution:
         resolved = replace(
             node,
             name=name,
+            measured_overhead=self._overhead(node),
             hardware=kinds[0],
             instances=instances,
             placed={key: spread(one, devices, self._variant_of(key)) for key, one in stated.items()}
@@ -491,6 +493,12 @@ class Resolution:
         self._check_budget(place, resolved)
         self._check_memory(place, resolved)
         return resolved
+
+    def _overhead(self, node: Node) -> MeasuredOverhead | None:
+        """Recall what a server has measured, where the file leaves it out and it counts."""
+        if node.overhead_s is not None or not node.leading:
+            return None
+        return recall_overhead(self._written)
 
     def _check_devices(self, place: Place, node: Node, stated: Mapping[Pair, Any]) -> None:
         """Refuse copies on devices that there are not, or that cannot run them."""

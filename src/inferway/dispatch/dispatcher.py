@@ -419,6 +419,14 @@ class Dispatcher:
         """Predict from now on that it takes so long until the variant of class k is loaded."""
         self.site.devices.changes.load_s[k] = load_s
 
+    def set_overhead(self, device: int, seconds: float) -> None:
+        """Predict from now on that each request takes so much of a device before it runs, s.
+
+        For sites that share devices alone.
+        """
+        devices = self.site.devices
+        devices.lead_s[devices.device == device] = seconds
+
     def finish(self, server: int, now_s: float, service_s: float, measured: int = 0) -> None:
         """The first request at the server is answered after `service_s`; the next one starts.
 
@@ -613,6 +621,8 @@ class Dispatcher:
             claims = arrays.pop("others", np.zeros((0, COLUMNS)))
             devices = joined(copied(devices), claims, len(claims), devices.number)
             devices = devices._replace(holds=holds)
+        if (lead_s := arrays.pop("leads", None)) is not None:
+            devices = devices._replace(lead_s=lead_s)
         if (foreseen := arrays.pop("foreseen", None)) is not None:
             devices = _with_foreseen(devices, foreseen)
         site = self.site._replace(clock_s=np.zeros(1), devices=devices, **arrays)

@@ -66,6 +66,8 @@ CHANGE, CHANGED, LOAD_TIME = range(23, 26)
 # (`rows`), whether it holds them (`flag`), by when, or when it is due (`floor`), and its work
 # (`value`), as `inferway.site.claims` has them.
 CLAIM = 26
+# What each request takes of a device (`server`) before it runs (value, s), as it is measured.
+OVERHEAD = 27
 
 EVENT = np.dtype(
     [
@@ -90,10 +92,11 @@ _ROW = struct.Struct("<BBhiiddqdq")
 assert _ROW.size == EVENT.itemsize
 
 _BUFFERED = 1024
-SCHEMA = 8
+SCHEMA = 9
 # Recordings of schema 4 have no second answers, those of 5 no accuracies that change, those of 6
-# neither devices nor memory that several tasks share, and those of 7 no exclusive devices.
-READABLE: Final = (4, 5, 6, 7, 8)
+# neither devices nor memory that several tasks share, those of 7 no exclusive devices, and in those
+# of 8 what requests take of devices before they run stays what it was at the start.
+READABLE: Final = (4, 5, 6, 7, 8, 9)
 # Of sites without these, which readers of before know.
 PLAIN_SCHEMA: Final = 6
 SHARED_SCHEMA: Final = 7
@@ -124,6 +127,7 @@ CALLS: Final[dict[int, tuple[str, str, tuple[Any, ...]]]] = {
     CHANGE: ("begin_change", "server time_s", ()),
     CHANGED: ("end_change", "server flag time_s", ()),
     LOAD_TIME: ("set_load_time", "server value", ()),
+    OVERHEAD: ("set_overhead", "server value", ()),
 }
 
 
@@ -403,6 +407,7 @@ class Recording:
     ask_turn, start_run, end_run = map(_recorded, (TURN, START, END))
     leave_line, next_turn = map(_recorded, (LEAVE, NEXT))
     begin_change, end_change, set_load_time = map(_recorded, (CHANGE, CHANGED, LOAD_TIME))
+    set_overhead = _recorded(OVERHEAD)
 
     def set_lasting(self, lasting: int) -> None:
         """As `Dispatcher.set_lasting`."""
@@ -754,6 +759,7 @@ def _state(dispatcher: Dispatcher) -> dict[str, np.ndarray]:
     if dispatcher.shares:
         devices = dispatcher.site.devices
         arrays |= {f"devices.{field}": getattr(devices, field) for field in RECORDED_OF_DEVICES}
+        arrays["devices.lead_s"] = devices.lead_s
         of = RECORDED_OF_CHANGES if dispatcher.changes else ()
         arrays |= {f"changes.{field}": getattr(devices.changes, field) for field in of}
         if len(devices.claims):
@@ -773,9 +779,9 @@ def _head(dispatcher: Dispatcher) -> dict[str, Any]:
     fleet = "task node variants rate accuracy count price energy buffer"
     return {
         "schema": SCHEMA
-        if dispatcher.changes
+        if dispatcher.shares
         else SHARED_SCHEMA
-        if dispatcher.shares or hasattr(dispatcher.policy, "shared")
+        if hasattr(dispatcher.policy, "shared")
         else PLAIN_SCHEMA,
         "inferway": __version__,
         "code": code_of(dispatcher.policy),

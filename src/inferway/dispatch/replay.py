@@ -38,6 +38,7 @@ from inferway.dispatch.recording import (
     LOAD_TIME,
     MARK,
     NEXT,
+    OVERHEAD,
     PULL,
     READABLE,
     RECORDED,
@@ -438,6 +439,9 @@ def _check_event(site: Site, row: EventRow) -> None:
         sound = 0 < row.value < math.inf
     elif kind == LOAD_TIME:
         sound = _changes(site) and 0 <= server < len(site.rate) and 0.0 <= row.value < math.inf
+    elif kind == OVERHEAD:
+        sound = isinstance(site.devices, SharedDevices) and 0.0 <= row.value < math.inf
+        sound = sound and 0 <= server < len(site.devices.slots)
     elif kind == ACCURACY:
         sound = 0 <= server < len(site.accuracy) and 0.0 <= row.value <= 1.0
     else:
@@ -542,6 +546,8 @@ def _facts_of_arrays(
         yield name, array.shape == own.shape and np.can_cast(array.dtype, own.dtype, "same_kind")
         if owner == "policy" and field == "price":
             yield name, bool((array >= 0).all())
+        if name == "devices.lead_s":
+            yield name, bool(((array >= 0) & np.isfinite(array)).all())
         # Of a policy, the targets that it has, and what counts classes or servers from 0.
         if owner == "policy" and field == "rows" and hasattr(parts, "shared"):
             yield name, _within(array, 0, len(parts.shared))

@@ -1,7 +1,8 @@
 """Measured service times of models, kept from one run to the next.
 
 Service times per instance and size of batch, as running quantiles; how much memory runs take, by
-their rows; and how long it takes to load the models of exclusive devices.
+their rows; how long it takes to load the models of exclusive devices; and what a request takes of
+a server besides its model.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 
+from inferway.deployment.overhead import SCHEMA
 from inferway.dispatch.dispatcher import Dispatcher
 from inferway.runtime.growth import Growth
 from inferway.site.view import SIZES
 from inferway.unreadable import UNREADABLE
 
-SCHEMA = 2
 _WRITING = Lock()  # Several sites of a process may keep their times at the same moment
 # A remembered quantile counts as so many measurements: a changed machine is soon believed.
 _FORGET = 50
@@ -48,6 +49,7 @@ class _File(msgspec.Struct):
     services: dict[str, Any] = {}
     memory: dict[str, Any] = {}
     loads: dict[str, Any] = {}
+    overheads: dict[str, Any] = {}  # As `inferway.deployment.overhead` recalls them
 
 
 def remember(dispatcher: Dispatcher, keys: Mapping[str, str], file: Path) -> None:
@@ -83,6 +85,17 @@ def remember_loads(file: Path, load_s: Mapping[str, float]) -> None:
     with _WRITING:
         kept = _read(file)
         kept.loads |= load_s
+        _write(file, kept)
+
+
+def remember_overhead(file: Path, key: str, seconds: float) -> None:
+    """Write what a request takes besides its model to the file of `remember`, by key, s.
+
+    OSError where it cannot be written.
+    """
+    with _WRITING:
+        kept = _read(file)
+        kept.overheads[key] = {"seconds": seconds, "at": int(time.time())}
         _write(file, kept)
 
 
@@ -199,6 +212,8 @@ def _write(file: Path, kept: _File) -> None:
     content = {"schema": SCHEMA, "services": kept.services, "memory": kept.memory}
     if kept.loads:
         content["loads"] = kept.loads
+    if kept.overheads:
+        content["overheads"] = kept.overheads
     beside.write_text(json.dumps(content, indent=1), encoding="utf-8")
     beside.replace(file)
 

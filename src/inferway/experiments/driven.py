@@ -16,6 +16,7 @@ from rich.text import Text
 from inferway import loadgen
 from inferway.deployment import Deployment
 from inferway.deployment.errors import nearest
+from inferway.deployment.overhead import recall_overhead
 from inferway.dispatch.totals import TaskCounts, Totals, totals_of
 from inferway.experiments.curves import Drawing, Look, Panel, panels
 from inferway.experiments.text import (
@@ -279,6 +280,9 @@ def drive(
         worth = _worth(record, known)
         counts[name] = _counts(record, worth, deployment.tasks[name].deadline_s)
     twins: dict[str, Numbers] = {}
+    # What a server on this machine has measured meanwhile, at this very rate.
+    if told and (took := recall_overhead(deployment.tasks)) is not None:
+        deployment = deployment.with_overhead(took)
     for together in _groups(deployment, told):
         if all(summaries[name].answered for name in together):
             driven_of = {name: records[name] for name in together}

@@ -40,6 +40,8 @@ class CheckResult(Shown):
         A sentence for each thing that only the twin can run.
     unsimulated
         A sentence for each thing that the twin leaves out.
+    overheads
+        A sentence for each node that says no `overhead`: what stands for it, and where from.
     size
         Of a network: how many nodes, links, request types and pairs; None without one.
     notes
@@ -55,6 +57,7 @@ class CheckResult(Shown):
     notes: Sequence[str] = ()
     deployment: Deployment | None = field(default=None, repr=False, compare=False)
     unsimulated: tuple[str, ...] = ()
+    overheads: tuple[str, ...] = ()
 
     @property
     def _all(self) -> tuple[Caution, ...]:
@@ -97,7 +100,8 @@ class CheckResult(Shown):
 
     def __str__(self) -> str:
         lines = [f"line {one.line}: {one}" if one.line else str(one) for one in self]
-        return "\n".join([*lines, *self.unserved, *self.unsimulated]) or "nothing found"
+        notes = *self.unserved, *self.unsimulated, *self.overheads
+        return "\n".join([*lines, *notes]) or "nothing found"
 
 
 def _loads(deployment: Deployment) -> dict[str, float]:
@@ -162,6 +166,7 @@ def check(deployment: Deployment) -> CheckResult:
         () if built is None else tuple(built.notes),
         deployment,
         tuple(deployment.unsimulated()),
+        tuple(deployment.overheads()),
     )
 
 

@@ -188,6 +188,10 @@ _GAUGES: Final = {
     "device_slots": "device: Cores or accelerators of a device that instances share.",
     "device_busy_slots": "device: Of these, those that runs hold, of whichever task.",
     "device_waiting_instances": "device: Instances, of whichever task, that wait for it.",
+    "request_overhead_seconds": (
+        ": CPU time that a request takes of the node's cores besides its model, as measured or as "
+        "the file says; nothing before it is known."
+    ),
     "run_memory_bytes": ": Memory that running requests are taken to need.",
     "run_memory_limit_bytes": ": The most that there may be.",
     "run_memory_waiting_requests": ": Requests that wait for memory to run in.",
@@ -225,10 +229,11 @@ def admin_routes(
     guard: Guard | None = None,
     bodies: Bodies | None = None,
     assignment: Callable[[], DeviceAssignment | None] = lambda: None,
+    overhead: Callable[[], dict[str, Any]] = dict,
 ) -> Routes:
     """Lay out the admin pages of the tasks that are served; `apply` answers ``POST /apply``."""
     registry = CollectorRegistry()
-    registry.register(ServerCollector(sites, pauses, guard, bodies, assignment))
+    registry.register(ServerCollector(sites, pauses, guard, bodies, assignment, overhead))
     kind = CONTENT_TYPE_LATEST.encode()
 
     def metrics(exchange: Exchange) -> None:
@@ -236,7 +241,9 @@ def admin_routes(
 
     def show(exchange: Exchange) -> None:
         moved = assignment()
-        devices = {} if moved is None else {"placement": moved.status()}
+        devices: dict[str, Any] = {} if moved is None else {"placement": moved.status()}
+        if took := overhead():
+            devices["overhead"] = took
         exchange.respond(200, msgspec.json.encode({**status(sites(), ready()), **devices}))
 
     routes = Routes(lambda path: f"there is nothing at {path}; see {', '.join(PAGES)}")
@@ -401,6 +408,7 @@ class ServerCollector(Collector):
     guard: Guard | None = None
     bodies: Bodies | None = None
     assignment: Callable[[], DeviceAssignment | None] = lambda: None
+    overhead: Callable[[], dict[str, Any]] = dict
 
     def collect(self) -> Iterator[Any]:
         """Yield every metric."""
@@ -441,6 +449,8 @@ class ServerCollector(Collector):
         held = [(task, one) for task, one in variants if one is not None]
         if held:
             samples |= _change_samples(held)
+        if (took_s := self.overhead().get("seconds")) is not None:
+            samples["request_overhead_seconds"] = [([], took_s)]
         if (moved := self.assignment()) is not None:
             samples["placement_slots"] = [([], moved.slots)]
             samples["placement_moves"] = [([*key], n) for key, n in moved.moved.items()]

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from inferway.deployment import Batch, Deployment, Node, Task, Variant, runtime_of
+from inferway.deployment.overhead import times_file as times_file
 from inferway.deployment.runtimes import in_turn
 from inferway.dispatch.batching import foresee, rules_of
 from inferway.dispatch.deployed import dispatcher_of
@@ -25,7 +26,6 @@ from inferway.dispatch.service_times import (
     remember,
     remember_loads,
 )
-from inferway.files import home_folder
 from inferway.live.errors import LoadError, ServeError
 from inferway.live.exclusive import ChangingModel
 from inferway.live.headroom import (
@@ -102,11 +102,6 @@ def would_serve(deployment: Deployment) -> dict[str, list[str]]:
         for name, task in deployment.tasks.items()
         if not deployment.assigns or deployment.running(task)
     }
-
-
-def times_file() -> Path:
-    """File of measured service times, kept from one run to the next."""
-    return home_folder("state") / "service-times.json"
 
 
 def pool_of(
@@ -232,6 +227,8 @@ def pools_of(
 
     ServeError when a model or a policy cannot be loaded.
     """
+    if options.times is None:  # nothing is recalled
+        deployment = deployment.with_overhead(None)
     (node,) = deployment.nodes.values()
     names = [task] if task is not None else [*deployment.tasks]
     if deployment.assigns:
@@ -305,6 +302,7 @@ def _pool(
             headroom=headroom,
             remember=remember,
             now=options.now,
+            leading=node.leading if node.overhead_s is None else "",
         )
         # Instances of a variant share the weights; each calls from a thread of its own.
         runtimes = [models[name] for name in fleet.names]

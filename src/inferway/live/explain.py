@@ -35,13 +35,14 @@ LOOKED_AT = 512
 # not routed by any; `holds` says who holds slots of a device, empty where there is
 # none; `prices` the task's own prices and the row of each target over several tasks, likewise;
 # `foreseen` what was foreseen of the devices, where any is exclusive; `others` the claims of other
-# fleets on the devices.
+# fleets on the devices; `leads` what requests of each class take of its device before
+# they run, empty where there is none.
 Snapshot: Any = msgspec.defstruct(
     "Snapshot",
     [
         "now_s", "balance", "queue", "ends_s", "free_s", "row_s", "running", "waiting_rows",
         "healthy", "shares", "holds", "prices", ("foreseen", bytes, b""),
-        ("others", bytes, b""),
+        ("others", bytes, b""), ("leads", bytes, b""),
     ],
     gc=False,
 )  # fmt: skip
@@ -302,6 +303,7 @@ def _candidates(before: Any, ended: Any) -> list[dict[str, Any]]:
     if before.holds:
         seen["holds"] = np.frombuffer(before.holds, np.bool_)
         seen["others"] = np.frombuffer(before.others).reshape(-1, COLUMNS)
+        seen["leads"] = np.frombuffer(before.leads)
     if before.foreseen:
         seen["foreseen"] = np.frombuffer(before.foreseen)
     wait_s, service_s = fleet.predictions(seen, rows, before.now_s).T

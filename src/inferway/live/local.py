@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
+from time import thread_time
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -332,6 +333,8 @@ class LocalInstance(ModelInstance):
         # A dictionary's pop is one atomic step.
         self._waiting: dict[Any, Job] = {}
         self._run_time = RunTime(runtime)
+        # CPU time of the threads that called the model, while it ran.
+        self.run_cpu_s = 0.0
         self._events: Events
         # What the loop is to run, and how many requests the thread was given and is done with. The
         # loop is given none while the thread has some, nor the other way round: the order stays.
@@ -559,7 +562,11 @@ class LocalInstance(ModelInstance):
     async def _run(self, job: Job | None, inputs: Arrays) -> Arrays:
         begun_s = self._now() if job is None else 0.0
         stop = () if job is None or job.call is None else (job.call,)
-        outputs: Arrays = self.runtime.run(inputs, *stop)
+        before_s = thread_time()
+        try:
+            outputs: Arrays = self.runtime.run(inputs, *stop)
+        finally:
+            self.run_cpu_s += thread_time() - before_s
         if job is None:
             self._run_time.begin(self._now() - begun_s)
         return outputs

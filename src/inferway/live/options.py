@@ -167,6 +167,9 @@ class PoolOptions:
         Lets requests run within the memory that there is; None where nothing bounds it.
     demands
         By class, what a request takes; None where that is not known.
+    leading
+        The device whose cores a request takes besides its model, as the server measures it; empty
+        where there is none, or the file says how much.
     confidences
         By class, what reads the confidence of each row in a variant's outputs; None where it has
         none. Empty where no second variant is ever asked.
@@ -200,6 +203,7 @@ class PoolOptions:
     idempotent: bool = False
     headroom: Headroom | None = None
     demands: Sequence[MemoryNeed | None] | None = None
+    leading: str = ""
     confidences: Sequence[Callable[[Arrays], Floats] | None] = ()
     feedback: Feedback | None = None
     shadow: Shadow | None = None

@@ -190,6 +190,7 @@ class Pool:
         self._running, self._waiting_rows = view.running, view.waiting_rows
         shares = dispatcher.fleet.devices is not None
         self._holds: Floats | None = view.devices.holds if shares else None
+        self._leads = view.devices.lead_s.tobytes() if shares else b""
         self._routed, self._settles = dispatcher.routed, dispatcher.settles
         self._credits = dispatcher.settles or options.measured
         self._exploration = Exploration() if options.measured else None
@@ -400,6 +401,21 @@ class Pool:
             tables = tables.corrected(fleet.accuracy, now)
         self.facts = self.facts._replace(accuracy=self.accuracy, confidence=tables)
 
+    def set_overhead(self, seconds: float) -> None:
+        """Predict from now on that each request takes so long besides its model, where a device
+        does what nothing has said.
+        """
+        name, devices = self.options.leading, self.dispatcher.fleet.devices
+        if not name or devices is None:
+            return
+        self.dispatcher.set_overhead(devices.names.index(name), seconds)
+        self._leads = self.dispatcher.site.devices.lead_s.tobytes()
+
+    @property
+    def run_cpu_s(self) -> Mapping[int, float]:
+        """CPU time of this process that models have taken, s, by what ran them."""
+        return {id(one): one.run_cpu_s for one in self.instances if isinstance(one, LocalInstance)}
+
     @property
     def in_flight(self) -> int:
         """Requests at the servers and in the central queue."""
@@ -538,6 +554,7 @@ class Pool:
             request.before.foreseen = dispatcher.foreseen
         if self._holds is not None:
             request.before.others = self.servers.others()
+            request.before.leads = self._leads
         if self.traced is not None:
             request.decided_s, request.dispatched_s = now_s, self.now()
             request.decisions += 1

@@ -38,6 +38,7 @@ from inferway.live.http.routes import Routes, inference_routes, lay_out
 from inferway.live.in_force import deployment_page, fleet_page
 from inferway.live.log import logger
 from inferway.live.options import ServerOptions
+from inferway.live.overhead import OverheadMeter
 from inferway.live.pool import Pool
 from inferway.live.process import Pauses, descriptor_watch, settle, tidy
 from inferway.live.recent import RecentRequests, recent_page
@@ -82,6 +83,8 @@ class Server:
         Whether nothing is waited for any more.
     deployment
         In force; None where the sites were made by hand and nobody has said it.
+    meter
+        Measures what requests take besides models, where the process is this server's alone.
     dashboard
         Where a page shows this server, as the admin listener's root says; empty where none does.
 
@@ -142,6 +145,9 @@ class Server:
         # Gives devices out anew; None where the file does not ask for it.
         self.assignment: DeviceAssignment | None = None
         self._history = History(lambda: list(self.sites.values()), log=self.log)
+        self.meter = OverheadMeter(
+            self._spent, self._predict_with, options.times, self._tasks, self.log
+        )
         # Of tasks that are served no more, while requests of them are on their way.
         self._dropped: dict[asyncio.Task[None], TaskSite] = {}
         # Of tasks that keep no answers any more.
@@ -222,6 +228,8 @@ class Server:
         self._pauses.begin()
         self._tidying = asyncio.create_task(tidy())
         self._history.begin()
+        if self._settles:
+            self.meter.begin()
         self.ready = True
         if self.assignment is not None:
             self.assignment.begin(lambda: self.sites, self._reassign)
@@ -261,6 +269,7 @@ class Server:
             self.guard,
             self.bodies,
             lambda: self.assignment,
+            self.overhead,
         )
         own = {
             "/": front_page(self),
@@ -314,6 +323,45 @@ class Server:
     def served(self) -> list[TaskSite]:
         """List the tasks that a fleet answers now."""
         return [site for site in self.sites.values() if site.present is not None]
+
+    def _tasks(self) -> list[str]:
+        """Name the tasks of the file, or those that there are."""
+        return [*self.sites] if self.deployment is None else [*self.deployment.tasks]
+
+    def overhead(self) -> dict[str, Any]:
+        """Tell what a request takes of the node's cores besides its model, and who says so.
+
+        Nothing while nobody knows it.
+        """
+        estimate, served = self.meter.estimate, self._loads is not None
+        told = {"measured_s": estimate.seconds, "intervals": estimate.intervals}
+        node = None
+        if served and self.deployment is not None:
+            (node,) = self.deployment.nodes.values()
+        if node is not None and node.overhead_s is not None:
+            return {"seconds": node.overhead_s, "by": "file", **told}
+        if estimate.seconds is not None:
+            return {"seconds": estimate.seconds, "by": "measured", **told}
+        kept = None if node is None or self.options.times is None else node.measured_overhead
+        if kept is None:
+            return {}
+        return {"seconds": kept.seconds, "by": "earlier run", **told}
+
+    def _spent(self) -> tuple[dict[int, float], int, int]:
+        """Count CPU time of models, requests that have ended, and those in flight."""
+        sites = [*dict.fromkeys([*self.sites.values(), *self._dropped.values()])]
+        run_cpu_s = {key: took_s for site in sites for key, took_s in site.run_cpu_s.items()}
+        return (
+            run_cpu_s,
+            sum(site.stats.all_ended for site in sites),
+            sum(site.in_flight for site in sites),
+        )
+
+    def _predict_with(self, seconds: float) -> None:
+        """Have all fleets predict with what requests are measured to take besides models."""
+        for site in self.sites.values():
+            for pool in site.pools:
+                pool.set_overhead(seconds)
 
     def _variants(self) -> dict[str, list[str]]:
         return {
@@ -607,6 +655,9 @@ class Server:
 
     def _swap(self, site: TaskSite, pool: Pool | None) -> asyncio.Task[None] | None:
         before = site.present
+        seconds = self.meter.estimate.seconds
+        if pool is not None and seconds is not None:
+            pool.set_overhead(seconds)
         leaving = site.swap(pool)
         if before is not None and pool is not None:
             pool.go_on_trying(before)
@@ -726,6 +777,7 @@ class Server:
             await asyncio.to_thread(self.options.tracer.close)
         self._pauses.end()
         self._history.end()
+        await self.meter.end()
         if self._tidying is not None:
             self._tidying.cancel()
         if self.served():

@@ -178,7 +178,7 @@ class TaskSite:
     async def stop(self, limit_s: float = 1.0) -> None:
         """Stop serving; what is queued is run first, as far as the limit allows."""
         self.ready, self._stopped = False, True
-        ends_s, pools = self.now() + limit_s, self._pools
+        ends_s, pools = self.now() + limit_s, self.pools
         for leaving in self._retiring.values():
             leaving.cancel()
         for pool in pools:
@@ -210,7 +210,8 @@ class TaskSite:
         return None if self.present is None else frozenset(self.present.versions)
 
     @property
-    def _pools(self) -> list[Pool]:
+    def pools(self) -> list[Pool]:
+        """List the fleet that answers, and those that answer what they have and go."""
         return [*([] if self.present is None else [self.present]), *self._retiring]
 
     @property
@@ -233,7 +234,12 @@ class TaskSite:
     @property
     def in_flight(self) -> int:
         """Requests at the servers and in the central queue."""
-        return sum(pool.in_flight for pool in self._pools)
+        return sum(pool.in_flight for pool in self.pools)
+
+    @property
+    def run_cpu_s(self) -> dict[int, float]:
+        """CPU time of this process that models have taken, s, by what ran them."""
+        return {key: took_s for pool in self.pools for key, took_s in pool.run_cpu_s.items()}
 
     @property
     def unready(self) -> str:
@@ -271,7 +277,7 @@ class TaskSite:
         In service it is stopped where the runtime can stop; else its answer comes and goes
         nowhere. Neither counts.
         """
-        for pool in self._pools:
+        for pool in self.pools:
             if pool.has(request):
                 pool.cancel(request)
 

@@ -162,6 +162,11 @@ class Stats:
         self.outcomes[outcome][k] += 1
         self.unanswered_sum_s[k] += took_s
 
+    @property
+    def all_ended(self) -> int:
+        """Count all requests that have ended, an answer by its rows."""
+        return self.total_rows + sum(map(sum, self.outcomes[1:]))
+
     def total(self, outcome: Outcome) -> int:
         """Count the requests that ended so."""
         return sum(self.outcomes[outcome])

@@ -21,6 +21,7 @@ from inferway.dispatch.recording import (
     EVENT,
     FALL_BACK,
     LASTING,
+    OVERHEAD,
     SETTLE,
     SHARED,
     Losses,
@@ -29,6 +30,7 @@ from inferway.dispatch.recording import (
 from inferway.dispatch.replay import events, header, recordings, replay
 from inferway.site import ACCEPT, ALL_CLASSES, ConfidenceTables, Fleet
 from inferway.site.confidence import difficulty_tables
+from inferway.site.devices import DeviceSlots
 from inferway.version import __version__
 
 FLEET = Fleet(
@@ -176,7 +178,7 @@ def test_a_folder_in_use_and_a_folder_without_are_refused(tmp_path: Path) -> Non
     assert recordings(tmp_path) == [tmp_path / "run"]
     head = tmp_path / "run" / "recording.json"
     head.write_text(json.dumps({**json.loads(head.read_text()), "schema": 99}))
-    with pytest.raises(ValueError, match="is not a recording of schema 8"):
+    with pytest.raises(ValueError, match="is not a recording of schema 9"):
         replay(tmp_path / "run")
 
 
@@ -647,7 +649,7 @@ def test_recordings_of_the_version_before_are_read(tmp_path: Path) -> None:
     assert (found.requests, found.differences) == (200, ())
     head["schema"] = 3
     file.write_text(json.dumps(head))
-    with pytest.raises(ValueError, match="not a recording of schema 8"):
+    with pytest.raises(ValueError, match="not a recording of schema 9"):
         replay(tmp_path / "run")
 
 
@@ -690,3 +692,81 @@ def test_what_others_do_to_a_shared_target_is_part_of_what_is_recorded(tmp_path:
     file.write_bytes(rows.tobytes())
     (loss,) = replay(tmp_path / "run", requests=None).losses
     assert "no such memory is shared with other tasks" in loss
+
+
+def sharing() -> Dispatcher:
+    """A dispatcher whose servers share four cores of two devices."""
+    devices = DeviceSlots(
+        names=("gpu", "cpu"),
+        slots=np.array([1, 4]),
+        exclusive=np.zeros(2, bool),
+        overhead_s=np.array([0.0, 0.05]),
+        device=np.array([1, 1, 0]),
+        taken=np.ones(3, np.int64),
+    )
+    fleet = replace(FLEET, devices=devices)
+    return Dispatcher(fleet, "priced", target=0.8, measure=True)
+
+
+def record_overheads(folder: Path, requests: int, **limits: int) -> None:
+    """Requests with deadlines, while what they take of the device becomes more and less."""
+    recording = Recording(sharing(), folder, **limits)
+    generator = np.random.default_rng(5)
+    for step in range(requests):
+        now, word = step / 9, int(generator.integers(-(2**63), 2**63))
+        if step % 20 == 10:
+            recording.set_overhead(1, float(generator.random()))
+        server = recording.arrive(now, word, now + 0.9)
+        for one in np.flatnonzero(recording.site.devices.holds).tolist():
+            recording.end_run(one, now)
+            recording.finish(one, now, float(generator.gamma(4, 0.03)))
+            if (following := recording.next_turn(one, now)) >= 0:
+                recording.start_run(following, 1, now)
+        if server >= 0 and recording.site.queue[server] and recording.ask_turn(server, now, now):
+            recording.start_run(server, 1, now)
+    recording.close()
+
+
+@pytest.mark.parametrize("rows", [10**6, 97])
+def test_what_requests_take_of_a_device_is_part_of_what_is_recorded(
+    tmp_path: Path, rows: int
+) -> None:
+    record_overheads(tmp_path / "run", 400, rows=rows, keep=8)
+    found = replay(tmp_path / "run", requests=None)
+    assert (found.losses, found.differences) == ((), ())
+    assert found.requests == 400 if rows > 400 else 60 < found.requests < 400
+    for file in (tmp_path / "run").glob("*.events"):
+        content = np.fromfile(file, EVENT)
+        content["value"][content["kind"] == OVERHEAD] = 0.8
+        file.write_bytes(content.tobytes())
+    assert replay(tmp_path / "run", requests=None).differences
+
+
+def test_recordings_from_before_it_changed_are_read(tmp_path: Path) -> None:
+    recording = Recording(sharing(), tmp_path / "run")
+    for step in range(20):
+        recording.arrive(step / 9, step, step / 9 + 0.9)
+    recording.close()
+    file = tmp_path / "run" / "recording.json"
+    head = json.loads(file.read_text())
+    assert head["schema"] == 9
+    file.write_text(json.dumps(head | {"schema": 7}))
+    (beginning,) = (tmp_path / "run").glob("*.state.npz")
+    with np.load(beginning) as state:
+        before = {name: array for name, array in state.items() if name != "devices.lead_s"}
+    np.savez_compressed(beginning, **before)
+    found = replay(tmp_path / "run", requests=None)
+    assert (found.losses, found.differences, found.requests) == ((), (), 20)
+
+
+@pytest.mark.parametrize(("device", "seconds"), [(2, 0.1), (-1, 0.1), (1, -0.1), (1, np.inf)])
+def test_what_requests_cannot_take_is_refused(tmp_path: Path, device: int, seconds: float) -> None:
+    record_overheads(tmp_path / "run", 100)
+    (file,) = (tmp_path / "run").glob("*.events")
+    content = np.fromfile(file, EVENT)
+    (first, *_) = np.flatnonzero(content["kind"] == OVERHEAD)
+    content["server"][first], content["value"][first] = device, seconds
+    file.write_bytes(content.tobytes())
+    found = replay(tmp_path / "run", requests=None)
+    assert "damaged" in found.losses[0]
+    assert found.requests == 10

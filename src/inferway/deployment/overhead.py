@@ -1,0 +1,80 @@
+"""What a server has measured on this machine that a request takes besides its model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from inferway.files import home_folder
+from inferway.machine import machine_hash
+from inferway.unreadable import UNREADABLE
+
+SCHEMA: Final = 2  # Of the file, as `inferway.dispatch.service_times` writes it
+
+
+class MeasuredOverhead(NamedTuple):
+    """CPU time per request of a server itself, as it was measured.
+
+    Attributes
+    ----------
+    seconds
+        Of each request, besides its model.
+    at
+        When, s since 1970.
+    file
+        Where it is kept.
+    """
+
+    seconds: float
+    at: float
+    file: Path
+
+    @property
+    def said(self) -> str:
+        """Number, origin and day in words."""
+        day = datetime.fromtimestamp(self.at).isoformat(" ", "minutes")
+        return (
+            f"{self.seconds * 1e6:.0f} us, which a server of these tasks took on this machine on "
+            f"{day}, by {self.file}"
+        )
+
+
+class _File(msgspec.Struct):
+    schema: int = 0
+    overheads: dict[str, Any] = {}
+
+
+def times_file() -> Path:
+    """File of what servers measure, kept from one run to the next.
+
+    RuntimeError where the user has no home.
+    """
+    return home_folder("state") / "service-times.json"
+
+
+def overhead_key(tasks: Iterable[str]) -> str:
+    """Name what an overhead is true of: this kind of machine, and what clients send there."""
+    return f"{machine_hash()} {' '.join(sorted(tasks))}"
+
+
+def recall_overhead(tasks: Iterable[str], file: Path | None = None) -> MeasuredOverhead | None:
+    """Recall what a request of these tasks takes of a server besides its model, on this machine.
+
+    None where no server has measured it, or the file is damaged.
+    """
+    with suppress(OSError, RuntimeError, TypeError, *UNREADABLE):
+        file = times_file() if file is None else file
+        kept = msgspec.json.decode(file.read_bytes(), type=_File)
+        entry = kept.overheads.get(overhead_key(tasks)) if kept.schema == SCHEMA else None
+        if entry is not None:
+            seconds, at = float(entry["seconds"]), float(entry["at"])
+            if 0.0 <= seconds < 1.0 and math.isfinite(at):
+                datetime.fromtimestamp(at)
+                return MeasuredOverhead(seconds, at, file)
+    return None

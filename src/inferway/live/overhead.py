@@ -1,0 +1,180 @@
+"""What a request takes of the server's cores besides its model, measured while it serves."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from statistics import median
+from typing import Any, Final, NamedTuple
+
+from inferway.deployment.overhead import overhead_key
+from inferway.dispatch.service_times import remember_overhead
+
+EVERY_S: Final = 1.0
+"""How long an interval is."""
+ENOUGH: Final = 20
+"""Requests that have to end in an interval for it to count."""
+LAST: Final = 30
+"""Intervals that the estimate is the median of, at most."""
+FEWEST: Final = 5
+"""Intervals before there is one."""
+NEWS: Final = 0.02
+"""Change of the estimate from which on predictions and the file follow."""
+KEEP_S: Final = 10.0
+"""How often it is written to the file at most."""
+
+
+class ProcessCounts(NamedTuple):
+    """Counts of a process since its start, which only grow.
+
+    Attributes
+    ----------
+    at_s
+        When they were read, s.
+    cpu_s
+        CPU time of the process, all threads together.
+    run_cpu_s
+        Of that, what models have taken, by what ran them.
+    ended
+        Requests that have ended, one of several rows as so many.
+    in_flight
+        Requests that are here now.
+    """
+
+    at_s: float
+    cpu_s: float
+    run_cpu_s: Mapping[int, float]
+    ended: int
+    in_flight: int
+
+
+class OverheadEstimate:
+    """CPU time per request of a server besides its models, from counts at the ends of intervals.
+
+    An interval in which nothing came tells what the server burns without requests, which is of no
+    request: the median of the last of these is taken off. Intervals with few requests tell nothing,
+    nor do those in which models came or went, as loading is no request's either.
+
+    Attributes
+    ----------
+    seconds
+        The estimate, s; None before there is one.
+    """
+
+    def __init__(self) -> None:
+        self.seconds: float | None = None
+        self._busy: deque[float] = deque(maxlen=LAST)
+        self._idle: deque[float] = deque(maxlen=LAST)
+        self._last: ProcessCounts | None = None
+
+    @property
+    def intervals(self) -> int:
+        """Intervals that the estimate is of."""
+        return len(self._busy)
+
+    @property
+    def idle_cores(self) -> float:
+        """CPU time per second that the server takes without requests."""
+        return median(self._idle) if self._idle else 0.0
+
+    def take(self, now: ProcessCounts) -> None:
+        """Take the counts at the end of an interval."""
+        before, self._last = self._last, now
+        if before is None or now.run_cpu_s.keys() != before.run_cpu_s.keys():
+            return
+        passed_s, ended = now.at_s - before.at_s, now.ended - before.ended
+        runs_s = sum(now.run_cpu_s.values()) - sum(before.run_cpu_s.values())
+        own_s = now.cpu_s - before.cpu_s - runs_s
+        if passed_s <= 0.0:
+            return
+        if ended == 0 and now.in_flight == before.in_flight == 0:
+            self._idle.append(max(0.0, own_s / passed_s))
+        elif ended >= ENOUGH:
+            self._busy.append(max(0.0, own_s - self.idle_cores * passed_s) / ended)
+            if len(self._busy) >= FEWEST:
+                self.seconds = median(self._busy)
+
+
+class OverheadMeter:
+    """Measures what requests take besides models, tells whoever predicts, and keeps it.
+
+    All methods belong to the event loop. It is of the whole process, which has to be the server's
+    own.
+
+    Parameters
+    ----------
+    counts
+        Gives models' CPU time, requests that have ended, and those in flight: as `ProcessCounts`.
+    tell
+        Called with the estimate where it is another, s.
+    file
+        Where it is kept; None for nowhere.
+    tasks
+        Names the tasks that are served.
+    log
+        Told when it cannot be kept.
+    """
+
+    def __init__(
+        self,
+        counts: Callable[[], tuple[Mapping[int, float], int, int]],
+        tell: Callable[[float], None],
+        file: Path | None,
+        tasks: Callable[[], list[str]],
+        log: Any,
+    ) -> None:
+        self.estimate = OverheadEstimate()
+        self._counts, self._tell, self._file, self._tasks = counts, tell, file, tasks
+        self._log, self._told, self._kept = log, -1.0, -1.0
+        self._kept_at_s, self._fails = -KEEP_S, False
+        self._measuring: asyncio.Task[None] | None = None
+
+    def begin(self) -> None:
+        """Measure from now on."""
+        self._measuring = asyncio.create_task(self._measure())
+
+    async def end(self) -> None:
+        """Measure no more, and keep what is known."""
+        if self._measuring is not None:
+            self._measuring.cancel()
+            self._measuring = None
+            await self._keep()
+
+    async def _measure(self) -> None:
+        while True:
+            self.look()
+            if time.monotonic() - self._kept_at_s >= KEEP_S:
+                await self._keep()
+            await asyncio.sleep(EVERY_S)
+
+    def look(self) -> None:
+        """Take an interval into account, which ends now."""
+        run_cpu_s, ended, in_flight = self._counts()
+        now = ProcessCounts(time.monotonic(), time.process_time(), run_cpu_s, ended, in_flight)
+        self.estimate.take(now)
+        seconds = self.estimate.seconds
+        if seconds is not None and _is_news(seconds, self._told):
+            self._told = seconds
+            self._tell(seconds)
+
+    async def _keep(self) -> None:
+        seconds, file = self.estimate.seconds, self._file
+        if seconds is None or file is None or not _is_news(seconds, self._kept):
+            return
+        self._kept_at_s = time.monotonic()
+        try:
+            await asyncio.to_thread(remember_overhead, file, overhead_key(self._tasks()), seconds)
+        except OSError as error:  # it is measured again by whoever starts next
+            if not self._fails:
+                reason = error.strerror or str(error)
+                self._log.warning("overhead not kept", file=str(file), reason=reason)
+            self._fails = True
+        else:
+            self._kept, self._fails = seconds, False
+
+
+def _is_news(now_s: float, before_s: float) -> bool:
+    return before_s < 0.0 or abs(now_s - before_s) > NEWS * before_s

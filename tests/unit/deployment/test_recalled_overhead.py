@@ -1,0 +1,99 @@
+"""What a server has measured that requests take, recalled where a file leaves it out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import inferway
+from inferway.deployment.overhead import overhead_key, times_file
+from inferway.dispatch.service_times import remember_loads, remember_overhead
+
+FILE: dict[str, Any] = {
+    "tasks": {
+        "a": {"variants": {"only": {"accuracy": 0.9, "service": {"cpu": {"mean": "10 ms"}}}}}
+    },
+    "nodes": {"here": {"devices": {"gpu": {"count": 1}, "cpu": {"cores": 2}}}},
+    "workload": {"a": {"arrivals": {"process": "poisson", "rate": "10/s"}}},
+}
+
+
+@pytest.fixture(autouse=True)
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Give the file of what was measured: 250 us of task `a`."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    file = times_file()
+    remember_overhead(file, overhead_key(["a"]), 250e-6)
+    return file
+
+
+def loaded(**node: Any) -> inferway.Deployment:
+    data = json.loads(json.dumps(FILE))
+    data["nodes"]["here"] |= {"instances": {"a/only": {"cpu": 2}}} | node
+    return inferway.load(data)
+
+
+def lead_s(deployment: inferway.Deployment) -> dict[str, float]:
+    return deployment.nodes["here"].leads_s
+
+
+def test_what_was_measured_stands_where_the_file_says_nothing(kept: Path) -> None:
+    deployment = loaded()
+    assert lead_s(deployment) == {"gpu": 0.0, "cpu": 250e-6}
+    (sentence,) = inferway.check(deployment).overheads
+    assert sentence.startswith("nodes.here.overhead: it is not given, and so 250 us, which a ")
+    assert sentence.endswith(str(kept))
+    # What else is kept leaves it there.
+    remember_loads(kept, {"another": 1.0})
+    assert lead_s(loaded()) == {"gpu": 0.0, "cpu": 250e-6}
+
+
+def test_the_file_counts_more() -> None:
+    for stated in ("0 s", "1 ms"):
+        deployment = loaded(overhead=stated)
+        assert lead_s(deployment)["cpu"] == (1e-3 if stated == "1 ms" else 0.0)
+        assert lead_s(deployment.with_overhead(None)) == lead_s(deployment)
+        assert inferway.check(deployment).overheads == ()
+
+
+@pytest.mark.parametrize("what", ["another task", "nothing", "no number", "no JSON", "schema"])
+def test_without_a_measurement_it_is_nothing(kept: Path, what: str) -> None:
+    if what == "nothing":
+        kept.unlink()
+    elif what == "no JSON":
+        kept.write_text("{")
+    else:
+        content = json.loads(kept.read_text())
+        (key,) = content["overheads"]
+        entry = content["overheads"].pop(key)
+        key = overhead_key(["a", "b"]) if what == "another task" else key
+        content["overheads"][key] = {"seconds": "much", "at": 1} if what == "no number" else entry
+        content["schema"] += what == "schema"
+        kept.write_text(json.dumps(content))
+    deployment = loaded()
+    assert lead_s(deployment) == {"gpu": 0.0, "cpu": 0.0}
+    (sentence,) = deployment.overheads()
+    assert "and so 0, as no server" in sentence
+
+
+def test_a_changed_deployment_keeps_what_it_was_read_with(kept: Path) -> None:
+    deployment = loaded()
+    remember_overhead(kept, overhead_key(["a"]), 900e-6)
+    assert lead_s(deployment.with_(rate=20.0))["cpu"] == 250e-6
+    assert lead_s(deployment.with_(**{"nodes.here.overhead": "70 us"}))["cpu"] == 70e-6
+    assert lead_s(loaded())["cpu"] == 900e-6
+
+
+def test_it_takes_of_the_devices_in_the_twin(kept: Path) -> None:
+    def used() -> float:
+        result = inferway.simulate(loaded(), queries=20_000, seed=1).tasks["a"]
+        assert result.devices is not None
+        return result.devices["cpu"]
+
+    remember_overhead(kept, overhead_key(["a"]), 10e-3)
+    with_it = used()
+    kept.unlink()
+    assert with_it == pytest.approx(2.0 * used(), rel=0.05)
