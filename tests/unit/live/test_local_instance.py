@@ -142,3 +142,25 @@ def test_zeros_fit_every_datatype() -> None:
     assert made["a"].tolist() == [[b"", b""]]
     assert made["b"].shape == (1, 1, 3)
     assert made["b"].dtype == np.bool_
+
+
+@pytest.mark.parametrize(("took_s", "reads_each"), [(1e-3, True), (1e-4, False)])
+def test_the_clock_is_read_for_one_brief_run_in_sixteen(
+    model: Model, monkeypatch: pytest.MonkeyPatch, took_s: float, reads_each: bool
+) -> None:
+    reads = 0
+
+    def thread_time() -> float:  # each read is so much later than the one before
+        nonlocal reads
+        reads += 1
+        return reads * took_s
+
+    monkeypatch.setattr("inferway.live.local.thread_time", thread_time)
+    instance = LocalInstance("one", model)
+    rounds = 11  # whose runs are one more than a multiple of sixteen
+    for _ in range(rounds):
+        instance.warm_up()
+    runs = rounds * WARM_UP_RUNS
+    assert runs % 16 == 1
+    assert reads == 2 * (runs if reads_each else 1 + runs // 16)
+    assert instance.run_cpu_s == pytest.approx(runs * took_s)
