@@ -166,6 +166,55 @@ def test_what_requests_take_is_kept_for_the_next_run(
     assert set(forgetful.site.pool.dispatcher.site.devices.lead_s) == {0.0}
 
 
+BY_HARDWARE = """
+tasks:
+  digits:
+    deadline: 1 s
+    variants:
+      tiny:
+        model: zoo://digits/tiny
+        service: {fast: {mean: 2 ms}, slow: {mean: 20 ms}, plain: {mean: 9 ms}}
+        batch:
+          fast: {sizes: [1, 4], service: [2 ms, 3 ms]}
+          slow: {sizes: [2], service: [39 ms]}
+nodes:
+  here:
+    devices: {big: {hardware: fast, cores: 2}, little: {hardware: LITTLE, cores: 1}}
+    overhead: 200 us
+    instances: {digits/tiny: {big: 2, little: 1}}
+"""
+
+
+def test_each_device_batches_as_its_hardware_does(start: Any, tmp_path: Path) -> None:
+    """Predictions, what is told of the fleet and a renewed file go by the hardware's own table."""
+    file = tmp_path / "digits.yaml"
+    file.write_text(BY_HARDWARE.replace("LITTLE", "plain"))
+    running = start(deployment=inferway.load(file))
+
+    def told() -> dict[str, tuple[list[int] | None, int]]:
+        """By class, the sizes that are told, and the largest batch that is formed."""
+        fleet = json.loads(running.get("/deployment/digits", admin=True).body)
+        rules = running.site.pool.options.rules
+        return {
+            one["name"]: (one["batch"] and one["batch"]["sizes"], rules[k].largest)
+            for k, one in enumerate(fleet["classes"])
+        }
+
+    assert told() == {"tiny:big": ([1, 4], 4), "tiny:little": (None, 1)}
+    dispatcher = running.site.pool.dispatcher
+    for k, name in enumerate(dispatcher.fleet.variants):
+        # The overhead is of the first device with cores, once for each row of a run.
+        rows, run_s = (4, 3.8e-3) if name == "tiny:big" else (1, 9e-3)
+        predicted = dispatcher.predict(int(dispatcher.site.first[k]), rows, 0.0)
+        assert predicted == pytest.approx((0.0, run_s))
+    assert ask_all(running, 200)[200] > 0
+    # The same file, whose little device is of a hardware that has a table.
+    file.write_text(BY_HARDWARE.replace("LITTLE", "slow"))
+    running.wait(running.server.apply(inferway.load(file)))
+    assert told() == {"tiny:big": ([1, 4], 4), "tiny:little": ([2], 2)}
+    assert ask_all(running, 20)[200] > 0
+
+
 def test_another_file_takes_over_from_copies_on_several_devices(start: Any, tmp_path: Path) -> None:
     running = start(deployment=served(tmp_path))
     ask_all(running, 96)

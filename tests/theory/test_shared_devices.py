@@ -9,14 +9,15 @@ import numpy as np
 import pytest
 from hypothesis import given, note
 from hypothesis import strategies as st
-from systems import HERE, VERSATILE, assert_same, poisson, records, shared, systems
+from systems import HERE, VERSATILE, assert_same, compare, poisson, records, shared, systems
 from test_twin_paths import QUICK, seeds
 
 import inferway as iw
 from inferway.deployment import ServiceTime
+from inferway.dispatch.batching import run_s_of
 from inferway.site import Fleet, fleet_of
 from inferway.site.devices import DeviceSlots
-from inferway.twin import Scenario, TaskResult, run
+from inferway.twin import Scenario, TaskResult, run, scenario_of
 from inferway.twin.engine import kinds_of
 
 QUERIES = 400_000
@@ -215,3 +216,48 @@ def test_a_target_is_tracked_where_servers_wait_for_devices_alone(policy: str) -
     of = replace(scenario.fleet, accuracy=np.array([0.6, 0.9]))
     result = run(replace(scenario, fleet=of), queries=QUERIES // 10, seed=5)
     assert result.accuracy.mean == pytest.approx(0.88, abs=0.002)
+
+
+BY_HARDWARE = """\
+tasks:
+  t:
+    deadline: 300 ms
+    variants:
+      a:
+        accuracy: 0.9
+        service: {cpu: {mean: 50 ms}, ampere: {mean: 20 ms}, hopper: {mean: 40 ms}}
+        batch:
+          cpu: {sizes: [1, 2], service: [50 ms, 95 ms]}
+          ampere: {sizes: [1, 4, 8], service: [20 ms, 25 ms, 30 ms], wait: 5 ms}
+nodes:
+  here:
+    devices:
+      {cpu: {cores: 2}, gpu: {hardware: ampere, count: 1}, more: {hardware: hopper, count: 1}}
+    instances: {t/a: {cpu: 2, gpu: 1, more: 1}}
+    buffer: 12
+dispatch: {policy: POLICY}
+workload: {t: {arrivals: {process: poisson, rate: 150/s}}}
+"""
+
+
+@pytest.mark.parametrize("policy", ["deadline", "fastest-only", "r-jiq"])
+def test_batches_are_those_of_the_hardware_of_each_device(tmp_path: Path, policy: str) -> None:
+    """The twin runs each server's own table, event for event as the plain simulator does."""
+    file = tmp_path / "d.yaml"
+    file.write_text(BY_HARDWARE.replace("POLICY", policy))
+    scenario = scenario_of(iw.load(file), "t")
+    tables = dict(zip(scenario.fleet.variants, scenario.batches, strict=True))
+    assert tables["a:more"] is None
+    cpu, gpu = tables["a:cpu"], tables["a:gpu"]
+    assert cpu is not None
+    assert gpu is not None
+    assert (cpu.sizes, gpu.sizes) == ((1, 2), (1, 4, 8))
+    view = scenario.site(0.0, 12)
+    for k, name in enumerate(scenario.fleet.variants):
+        run_s = {2: 0.095} if name == "a:cpu" else {4: 0.025, 8: 0.03} if name == "a:gpu" else {}
+        for rows, expected_s in run_s.items():
+            assert run_s_of(view.row_s[view.first[k]], rows) == pytest.approx(expected_s)
+    compare(scenario, 400, 7, "general")
+    result = run(scenario, queries=20_000, seed=1)
+    served = {name: one.share for name, one in result.classes.items()}
+    assert all(share > 0 for share in served.values()) or policy == "fastest-only"

@@ -274,6 +274,54 @@ def test_batches_carry_more_than_single_runs(tmp_path: Path) -> None:
     assert batched.holds
 
 
+KINDS = """\
+tasks:
+  t:
+    deadline: 400 ms
+    variants:
+      a:
+        accuracy: 0.9
+        service: {cpu: {mean: 50 ms}, gpu: {mean: 50 ms}}
+        batch: {GOOD: {sizes: [1, 8], service: [50 ms, 80 ms]}}
+nodes: {here: {devices: {cpu: {count: 4}, gpu: {count: 4}}}}
+dispatch: {policy: deadline}
+workload: {t: {arrivals: {process: poisson, rate: 150/s}}}
+"""
+
+
+@pytest.mark.parametrize(("good", "other"), [("gpu", "cpu"), ("cpu", "gpu")])
+def test_copies_are_planned_where_they_batch_well(tmp_path: Path, good: str, other: str) -> None:
+    """A copy carries 100/s in batches of 8, and 20/s in single runs: four do with the first."""
+    text = KINDS.replace("GOOD", good)
+    found = plan(loaded(tmp_path, text), queries=20_000)
+    assert found.holds
+    placed = found.tasks["t"].placed["a"]
+    assert placed.get(good, 0) >= 1
+    alone = text.replace(f"{good}: {{count: 4}}, ", "").replace(f", {good}: {{count: 4}}", "")
+    with pytest.raises(ValueError, match="no room for 150/s"):
+        plan(loaded(tmp_path, alone), queries=20_000)
+    rates = {
+        one.device: one.carried_per_s
+        for deployment in [loaded(tmp_path, text)]
+        for one in options_of(deployment.nodes["here"], [deployment.tasks["t"]], {"t": 0.4})
+    }
+    assert rates[good] == pytest.approx(100.0)
+    assert rates[other] == pytest.approx(20.0)
+
+
+def test_a_node_of_one_hardware_is_planned_by_its_batches(tmp_path: Path) -> None:
+    text = KINDS.replace("GOOD", "gpu").replace(
+        "devices: {cpu: {count: 4}, gpu: {count: 4}}", "hardware: KIND"
+    )
+    counts = {
+        kind: plan(loaded(tmp_path, text.replace("KIND", kind)), queries=20_000).tasks["t"]
+        for kind in ("cpu", "gpu")
+    }
+    assert all(one.simulated.holds for one in counts.values())
+    assert counts["cpu"].instances["a"] >= 8
+    assert counts["gpu"].instances["a"] <= 4
+
+
 BOTH = "targets: {both: {tasks: [t, u], accuracy: 0.78}}\n"
 JOINED = f"""\
 {BOTH}tasks:
