@@ -409,9 +409,12 @@ Sec. 6.2, ensembles | Adaptive ensembles of models. | not there
 Sec. 6.2, instances | Model instances that change with time, and scaling. | not there
 - inferway.scheduling.store:PolicyStore
 = one learned policy per set of instances, switched when the set changes; a single policy for
-  all sets needs another network and long training
+  all sets needs observations that tell which servers are there, and training in which they come
+  and go
 Sec. 6.2, tasks | Several tasks in one policy. | not there
-= a site schedules each task by itself; one learned policy for several needs long training
+= a site schedules each task by itself; one policy for several needs a controller that is shown
+  the sites of all its tasks at once, in the twin's joint loop and live, a key of the file that
+  names these tasks, and an action with a part for each
 Sec. 6.3 | A policy for each setting of instances, switched at faults. | covered
 - unit/scheduling/test_store.py::test_the_policy_of_the_servers_that_are_left_takes_over
 """,

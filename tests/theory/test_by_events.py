@@ -148,7 +148,10 @@ def test_what_is_dropped_or_turned_away_costs_what_a_rejected_request_does() -> 
 def test_sites_without_the_shield_stay_as_they_are() -> None:
     assert isinstance(sites_of(site(late="serve")), SlottedSites)
     assert isinstance(sites_of(site(deadline_s=None)), SlottedSites)
-    assert isinstance(sites_of(site(late="serve", walk=ServiceWalk())), EventSites)
+    drifting = site(late="serve", walk=ServiceWalk())
+    assert isinstance(sites_of(drifting), EventSites)
+    with pytest.raises(ValueError, match="services drift at sites that run by events"):
+        SlottedSites(drifting)
 
 
 @pytest.mark.parametrize("spread", [0.0, 0.5])

@@ -55,6 +55,8 @@ class SlottedSites:
     def __init__(self, control: Control, *, count: int = 1, seed: int = 0) -> None:
         if count < 1:
             raise ValueError(f"at least one site, not {count}")
+        if control.scenario.walk is not None:
+            raise ValueError("services drift at sites that run by events: see `sites_of`")
         self.control, self.count = control, count
         self._sites = sites = _sites(control, count)
         # A slot takes a microsecond; to unpack forty arrays at each call would take twenty.

@@ -63,6 +63,7 @@ STUDIES = {
     "routing-cost": "scheduling.routing_cost",
     "deadline-bound": "scheduling.deadlines",
     "burst-batches": "scheduling.burst_batches",
+    "burst-training": "scheduling.burst_training",
     "training-tricks": "scheduling.training_tricks",
 }
 """Dispatch, placement, scheduling; in each part the papers come first and ours last."""

@@ -363,6 +363,8 @@ class GeneralEngine(SiteEngine):
         self._said_s = self.world.laws.batch_s.copy()
         # Of the drift: neither arrivals nor decisions depend on it.
         self._drift = np.random.default_rng([int(self.states[3]), 1])
+        # By which services take longer than is said.
+        self.slowness = np.ones(1)
         if scenario.walk is not None:
             self.slowness = scenario.walk.begin(self._drift)
             self.world.laws.batch_s[:] = self._said_s * self.slowness

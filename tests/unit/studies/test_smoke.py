@@ -168,6 +168,7 @@ VERDICTS = {
         "Believing it 50 % too long": True,
     },
     "burst-batches": {"Nobody is late": True, "That is so as it heeds": True},
+    "burst-training": {"It is then where `deadline` is": True, "Who is turned away": True},
     "training-tricks": {},
 }
 # Three of each text; `make test-slow` runs the others.

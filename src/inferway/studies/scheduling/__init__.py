@@ -4,7 +4,8 @@
 # digest of.
 CODE = (
     *("site", "dispatch", "scheduling", "twin", "workload"),
-    *("learning/arrivals.py", "learning/routed.py", "learning/site.py"),
+    *("learning/arrivals.py", "learning/by_events.py", "learning/control.py"),
+    *("learning/routed.py", "learning/site.py"),
     "studies/scheduling/burst.py",
     "studies/scheduling/trial.py",
 )

@@ -137,7 +137,7 @@ def curve_of(name: str, command: str | None = None) -> dict[str, list[float]]:
 
 
 def write_curve(file: Path, rows: Sequence[Mapping[str, str | float]]) -> None:
-    """Write `KEPT` columns of a curve, averaged over stretches so that `LINES` lines are left."""
+    """Write `KEPT` columns of a curve, averaged over stretches: `LINES` lines, four digits."""
     values = np.array([[float(row[name]) for name in KEPT] for row in rows])
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("w", encoding="utf-8", newline="") as lines:
@@ -147,7 +147,7 @@ def write_curve(file: Path, rows: Sequence[Mapping[str, str | float]]) -> None:
             # A phase that nobody saw in an update says nothing.
             known = [column[~np.isnan(column)] for column in block.T[1:]]
             means = [float(one.mean()) if one.size else float("nan") for one in known]
-            writer.writerow([int(block[-1, 0]), *(f"{mean:.6g}" for mean in means)])
+            writer.writerow([int(block[-1, 0]), *(f"{mean:.4g}" for mean in means)])
 
 
 def ship(training: Path, name: str) -> Path:
