@@ -77,9 +77,9 @@ wheel: $(call STAMP,lint) ## Build the wheel into dist/
 notebook: $(call STAMP,test) $(call STAMP,learn) ## Run the documentation's notebook again and keep what it shows
 	$(PY) docs/execute.py docs/tour.ipynb --write
 
-pictures: ## Pack changed pictures of the documentation, as they look (Debian's zopfli and scour)
-	for file in $$(git ls-files --modified --others 'docs/images/*.png' | sort -u); do \
-		zopflipng -y $$file $$file || exit 1; done
+pictures: $(call STAMP,test) ## Pack changed pictures of the documentation, as they look (Debian's scour)
+	$(PY) docs/pack.py \
+		$$(git ls-files --modified --others 'docs/images/*.png' | sort -u)
 	for file in $$(git ls-files --modified --others 'docs/images/*.svg' | sort -u); do \
 		scour -q --set-precision=6 --remove-metadata --shorten-ids --indent=none --no-line-breaks \
 			-i $$file -o $$file.packed && mv $$file.packed $$file || exit 1; done

@@ -3,7 +3,7 @@
     python docs/execute.py docs/tour.ipynb [--write]
 
 A cell with the tag `learn` runs where PyTorch is installed; elsewhere what it showed stays. What is
-kept is small: figures have 256 colors, and the text that stands for a table or a figure is cut.
+kept is small: figures have few colors, and the text that stands for a table or a figure is cut.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from pathlib import Path
 from typing import Final
 
 import nbformat
+import numpy as np
 from nbclient import NotebookClient
+from pack import in_few_colors
 from PIL import Image
 
 LONGEST_TEXT: Final = 200
@@ -58,9 +60,10 @@ def shrink(shown: MutableMapping[str, str]) -> None:
     """Make smaller what a cell shows, in its several forms by media type."""
     if "image/png" in shown:
         with Image.open(io.BytesIO(base64.b64decode(shown["image/png"]))) as drawn:
-            few = drawn.convert("RGB").quantize(256, dither=Image.Dither.NONE)
+            few = Image.fromarray(in_few_colors(np.asarray(drawn.convert("RGB"))))
         packed = io.BytesIO()
-        few.save(packed, "PNG", optimize=True)
+        in_palette = few.quantize(256, dither=Image.Dither.NONE)
+        in_palette.save(packed, "PNG", optimize=True)
         shown["image/png"] = base64.b64encode(packed.getvalue()).decode()
     if len(shown) > 1 and len(shown.get("text/plain", "")) > LONGEST_TEXT:
         shown["text/plain"] = shown["text/plain"][:LONGEST_TEXT] + "..."

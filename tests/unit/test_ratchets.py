@@ -20,8 +20,8 @@ ROOT = Path(__file__).parents[2]
 
 MOST_PARAMETERS = 8
 
-# Of all files that git tracks. The aim is 20 MB, which is not met: lower this with every step.
-MOST_TRACKED_BYTES = 20_330_000
+# Of all files that git tracks.
+MOST_TRACKED_BYTES = 20_000_000
 
 # A public class's name, and in how many modules such a class is defined.
 NAMED_TWICE: dict[str, int] = {}
