@@ -166,9 +166,7 @@ class Resolution:
         times_s = {} if own is None else own.times_here
         if own is not None and own.accuracy is not None and math.isnan(accuracy):
             accuracy = own.accuracy.value
-        batches = {
-            kind: self._batch(place, kind, one, times_s) for kind, one in stated.batches.items()
-        }
+        batches = {kind: self._batch(place, stated, kind, times_s) for kind in stated.batches}
         mean_s, timed_by = times_s.get(1), "profile"
         if profile is not None:
             accuracy = profile.accuracy if math.isnan(accuracy) else accuracy
@@ -224,11 +222,23 @@ class Resolution:
         return python if own is None else replace(python, signature=own.signature.tensors)
 
     def _batch(
-        self, place: Place, hardware: str, batch: Batch, times_s: Mapping[int, float]
+        self,
+        place: Place,
+        stated: Variant,
+        hardware: str,
+        times_s: Mapping[int, float],
     ) -> Batch:
         """Fill in the times of batches on a hardware that the file leaves to the profile."""
+        batch = stated.batches[hardware]
         if batch.service_s:
             return batch
+        if hardware not in (ANY_HARDWARE, PROFILE_HARDWARE) and stated.service:
+            self._note(
+                (*place, "batch", hardware),
+                "needs `service`, one time per size, as a profile beside other service times is of "
+                f"hardware {PROFILE_HARDWARE}",
+            )
+            return replace(batch, service_s=(1.0,) * len(batch.sizes))
         missing = [str(size) for size in batch.sizes if size not in times_s]
         if missing:
             self._note(

@@ -299,7 +299,12 @@ class _Measuring:
             one = done.variants[name]
             known = one.machines.get(here)
             batch = variant.batch_on(PROFILE_HARDWARE)
-            sizes = None if batch is None else (1, *batch.sizes)
+            tables = [] if batch is None else [batch]
+            if batch is None and not variant.service:
+                tables = [*variant.batches.values()]
+            # Of other hardware alone, where it is said of no other what a request takes there.
+            offered = {size for one in tables for size in one.sizes}
+            sizes = (*sorted({1, *offered}),) if offered else None
             if (
                 not self.options.again
                 and known is not None
