@@ -572,6 +572,11 @@ class PlainSite:
         line.free_s = [max(begun_s, one_s) for one_s in line.free_s]
         return line
 
+    def _room(self, device: Slots) -> int:
+        """Slots that a run could have now."""
+        used = sum(other.site._taken(other.k) for other in device.running)
+        return 0 if device.waiting or device.loading is not None else device.slots - used
+
     def _grant(self, device: Slots) -> None:
         """Those who wait start as their first requests are due, else as these came."""
         while device.waiting:
@@ -1140,8 +1145,12 @@ class PlainSite:
         of = self.scenario.fleet.devices
         if of is None:
             return NoDevices()
-        ends_s, free_s = np.full((2, len(self.devices), int(of.slots.max())), np.nan)
+        ends_s, free_s, crowd = np.full((3, len(self.devices), int(of.slots.max())), np.nan)
         for device in self.devices:
+            here = [server for server in self.servers if self._device(server) is device]
+            present = sum(len(server.queue) for server in here)
+            for last in range(device.slots):
+                crowd[device.number, last] = present * (last + 1) / device.slots
             ends_s[device.number, : device.slots] = self._ends_s(device)
             free_s[device.number, : device.slots] = self._free_s(device)
         running = [server for device in self.devices for server in device.running]
@@ -1152,7 +1161,11 @@ class PlainSite:
             device=of.device,
             taken=of.taken,
             slots=of.slots,
+            widest=np.array(
+                [of.taken[of.device == d].max(initial=0) for d in range(len(of.slots))]
+            ),
             lead_s=of.lead_s,
+            shown=np.array([self._room(device) for device in self.devices]),
             used=np.array(
                 [
                     sum(one.site._taken(one.k) for one in d.running)
@@ -1169,10 +1182,13 @@ class PlainSite:
             after=nobody,
             before=nobody,
             resting=np.array(self.idle),
+            resting_classes=np.array([sum(1 << k for k, n in enumerate(self.idle) if n > 0)]),
             runs_end_s=ends_s,
             free_s=free_s,
             work_s=np.zeros(0),
             wide=nobody,
+            crowd=crowd,
+            stale=np.zeros(len(self.devices), np.bool_),
             claims=np.zeros((0, 5)),
             at=0,
             number=nobody,

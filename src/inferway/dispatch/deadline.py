@@ -29,10 +29,10 @@ import numpy as np
 from pydantic import Field
 
 from inferway.deployment.units import Number
-from inferway.site import COMPLETED, DISPATCHED, REJECT, Event, Fleet, Request, Site, predicted_join
+from inferway.site import COMPLETED, DISPATCHED, REJECT, Event, Fleet, Request, Site
 from inferway.site.compiled import jit, seldom
-from inferway.site.selection import formed, forms_batches, predicted_run
-from inferway.site.sharing import led
+from inferway.site.selection import awaited, formed, forms_batches, predicted_run
+from inferway.site.sharing import foresee_all, led
 from inferway.site.view import Floats, Ints
 
 LEVEL = 0.95  # Of the running quantile
@@ -83,6 +83,7 @@ class Deadline(NamedTuple):
         """Of the most accurate class with a server in time, the server that finishes first."""
         left_s = request.deadline_s - site.clock_s[0]
         patience_s, spared = request.deadline_s - request.entered_s, REJECT
+        foresee_all(site.devices, site)
         for k in self.order:
             best, least_s, run_s = REJECT, np.inf, 0.0
             spread = self.margin * max(0.0, self.high[k] - self.mean[k])
@@ -93,7 +94,7 @@ class Deadline(NamedTuple):
                 joins = batched and site.queue[server] > 0
                 if joins and _delays(site, server, request.rows, patience_s, self.mean[k], spread):
                     continue
-                wait_s, service_s = predicted_join(site, server, request.rows)
+                wait_s, service_s = awaited(site, k, server, request.rows)
                 end_s = wait_s + service_s
                 # A server overdue with its last is predicted to be level with an idle one.
                 shorter = best != REJECT and site.queue[server] < site.queue[best]

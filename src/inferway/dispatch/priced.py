@@ -65,10 +65,10 @@ from inferway.site import (
     Request,
     Site,
     idle_in,
-    predicted_join,
 )
 from inferway.site.compiled import either, jit
-from inferway.site.sharing import has_room
+from inferway.site.selection import awaited
+from inferway.site.sharing import foresee_cramped, foresee_device, has_room
 from inferway.site.view import Flags, Floats, Ints, SharedDevices
 
 # Service times that a place in a queue counts; above 1, since who waits makes others wait too.
@@ -117,16 +117,21 @@ def _least_sharing(
 ) -> tuple[int, float]:
     if has_room(devices, k):  # whoever waits does so for a server
         return _least_busy(devices, site, request, k, wait)
-    d = devices.device[k]
-    best, least_s, present = -1, np.inf, 0
-    for other in range(site.rate.size):
-        if devices.device[other] == d:
-            present += site.in_system[other]
-    each = present * devices.taken[k] / devices.slots[d]
+    foresee_device(devices, site, devices.device[k])
+    return _least_cramped(devices, site, request, k, wait)
+
+
+@jit
+def _least_cramped(
+    devices: SharedDevices, site: Site, request: Request, k: int, wait: float
+) -> tuple[int, float]:
+    """As `least_busy`, where the device has no room for the class, and is looked ahead at."""
+    best, least_s = -1, np.inf
+    crowd = devices.crowd[devices.device[k], devices.taken[k] - 1]
     for server in range(site.first[k], site.first[k + 1]):
         if request.allowed[server]:
-            wait_s, _ = predicted_join(site, server, request.rows)
-            delayed = (wait - 1.0 + CROWD) * max(each, float(site.queue[server]))
+            wait_s, _ = awaited(site, k, server, request.rows)
+            delayed = (wait - 1.0 + CROWD) * max(crowd, float(site.queue[server]))
             cost_s = wait_s + (1.0 + delayed) / site.rate[k]
             if cost_s < least_s - _EQUAL / site.rate[k]:
                 best, least_s = server, cost_s
@@ -134,9 +139,6 @@ def _least_sharing(
 
 
 _LEAST_BUSY = either(SharedDevices, _least_sharing, _least_busy)
-# ``least_queue(devices, wait)``: service times that a request counts at least where no server is
-# idle.
-_least_queue = either(SharedDevices, lambda devices, wait: 1.0, lambda devices, wait: 1.0 + wait)
 
 
 @jit
@@ -169,21 +171,72 @@ def cheapest(
     The prices are s per unit of accuracy and s per J; `energy` is by class, J.
     """
     best, least = -1, np.inf
+    if site.idle_classes[0] != 0:
+        for k in range(energy.size):
+            worth = price * site.accuracy[k] - energy_price * energy[k]
+            cost = 1.0 / site.rate[k] - worth
+            if cost < least:
+                server = idle_in(site, request, k)
+                if server >= 0:
+                    best, least = server, cost
+    return _CHEAPER(site.devices, site, request, price, energy_price, energy, wait, best, least)
+
+
+@jit
+def _cheaper_busy(
+    devices: Any,
+    site: Site,
+    request: Request,
+    price: float,
+    energy_price: float,
+    energy: Floats,
+    wait: float,
+    best: int,
+    least: float,
+) -> int:
+    """A busy server where a request costs less than `least`, at server `best`; else that one."""
     for k in range(energy.size):
         worth = price * site.accuracy[k] - energy_price * energy[k]
-        cost = 1.0 / site.rate[k] - worth
-        if cost < least:
-            server = idle_in(site, request, k)
-            if server >= 0:
-                best, least = server, cost
-    for k in range(energy.size):
-        worth = price * site.accuracy[k] - energy_price * energy[k]
-        if _least_queue(site.devices, wait) / site.rate[k] - worth >= least:
+        if (1.0 + wait) / site.rate[k] - worth >= least:
             continue  # no queue of this class can be the cheapest
-        server, cost_s = least_busy(site, request, k, wait)
+        server, cost_s = _least_busy(devices, site, request, k, wait)
         if cost_s - worth < least - _EQUAL / site.rate[k]:
             best, least = server, cost_s - worth
     return best
+
+
+@jit
+def _cheaper_sharing(
+    devices: SharedDevices,
+    site: Site,
+    request: Request,
+    price: float,
+    energy_price: float,
+    energy: Floats,
+    wait: float,
+    best: int,
+    least: float,
+) -> int:
+    """The same where servers share devices."""
+    foresee_cramped(devices, site)
+    delays = max(0.0, wait - 1.0 + CROWD)
+    for k in range(energy.size):
+        worth = price * site.accuracy[k] - energy_price * energy[k]
+        if has_room(devices, k):
+            if (1.0 + wait) / site.rate[k] - worth >= least:
+                continue
+            server, cost_s = _least_busy(devices, site, request, k, wait)
+        else:
+            crowd = devices.crowd[devices.device[k], devices.taken[k] - 1]
+            if (1.0 + delays * crowd) / site.rate[k] - worth >= least:
+                continue
+            server, cost_s = _least_cramped(devices, site, request, k, wait)
+        if cost_s - worth < least - _EQUAL / site.rate[k]:
+            best, least = server, cost_s - worth
+    return best
+
+
+_CHEAPER = either(SharedDevices, _cheaper_sharing, _cheaper_busy)
 
 
 @jit

@@ -36,6 +36,7 @@ from inferway.dispatch.steps import code_of
 from inferway.site.claims import DEVICE, no_claims
 from inferway.site.confidence import ConfidenceTables
 from inferway.site.devices import DeviceSlots
+from inferway.site.sharing import as_shown
 from inferway.site.view import ALL_CLASSES, Floats, Ints, Site
 
 ARRIVE, FINISH, WITHDRAW, MARK, PULL, RETUNE, HELD, BEGIN, ROUTE, SHIFT = range(10)
@@ -732,6 +733,8 @@ def restore(dispatcher: Dispatcher, state: dict[str, np.ndarray]) -> None:
         if dispatcher.changes:
             parts["changes"] = devices.changes
         np.copyto(getattr(parts.get(owner, dispatcher.policy), field), array)
+    if dispatcher.shares:
+        as_shown(dispatcher.site.devices)
 
 
 def share_as_recorded(dispatcher: Dispatcher, claims: Floats) -> None:

@@ -14,7 +14,7 @@ from numba.core.types import boolean, float64, int64
 from inferway.site import sharing
 from inferway.site.compiled import call_of, entry
 from inferway.site.handle import Pinned
-from inferway.site.sharing import ask, forgo, give, hold, look_around, next_of, tell
+from inferway.site.sharing import ask, forgo, give, hold, look_around, next_of, show_room, tell
 from inferway.site.transitions import begin_batch, ready
 
 # A request without a deadline is due so much later than it came, s: behind all that have one.
@@ -74,7 +74,11 @@ def next_turn(bound: Any, server: int, now_s: float) -> int:
     site = bound.site
     site.clock_s[0] = now_s
     look_around(site.devices, site)
-    turn = int(next_of(site.devices, site, server))
+    d = site.devices.device[site.server_class[server]]
+    turn = -1
+    if d >= 0:
+        turn = int(next_of(site.devices, site, d))
+        show_room(site.devices, site, d)
     tell(site.devices, site)
     return turn
 

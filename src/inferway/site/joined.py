@@ -56,7 +56,13 @@ def joined(sites: Sequence[Site]) -> list[Site]:
         server_class=np.concatenate(
             [one.server_class + before for one, before in zip(sites, classes[:-1], strict=True)]
         ).astype(np.int32),
-        devices=devices[0]._replace(**account, predicts=True, changes=NoChanges(), joined=tasks),
+        devices=devices[0]._replace(
+            **account,
+            widest=np.max([one.widest for one in devices], axis=0),
+            predicts=True,
+            changes=NoChanges(),
+            joined=tasks,
+        ),
     )
 
     def own(t: int) -> Site:
@@ -67,6 +73,7 @@ def joined(sites: Sequence[Site]) -> list[Site]:
         common = devices[t]._replace(
             slots=every.devices.slots,
             used=every.devices.used,
+            shown=every.devices.shown,
             first=every.devices.first,
             last=every.devices.last,
             runs_end_s=every.devices.runs_end_s,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from inferway.site.compiled import either, jit, seldom
-from inferway.site.sharing import joined_wait, led, resting, shared_wait
+from inferway.site.sharing import device_wait, joined_wait, led, resting, shared_wait
 from inferway.site.view import SIZES, Request, SharedDevices, Site
 
 
@@ -63,12 +63,15 @@ def predicted_wait(site: Site, server: int) -> float:
     A service that has outlived its prediction is taken to end now. Where servers share a device, it
     is also the time until that is free.
     """
+    return shared_wait(site.devices, site, server, _own_wait(site, server))
+
+
+@jit
+def _own_wait(site: Site, server: int) -> float:
     if site.queue[server] == 0:
-        return shared_wait(site.devices, site, server, 0.0)
-    now_s = site.clock_s[0]
-    left_s = max(0.0, site.ends_s[server] - now_s)
-    own_s = left_s + (site.free_s[server] - site.ends_s[server])
-    return shared_wait(site.devices, site, server, own_s)
+        return 0.0
+    left_s = max(0.0, site.ends_s[server] - site.clock_s[0])
+    return left_s + (site.free_s[server] - site.ends_s[server])
 
 
 @jit
@@ -146,6 +149,15 @@ def predicted_join(site: Site, server: int, rows: int) -> tuple[float, float]:
     return predicted_wait(site, server), predicted_service(site, server, rows)
 
 
+@jit
+def awaited(site: Site, k: int, server: int, rows: int) -> tuple[float, float]:
+    """As `predicted_join` at a server of class k, whose device has been looked ahead at."""
+    if site.queue[server] > 0 and forms_batches(site, k):
+        return _predicted_batch(site, server, rows)
+    wait_s = device_wait(site.devices, site, k, server, _own_wait(site, server))
+    return wait_s, led(site.devices, k, rows, _predicted_runs(site, server, rows))
+
+
 @seldom
 def _predicted_batch(site: Site, server: int, rows: int) -> tuple[float, float]:
     left_s = 0.0
@@ -218,6 +230,8 @@ def resting_in(site: Site, request: Request, k: int) -> int:
 
 @jit
 def _resting_classes(devices: SharedDevices, site: Site, request: Request) -> int:
+    if not request.narrowed:
+        return devices.resting_classes[0]
     mask = 0
     for k in range(site.rate.size):
         if resting_in(site, request, k) >= 0:

@@ -10,8 +10,16 @@ from typing import Any
 import numpy as np
 
 from inferway.site.claims import DEVICE, HOLDS, TAKEN, UNTIL_S, WORK_S
-from inferway.site.compiled import either, jit
-from inferway.site.view import AllTasks, Changes, JoinedDevices, SharedDevices, Site
+from inferway.site.compiled import either, jit, seldom
+from inferway.site.view import (
+    AllTasks,
+    Changes,
+    Floats,
+    Ints,
+    JoinedDevices,
+    SharedDevices,
+    Site,
+)
 
 # ``_every(joined, site)``: the site of all tasks that share the devices of this one.
 _every = either(JoinedDevices, lambda joined, site: joined.every, lambda joined, site: site)
@@ -46,12 +54,17 @@ def _may_start(devices: Any, d: int, k: int) -> bool:
 
 
 @jit
+def _room(devices: Any, d: int) -> int:
+    """Slots of the device that a run could have at once: none while anyone waits for some."""
+    if not _nobody_waits(devices, d):
+        return 0
+    return devices.slots[d] - devices.used[d] - devices.others_used[d]
+
+
+@jit
 def _has_room(devices: Any, k: int) -> bool:
     d = devices.device[k]
-    if d < 0:
-        return True
-    holds = _holds(devices.changes, d, k)
-    return _nobody_waits(devices, d) and holds and _may_start(devices, d, k)
+    return d < 0 or (devices.taken[k] <= _room(devices, d) and _holds(devices.changes, d, k))
 
 
 @jit
@@ -90,7 +103,9 @@ cramped = either(SharedDevices, _cramped, lambda devices, k: False)
 @jit
 def _show(devices: Any, site: Site, k: int) -> None:
     """Let the view count the resting servers of class k as idle, or none."""
-    site.idle[k] = devices.resting[k] if _has_room(devices, k) else 0
+    d = devices.device[k]
+    shown = d < 0 or (devices.taken[k] <= devices.shown[d] and _holds(devices.changes, d, k))
+    site.idle[k] = devices.resting[k] if shown else 0
     task, place = _place(devices.joined, k)
     if site.idle[k] > 0:
         site.idle_classes[task] |= 1 << place
@@ -99,14 +114,34 @@ def _show(devices: Any, site: Site, k: int) -> None:
 
 
 @jit
-def _show_all(devices: Any, site: Site, d: int) -> None:
+def _show_room(devices: Any, site: Site, d: int) -> None:
+    """Let the view follow the device's room, where that decides for any class."""
+    room, before = _room(devices, d), devices.shown[d]
+    devices.shown[d] = room
+    exclusive = _is_exclusive(devices.changes, d)
+    if not exclusive and (room == before or min(room, before) >= devices.widest[d]):
+        return
+    at = 0
+    classes = site.idle_classes[at]
     for k in range(devices.device.size):
+        task, place = _place(devices.joined, k)
+        if task != at:
+            site.idle_classes[at] = classes
+            at, classes = task, site.idle_classes[task]
         if devices.device[k] == d:
-            _show(devices, site, k)
+            has_room = devices.taken[k] <= room and _holds(devices.changes, d, k)
+            idle = devices.resting[k] if has_room else 0
+            site.idle[k] = idle
+            classes = classes | 1 << place if idle > 0 else classes & ~(1 << place)
+    site.idle_classes[at] = classes
 
 
 def _rested(devices: Any, site: Site, k: int, by: int) -> None:
     devices.resting[k] += by
+    if by > 0:
+        devices.resting_classes[0] |= 1 << k
+    elif devices.resting[k] == 0:
+        devices.resting_classes[0] &= ~(1 << k)
     _show(devices, site, k)
 
 
@@ -143,7 +178,7 @@ def _ask(devices: Any, site: Site, server: int, due_s: float) -> bool:
     devices.waits[server], devices.due_s[server] = True, due_s
     _join_line(devices, d, before, server)
     _join_line(devices, d, server, after)
-    _show_all(devices, site, d)
+    _show_room(devices, site, d)
     return False
 
 
@@ -161,13 +196,17 @@ def _join_line(devices: Any, d: int, before: int, after: int) -> None:
 
 
 @jit
-def _forgo(devices: Any, site: Site, server: int) -> None:
-    if not devices.waits[server]:
-        return
-    d = devices.device[site.server_class[server]]
+def _leave_line(devices: Any, d: int, server: int) -> None:
     devices.waits[server] = False
     _join_line(devices, d, devices.before[server], devices.after[server])
-    _show_all(devices, site, d)
+
+
+@jit
+def _forgo(devices: Any, site: Site, server: int) -> None:
+    if devices.waits[server]:
+        d = devices.device[site.server_class[server]]
+        _leave_line(devices, d, server)
+        _show_room(devices, site, d)
 
 
 @jit
@@ -177,7 +216,7 @@ def _hold(devices: Any, site: Site, server: int) -> None:
     if d >= 0:
         devices.used[d] += devices.taken[k]
         devices.holds[server] = True
-        _show_all(devices, site, d)
+        _show_room(devices, site, d)
 
 
 @jit
@@ -187,20 +226,17 @@ def _give(devices: Any, site: Site, server: int) -> None:
     if d >= 0 and devices.holds[server]:
         devices.used[d] -= devices.taken[k]
         devices.holds[server] = False
-        _show_all(devices, site, d)
+        _show_room(devices, site, d)
 
 
 @jit
-def _next_of(devices: Any, site: Site, server: int) -> int:
-    d = devices.device[site.server_class[server]]
-    if d < 0:
-        return -1
+def _next_of(devices: Any, site: Site, d: int) -> int:
     first, other = devices.first[d], devices.others_first[d]
     if other >= 0 and (first < 0 or devices.others_due_s[d] < devices.due_s[first]):
         return -2 - other
     if first < 0 or not _may_start(devices, d, site.server_class[first]):
         return -1
-    _forgo(devices, site, first)
+    _leave_line(devices, d, first)
     return first
 
 
@@ -211,7 +247,7 @@ def _begin_change(devices: Any, site: Site, server: int) -> None:
     devices.used[d] = devices.slots[d]
     changes.held[d], changes.loads[d] = -1, server
     changes.ready_s[d] = site.clock_s[0] + changes.load_s[k]
-    _show_all(devices, site, d)
+    _show_room(devices, site, d)
 
 
 @jit
@@ -220,7 +256,7 @@ def _end_change(devices: Any, site: Site, server: int, works: bool) -> None:
     d = devices.device[k]
     devices.used[d] = 0
     changes.held[d], changes.loads[d] = k if works else -1, -1
-    _show_all(devices, site, d)
+    _show_room(devices, site, d)
 
 
 @jit
@@ -277,9 +313,14 @@ def _given(devices: Any, site: Site, server: int) -> None:
     _give(every.devices, every, _number(devices.joined, server))
 
 
-def _granted(devices: Any, site: Site, server: int) -> int:
+def _granted(devices: Any, site: Site, d: int) -> int:
     every = _every(devices.joined, site)
-    return _next_of(every.devices, every, _number(devices.joined, server))
+    return _next_of(every.devices, every, d)
+
+
+def _shown(devices: Any, site: Site, d: int) -> None:
+    every = _every(devices.joined, site)
+    _show_room(every.devices, every, d)
 
 
 # ``ask(devices, site, server, due_s)``: whether a run of the server may start; else it waits from
@@ -291,48 +332,93 @@ forgo = either(SharedDevices, _forgone, lambda devices, site, server: None)
 hold = either(SharedDevices, _held, lambda devices, site, server: None)
 # ``give(devices, site, server)``: its run ends.
 give = either(SharedDevices, _given, lambda devices, site, server: None)
-# ``next_of(devices, site, server)``: the first that waits at the device of this one, if its run may
-# start, and it no longer waits; else -1. Where several tasks share devices, its number among the
-# servers of all; where a server of another site comes first, -2 - its row among the claims.
-next_of = either(SharedDevices, _granted, lambda devices, site, server: -1)
+# ``next_of(devices, site, d)``: the first that waits at device d, if its run may start, and it no
+# longer waits; else -1. What is idle by that, `show_room` says. Where several tasks share devices,
+# its number among the servers of all; where a server of another site comes first, -2 - its row
+# among the claims.
+next_of = either(SharedDevices, _granted, lambda devices, site, d: -1)
+# ``show_room(devices, site, d)``: the view says who is idle now at device d.
+show_room = either(SharedDevices, _shown, lambda devices, site, d: None)
+
+
+def as_shown(devices: SharedDevices) -> None:
+    """Derive what the view shows of devices from who runs and waits there, as a file has it."""
+    nobody = (devices.first < 0) & (devices.others_first < 0)
+    free = devices.slots - devices.used - devices.others_used
+    devices.shown[:] = np.where(nobody, free, 0)
+    resting = np.flatnonzero(devices.resting).tolist()
+    devices.resting_classes[0] = sum(1 << k for k in resting)
 
 
 def _foresee(devices: Any, site: Site) -> None:
-    if devices.predicts:
-        every = _every(devices.joined, site)
-        _foresee_all(every.devices, every)
+    if not devices.predicts:
+        return
+    for d in range(devices.slots.size):
+        if _is_exclusive(devices.changes, d):  # see `inferway.site.exclusive`
+            _note_crowd(devices, site, d)
+            continue
+        devices.stale[d] = True
+        if not devices.lazily:
+            _foresee_at(devices, site, d)
 
 
 @jit
-def _foresee_all(devices: Any, site: Site) -> None:
-    for d in range(devices.slots.size):
-        if _is_exclusive(devices.changes, d):  # see `inferway.site.exclusive`
-            continue
-        slots = devices.slots[d]
-        devices.runs_end_s[d, :slots] = site.clock_s[0]
-        servers = _gather(devices, site, d)
-        _room_behind(devices, site, d, servers)
+def _note_crowd(devices: Any, site: Site, d: int) -> None:
+    """Note how many requests there are at this site's servers of the device, for all widths."""
+    present, slots = 0, devices.slots[d]
+    for k in range(devices.device.size):
+        if devices.device[k] == d:
+            present += site.in_system[k]
+    for c in range(slots):
+        devices.crowd[d, c] = present * (c + 1) / slots
+
+
+@jit
+def _foresee_at(devices: Any, site: Site, d: int) -> None:
+    if devices.stale[d]:
+        _look_ahead(devices, site, d)
+
+
+@seldom
+def _look_ahead(devices: Any, site: Site, d: int) -> None:
+    devices.stale[d] = False
+    every = _every(devices.joined, site)
+    _foresee_slots(every.devices, every, d)
+    _note_crowd(devices, site, d)
+
+
+@jit
+def _foresee_slots(devices: Any, site: Site, d: int) -> None:
+    devices.runs_end_s[d, : devices.slots[d]] = site.clock_s[0]
+    servers = _gather(devices, site, d)
+    _room_behind(devices, site, d, servers)
 
 
 @jit
 def _gather(devices: Any, site: Site, d: int) -> int:
     """Note what servers of the device have to do, the shortest first, and how many they are."""
-    now_s, servers = site.clock_s[0], 0
-    for k in range(devices.device.size):
-        if devices.device[k] != d:
+    # Arrays by themselves: who writes to one of a tuple may have moved the others.
+    first, queue, device, all_taken = site.first, site.queue, devices.device, devices.taken
+    holds, services_end_s, all_free_s = devices.holds, site.ends_s, site.free_s
+    works_s, wide = devices.work_s, devices.wide
+    ends_s, now_s, servers = devices.runs_end_s[d, : devices.slots[d]], site.clock_s[0], 0
+    for k in range(device.size):
+        if device[k] != d:
             continue
-        for server in range(site.first[k], site.first[k + 1]):
-            if site.queue[server] == 0:
+        taken = all_taken[k]
+        for server in range(first[k], first[k + 1]):
+            if queue[server] == 0:
                 continue
-            if devices.holds[server]:
-                ends_s = max(now_s, site.ends_s[server])
-                _hold_until(devices, d, devices.taken[k], ends_s)
-                work_s = ends_s - now_s + (site.free_s[server] - site.ends_s[server])
+            if holds[server]:
+                end_s = max(now_s, services_end_s[server])
+                for _ in range(taken):
+                    ends_at(ends_s, end_s)
+                work_s = end_s - now_s + (all_free_s[server] - services_end_s[server])
             elif site.healthy[server]:
                 work_s = _work(site, server)
             else:  # what is there will be elsewhere
                 continue
-            _insert(devices, servers, work_s, devices.taken[k])
+            _insert(works_s, wide, servers, work_s, taken)
             servers += 1
     for other in range(devices.others_count[0]):
         row = devices.others[other]
@@ -340,10 +426,11 @@ def _gather(devices: Any, site: Site, d: int) -> int:
             continue
         work_s, taken = row[WORK_S], int(row[TAKEN])
         if row[HOLDS] > 0.0:
-            ends_s = max(now_s, row[UNTIL_S])
-            _hold_until(devices, d, taken, ends_s)
-            work_s += ends_s - now_s
-        _insert(devices, servers, work_s, taken)
+            end_s = max(now_s, row[UNTIL_S])
+            for _ in range(taken):
+                ends_at(ends_s, end_s)
+            work_s += end_s - now_s
+        _insert(works_s, wide, servers, work_s, taken)
         servers += 1
     return servers
 
@@ -357,20 +444,14 @@ def _work(site: Site, server: int) -> float:
 
 
 @jit
-def _insert(devices: Any, servers: int, work_s: float, taken: int) -> None:
+def _insert(works_s: Floats, wide: Ints, servers: int, work_s: float, taken: int) -> None:
     """Note another server's work among that of so many, the shortest first."""
     place = servers
-    while place > 0 and devices.work_s[place - 1] > work_s:
-        devices.work_s[place] = devices.work_s[place - 1]
-        devices.wide[place] = devices.wide[place - 1]
+    while place > 0 and works_s[place - 1] > work_s:
+        works_s[place] = works_s[place - 1]
+        wide[place] = wide[place - 1]
         place -= 1
-    devices.work_s[place], devices.wide[place] = work_s, taken
-
-
-@jit
-def _hold_until(devices: Any, d: int, taken: int, ends_s: float) -> None:
-    for _ in range(taken):
-        ends_at(devices.runs_end_s[d, : devices.slots[d]], ends_s)
+    works_s[place], wide[place] = work_s, taken
 
 
 @jit
@@ -393,27 +474,39 @@ def _room_behind(devices: Any, site: Site, d: int, servers: int) -> None:
     (doi 10.1287/mnsc.6.1.1).
     """
     now_s, slots = site.clock_s[0], devices.slots[d]
+    works_s, wide, free_s = devices.work_s, devices.wide, devices.free_s[d]
     wanted = 0
     for one in range(servers):
-        wanted += devices.wide[one]
+        wanted += wide[one]
     level_s = 0.0
     if wanted > slots:
         left, done_s, found = wanted, 0.0, False
         for one in range(servers):
-            if left < slots and done_s <= devices.work_s[one] * (slots - left):
+            if left < slots and done_s <= works_s[one] * (slots - left):
                 level_s, found = done_s / (slots - left), True
                 break
-            done_s += devices.wide[one] * devices.work_s[one]
-            left -= devices.wide[one]
+            done_s += wide[one] * works_s[one]
+            left -= wide[one]
         if not found:
             level_s = done_s / slots
     at_s, one = 0.0, 0
     for c in range(slots):
         while wanted > slots - 1 - c:
-            at_s = devices.work_s[one]
-            wanted -= devices.wide[one]
+            at_s = works_s[one]
+            wanted -= wide[one]
             one += 1
-        devices.free_s[d, c] = now_s + max(level_s, at_s)
+        free_s[c] = now_s + max(level_s, at_s)
+
+
+def _foresee_cramped(devices: Any, site: Site) -> None:
+    for d in range(devices.slots.size):
+        if devices.shown[d] < devices.widest[d]:
+            _foresee_at(devices, site, d)
+
+
+def _foresee_all(devices: Any, site: Site) -> None:
+    for d in range(devices.slots.size):
+        _foresee_at(devices, site, d)
 
 
 @jit
@@ -438,10 +531,16 @@ def _joining_s(changes: Any, devices: Any, site: Site, server: int, own_s: float
 
 def _shared_wait(devices: Any, site: Site, server: int, own_s: float) -> float:
     k = site.server_class[server]
-    d = devices.device[k]
+    if devices.device[k] >= 0:
+        _foresee_at(devices, site, devices.device[k])
+    return _device_wait(devices, site, k, server, own_s)
+
+
+@jit
+def _device_wait(devices: Any, site: Site, k: int, server: int, own_s: float) -> float:
+    d, now_s, last = devices.device[k], site.clock_s[0], devices.taken[k] - 1
     if d < 0:
         return own_s
-    now_s, last = site.clock_s[0], devices.taken[k] - 1
     if _is_exclusive(devices.changes, d):
         return _free_with_change(devices.changes, devices, server, k) - now_s
     if not devices.holds[server]:
@@ -452,6 +551,15 @@ def _shared_wait(devices: Any, site: Site, server: int, own_s: float) -> float:
 # ``foresee_devices(devices, site)``: predict when slots will be free, for decisions at this time;
 # those of devices that are not exclusive.
 foresee_devices = either(SharedDevices, _foresee, lambda devices, site: None)
+# ``foresee_device(devices, site, d)``: the same of device d, where that has been left for now.
+foresee_device = either(SharedDevices, _foresee_at, lambda devices, site, d: None)
+# ``foresee_cramped(devices, site)``: the same of all devices that lack room for a class.
+foresee_cramped = either(SharedDevices, _foresee_cramped, lambda devices, site: None)
+# ``foresee_all(devices, site)``: the same of all devices.
+foresee_all = either(SharedDevices, _foresee_all, lambda devices, site: None)
+# ``device_wait(devices, site, k, server, own_s)``: as `shared_wait`, at a server of class k whose
+# device has been looked ahead at.
+device_wait = either(SharedDevices, _device_wait, lambda devices, site, k, server, own_s: own_s)
 # ``shared_wait(devices, site, server, own_s)``: predicted wait of who joins the server now, s, and
 # would wait for `own_s` if nobody shared its device.
 shared_wait = either(SharedDevices, _shared_wait, lambda devices, site, server, own_s: own_s)
@@ -495,6 +603,8 @@ def _look_around(devices: Any, site: Site) -> None:
         elif row[UNTIL_S] < devices.others_due_s[d]:
             devices.others_due_s[d], devices.others_first[d] = row[UNTIL_S], place
     devices.others_count[0] = count
+    for d in range(devices.slots.size):
+        devices.shown[d] = _room(devices, d)
     for k in range(devices.device.size):
         _show(devices, site, k)
 

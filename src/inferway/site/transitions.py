@@ -11,15 +11,21 @@ import numpy as np
 
 from inferway.site.compiled import jit
 from inferway.site.selection import (
+    awaited,
     forms_batches,
-    predicted_join,
     predicted_run,
     predicted_runs,
     predicted_service,
     size_class,
 )
-from inferway.site.sharing import rest, resting
+from inferway.site.sharing import foresee_all, rest, resting
 from inferway.site.view import SIZES, Site
+
+
+@jit
+def at_place(count: int, places: int) -> int:
+    """The place of a ring that so many steps from its beginning lead to, at most once around."""
+    return count - places if count >= places else count
 
 
 @jit
@@ -39,17 +45,15 @@ def narrow(
     """
     now_s = site.clock_s[0]
     found = False
+    foresee_all(site.devices, site)
     for k in range(site.rate.size):
         in_class = (classes >> k) & 1 != 0
         most_s = np.inf if (lasting >> k) & 1 != 0 else max_wait_s
         for server in range(site.first[k], site.first[k + 1]):
-            wait_s, service_s = predicted_join(site, server, rows)
-            fits = (
-                in_class
-                and site.open[server]
-                and wait_s <= most_s
-                and now_s + wait_s + service_s <= deadline_s
-            )
+            fits = in_class and site.open[server]
+            if fits:
+                wait_s, service_s = awaited(site, k, server, rows)
+                fits = wait_s <= most_s and now_s + wait_s + service_s <= deadline_s
             allowed[server] = fits
             found = found or fits
     return found
@@ -60,7 +64,7 @@ def admit(site: Site, server: int, rows: int) -> None:
     """A request joins the server at the site's time; service starts at once if it was idle."""
     now_s = site.clock_s[0]
     places = site.arrived_s.shape[1]
-    place = (site.head[server] + site.queue[server]) % places
+    place = at_place(site.head[server] + site.queue[server], places)
     site.arrived_s[server, place] = now_s
     site.rows[server, place] = rows
     if forms_batches(site, site.server_class[server]):
@@ -141,7 +145,7 @@ def release(site: Site, server: int) -> None:
         return
     # What is left of the queue shifts by how wrong the prediction for this one was.
     site.free_s[server] += now_s - site.ends_s[server]
-    site.head[server] = (site.head[server] + 1) % places
+    site.head[server] = at_place(site.head[server] + 1, places)
     if leave(site, server, site.server_class[server]) > 0:
         # Predictions may have changed since this one was admitted.
         head = site.head[server]
@@ -159,7 +163,7 @@ def release(site: Site, server: int) -> None:
 def _release_from_batch(site: Site, server: int) -> None:
     """The first request leaves: of the run in service, or of those that wait."""
     now_s, head = site.clock_s[0], site.head[server]
-    site.head[server] = (head + 1) % site.arrived_s.shape[1]
+    site.head[server] = at_place(head + 1, site.arrived_s.shape[1])
     if site.running[server] > 0:
         site.running[server] -= 1
     else:
@@ -181,7 +185,7 @@ def abandon(site: Site, server: int, position: int) -> None:
     """A queued request leaves without service; `position` >= 1 counts from the one in service."""
     places = site.arrived_s.shape[1]
     head = site.head[server]
-    gone = (head + position) % places
+    gone = at_place(head + position, places)
     batched = forms_batches(site, site.server_class[server])
     if not batched:
         site.free_s[server] -= site.expected_s[server, gone]
@@ -190,7 +194,7 @@ def abandon(site: Site, server: int, position: int) -> None:
     else:
         site.waiting_rows[server] -= site.rows[server, gone]
     for step in range(position, site.queue[server] - 1):
-        here, after = (head + step) % places, (head + step + 1) % places
+        here, after = at_place(head + step, places), at_place(head + step + 1, places)
         site.arrived_s[server, here] = site.arrived_s[server, after]
         site.rows[server, here] = site.rows[server, after]
         site.expected_s[server, here] = site.expected_s[server, after]
@@ -313,7 +317,7 @@ def shift_services(site: Site, low: int, high: int, by_s: float, least_s: float)
                 _foresee_batches(site, server)
             continue
         for offset in range(site.queue[server]):
-            place = (site.head[server] + offset) % places
+            place = at_place(site.head[server] + offset, places)
             before_s = site.expected_s[server, place]
             if before_s == 0.0:  # it is served along with another
                 continue
@@ -391,7 +395,7 @@ def begin_batch(site: Site, server: int, taken: int) -> None:
         site.expected_s[server, head] = predicted_service(site, server, rows)
     ahead_s = site.free_s[server] - site.ends_s[server]
     for offset in range(1, site.queue[server]):
-        place = (head + offset) % places
+        place = at_place(head + offset, places)
         if offset < taken:
             ahead_s -= site.expected_s[server, place]
             site.expected_s[server, place] = 0.0
@@ -412,15 +416,73 @@ def begin_batch(site: Site, server: int, taken: int) -> None:
     site.free_s[server] = site.ends_s[server] + ahead_s
 
 
+# The same where requests of one row are run one by one and by equal predictions, without the
+# buffers: what they would hold is known. To the last bit, since sums are taken in the same order.
+
+
+@jit
+def ready_alone(site: Site, server: int) -> None:
+    """As `ready`."""
+    if site.queue[server] > 0 and np.isnan(site.started_s[server]):
+        now_s, all_s = site.clock_s[0], site.free_s[server] - site.ends_s[server]
+        site.started_s[server] = now_s
+        site.ends_s[server] = now_s + predicted_service(site, server, 1)
+        site.free_s[server] = now_s + all_s
+
+
+@jit
+def admit_alone(site: Site, server: int, places: int) -> int:
+    """As `admit` at a server with so many places; the server's class."""
+    now_s, service_s = site.clock_s[0], predicted_service(site, server, 1)
+    if site.queue[server] > 0:
+        site.free_s[server] += service_s
+    else:
+        site.started_s[server] = now_s
+        site.ends_s[server] = now_s + service_s
+        site.free_s[server] = now_s + service_s
+    return join(site, server, places)
+
+
+@jit
+def release_alone(site: Site, server: int, k: int) -> None:
+    """As `release`, of a server of class k."""
+    now_s = site.clock_s[0]
+    site.free_s[server] += now_s - site.ends_s[server]
+    if leave(site, server, k) > 0:
+        site.started_s[server] = now_s
+        site.ends_s[server] = now_s + predicted_service(site, server, 1)
+    else:
+        site.started_s[server] = np.nan
+        site.ends_s[server] = np.nan
+        site.free_s[server] = now_s
+
+
+@jit
+def begin_alone(site: Site, server: int, starts: bool) -> None:
+    """As `begin_batch` of one request, or none where nothing starts."""
+    if site.queue[server] == 0:
+        return
+    now_s, service_s = site.clock_s[0], predicted_service(site, server, 1)
+    ahead_s = site.free_s[server] - site.ends_s[server]
+    if starts:
+        site.started_s[server] = now_s
+        site.ends_s[server] = now_s + service_s
+    else:  # it could start now
+        ahead_s += service_s
+        site.started_s[server] = np.nan
+        site.ends_s[server] = now_s
+    site.free_s[server] = site.ends_s[server] + ahead_s
+
+
 @jit
 def _run_batch(site: Site, server: int, taken: int) -> None:
     """As `begin_batch`, where what waits is known by its rows."""
     now_s, head, places = site.clock_s[0], site.head[server], site.arrived_s.shape[1]
     rows, taken = 0, min(taken, site.queue[server])
     for offset in range(site.running[server]):  # what was to be run until now waits again
-        site.waiting_rows[server] += site.rows[server, (head + offset) % places]
+        site.waiting_rows[server] += site.rows[server, at_place(head + offset, places)]
     for offset in range(taken):
-        rows += site.rows[server, (head + offset) % places]
+        rows += site.rows[server, at_place(head + offset, places)]
     site.waiting_rows[server] -= rows
     site.running[server] = taken
     site.started_s[server] = now_s if taken > 0 else np.nan

@@ -104,10 +104,12 @@ class SharedDevices(NamedTuple):
     device: Ints  # (K,) device of each class, -1 for none
     taken: Ints  # (K,) slots that a run of each class takes
     slots: Ints  # (D,) slots of each device
+    widest: Ints  # (D,) most slots that a run takes of each; 0 where none runs there
     # (K,) time that each request takes of the slots of its run before that, s: what the server does
     # for it.
     lead_s: Floats
     used: Ints  # (D,) slots that runs hold
+    shown: Ints  # (D,) slots that a run could have at once, as `Site.idle` says it
     holds: Flags  # (n,) whether a run of the server holds slots
     # Who waits, as a list from the first to the last for each device; -1 stands for nobody.
     waits: Flags  # (n,) whether the server waits at its device
@@ -119,11 +121,14 @@ class SharedDevices(NamedTuple):
     # (K,) healthy servers without requests; `Site.idle` counts those whose device has room for a
     # run at once, and that is all of a class or none.
     resting: Ints
+    resting_classes: Ints  # (1,) bit k is set when class k has one
     # Predictions as of the last decision, in order of time.
     runs_end_s: Floats  # (D, S) when 1, 2, ... slots are free of the runs in progress
     free_s: Floats  # (D, S) when they are free for who comes now, behind all that waits
     work_s: Floats  # (n + M,) scratch for what each server has to do
     wide: Ints  # (n + M,) scratch for the slots that it does that in
+    crowd: Floats  # (D, S) requests at the device's servers, in runs of 1, 2, ... of all its slots
+    stale: Flags  # (D,) whether the last decision has not needed the predictions, and they are old
     # Shared with other sites of the node, as `inferway.site.claims` says; no row where there are
     # none. What is known of the others is as of the last step.
     claims: Floats  # (M, 5) of all sites
@@ -136,6 +141,7 @@ class SharedDevices(NamedTuple):
     others_due_s: Floats  # (D,) when the first of them that waits is due; inf where none does
     others_first: Ints  # (D,) its row; -1 where none waits
     predicts: bool = True  # Whether these are kept up
+    lazily: bool = False  # Whether that is left until they are asked for by `predicted_wait`
     changes: Any = NoChanges()  # `Changes` where a device is exclusive
     # `JoinedDevices` where other tasks share the devices; see `inferway.site.joined`.
     joined: Any = Alone()
@@ -329,8 +335,10 @@ def _shared(fleet: Fleet) -> SharedDevices | NoDevices:
         device=of.device.astype(np.int64),
         taken=of.taken.astype(np.int64),
         slots=of.slots.astype(np.int64),
+        widest=np.array([of.taken[of.device == d].max(initial=0) for d in range(devices)]),
         lead_s=of.lead_s,
         used=np.zeros(devices, np.int64),
+        shown=of.slots.astype(np.int64),
         holds=np.zeros(servers, np.bool_),
         waits=np.zeros(servers, np.bool_),
         due_s=np.zeros(servers),
@@ -339,10 +347,13 @@ def _shared(fleet: Fleet) -> SharedDevices | NoDevices:
         after=np.full(servers, -1),
         before=np.full(servers, -1),
         resting=fleet.count.astype(np.int64),
+        resting_classes=np.array([(1 << len(fleet.count)) - 1], np.int64),
         runs_end_s=np.zeros(shape),
         free_s=np.zeros(shape),
         work_s=np.zeros(servers),
         wide=np.zeros(servers, np.int64),
+        crowd=np.zeros(shape),
+        stale=np.zeros(devices, np.bool_),
         claims=np.zeros((0, 5)),
         at=0,
         number=np.arange(devices),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, ClassVar, Literal, cast
 
@@ -50,6 +50,13 @@ TIMES = frozenset(
         "service_s",
     }
 )
+# Of these, those of the buffers.
+BUFFERS = frozenset({"arrived_s", "expected_s", "head"})
+# What is predicted of a request by who sends it; and of devices, by time.
+FORESEEN = frozenset({"wait_s", "service_s"})
+AHEAD = frozenset({"free_s", "runs_end_s"})
+METHODS = ("choose", "learn", "pull", "settle")
+_VIEW = "inferway.site."
 _ROWS = 1 << 16  # Records of requests that are handed over together
 _ENTRIES = 1024  # Requests that there is room for, to begin with
 _PLACES = 64  # Places of the view at a server without a buffer limit, to begin with
@@ -59,13 +66,21 @@ class CrowdedError(RuntimeError):
     """More requests in the system than any stable site holds."""
 
 
-def names_read(policy: type, *, devices: bool = False) -> frozenset[str]:
-    """Every global and attribute that the policy's functions may use, at a site with devices or
-    without.
+def names_read(
+    policy: type,
+    *,
+    devices: bool = False,
+    methods: Collection[str] = METHODS,
+    but: str | None = None,
+) -> frozenset[str]:
+    """Every global and attribute that the policy's functions may use.
+
+    At a site with devices or without; of these methods, and without functions of the modules whose
+    names begin with `but`.
     """
     names: set[str] = set()
     seen: set[FunctionType] = set()
-    left = [getattr(policy, method, None) for method in ("choose", "learn", "pull", "settle")]
+    left = [getattr(policy, method, None) for method in methods]
     while left:
         function = left.pop()
         if isinstance(function, FunctionType) and function in BRANCHES:
@@ -74,6 +89,8 @@ def names_read(policy: type, *, devices: bool = False) -> frozenset[str]:
             continue
         plain = getattr(function, "py_func", function)
         if not isinstance(plain, FunctionType) or plain in seen:
+            continue
+        if but is not None and plain.__module__.startswith(but):
             continue
         seen.add(plain)
         codes = [plain.__code__]
@@ -90,6 +107,13 @@ def names_read(policy: type, *, devices: bool = False) -> frozenset[str]:
 def reads_times(policy: type, *, devices: bool = False) -> bool:
     """Tell whether the policy needs more of the view than lengths and who is idle."""
     return not TIMES.isdisjoint(names_read(policy, devices=devices))
+
+
+def asks_for_waits(policy: type) -> bool:
+    """Tell whether it looks ahead at devices by `predicted_wait` alone, and only to decide."""
+    own = names_read(policy, devices=True, methods=("choose", "settle"), but=_VIEW)
+    told = names_read(policy, devices=True, methods=("learn", "pull"))
+    return AHEAD.isdisjoint(own | told)
 
 
 def kinds_of(scenario: Scenario, *, records: bool = False) -> tuple[Kind, ...]:
@@ -192,6 +216,15 @@ class SiteEngine:
         self.predicts = reads or scenario.deadline_s is not None or scheduled
         # Whether the view has times: for the policy, or for those of tasks that share the devices.
         self.reads_times = self.predicts or times
+        devices = scenario.fleet.devices
+        self.reads_buffers = self.reads_times and (
+            scheduled
+            or scenario.walk is not None  # predictions change
+            or (devices is not None and bool(devices.exclusive.any()))
+            or hasattr(self.policy, "pull")
+            or any(scenario.batches)
+            or not BUFFERS.isdisjoint(names_read(type(self.policy), devices=True))
+        )
         self.phases = phases_of(scenario.arrivals, scenario.capacity_per_s)
         own = scenario.target or 0.0
         self.targets = np.array(
@@ -313,11 +346,13 @@ class GeneralEngine(SiteEngine):
                     f"{rules.places} at most; lower its `min` or give servers more places"
                 )
         limited = rules.places < state.UNLIMITED
-        places = (rules.places if limited else _PLACES) if self.reads_times else 1
+        places = (rules.places if limited else _PLACES) if self.reads_buffers else 1
         outages, changes = outages_of(scenario)
         site = scenario.site(self.targets[0], places)
-        if fleet.devices is not None and not self.predicts:
-            site = site._replace(devices=site.devices._replace(predicts=False))
+        if fleet.devices is not None:
+            lazily = self.controller is None and asks_for_waits(type(self.policy))
+            shared_ = site.devices._replace(predicts=self.predicts, lazily=lazily)
+            site = site._replace(devices=shared_)
         self.world = state.World(
             bound=Binding(
                 site,
@@ -328,7 +363,7 @@ class GeneralEngine(SiteEngine):
                 rules.drops and scenario.deadline_s is not None,
                 policy=self.policy,
             ),
-            upkeep=state.Times(0) if self.reads_times else state.Lengths(0),
+            upkeep=self._upkeep(),
             future=event_list.rings(fleet)
             if kind == "ordered"
             else event_list.heap(4 * servers + len(changes) + 64),
@@ -381,6 +416,11 @@ class GeneralEngine(SiteEngine):
         at = self._step(times_s, phases, 0, until_s)
         assert at == len(times_s) - 1, (at, len(times_s))
 
+    def _upkeep(self) -> state.Lengths | state.Ends | state.Times:
+        if self.reads_buffers:
+            return state.Times(0)
+        return state.Ends(0) if self.reads_times else state.Lengths(0)
+
     def _again(self) -> escalation.SecondAnswers | escalation.SingleAnswer:
         """Make what second answers need, if the policy asks for any."""
         if not hasattr(self.policy, "settle"):
@@ -405,8 +445,9 @@ class GeneralEngine(SiteEngine):
             deadline_s=np.inf if scenario.deadline_s is None else scenario.deadline_s,
             drops=drops,
             records=records,
-            grows=self.reads_times and not central and self.places == state.UNLIMITED,
+            grows=self.reads_buffers and not central and self.places == state.UNLIMITED,
             tells=self.controller is not None and self.controller.on_rejection,
+            foresees=not FORESEEN.isdisjoint(names_read(type(self.policy), methods=("learn",))),
         )
 
     def reroute(self) -> None:

@@ -22,10 +22,13 @@ from inferway.dispatch.recording import (
     FALL_BACK,
     LASTING,
     OVERHEAD,
+    RECORDED,
+    RECORDED_OF_DEVICES,
     SETTLE,
     SHARED,
     Losses,
     Recording,
+    restore,
 )
 from inferway.dispatch.replay import events, header, recordings, replay
 from inferway.site import ACCEPT, ALL_CLASSES, ConfidenceTables, Fleet
@@ -770,3 +773,27 @@ def test_what_requests_cannot_take_is_refused(tmp_path: Path, device: int, secon
     found = replay(tmp_path / "run", requests=None)
     assert "damaged" in found.losses[0]
     assert found.requests == 10
+
+
+def test_who_is_idle_at_a_device_is_known_where_a_file_begins() -> None:
+    devices = DeviceSlots(
+        names=("cpu",),
+        slots=np.array([1]),
+        exclusive=np.zeros(1, bool),
+        overhead_s=np.zeros(1),
+        device=np.zeros(3, np.int64),
+        taken=np.ones(3, np.int64),
+    )
+    fleet = replace(FLEET, count=np.array([1, 2, 3]), devices=devices)
+    busy, begun = (Dispatcher(fleet, "tad-op", target=0.8, rate_per_s=6.0) for _ in range(2))
+    server = busy.arrive(0.0, 1, np.inf, 0.0, 0, 0b001, 1, True)
+    assert busy.ask_turn(server, 3.0, 0.0)
+    busy.start_run(server, 1, 0.0)
+    state = {f"site.{one}": getattr(busy.site, one) for one in RECORDED}
+    state |= {f"devices.{one}": getattr(busy.site.devices, one) for one in RECORDED_OF_DEVICES}
+    restore(begun, {name: array.copy() for name, array in state.items()})
+    for one in (busy, begun):
+        assert one.site.devices.resting_classes.tolist() == [0b110]
+        assert one.site.idle_classes.tolist() == [0]
+        one.end_run(server, 0.1)
+        assert one.site.idle_classes.tolist() == [0b110]

@@ -11,7 +11,7 @@ from inferway.deployment import Batch, ServiceTime
 from inferway.dispatch import POLICIES
 from inferway.dispatch.contract import policy_class
 from inferway.site import HOLD, predicted_wait
-from inferway.twin.engine import kinds_of, names_read, reads_times
+from inferway.twin.engine import asks_for_waits, kinds_of, names_read, reads_times
 
 
 class Directly(NamedTuple):
@@ -37,6 +37,19 @@ class Inside(NamedTuple):
         return min(range(3), key=lambda server: site.ends_s[server])
 
 
+class AtDevices(NamedTuple):
+    def choose(self, site: Any, request: Any, draw: int) -> int:
+        return int(site.devices.free_s[0, 0] > site.clock_s[0])
+
+
+class AfterDeciding(NamedTuple):
+    def choose(self, site: Any, request: Any, draw: int) -> int:
+        return 0
+
+    def learn(self, site: Any, event: Any) -> None:
+        print(predicted_wait(site, 0))
+
+
 class Holding(NamedTuple):
     def choose(self, site: Any, request: Any, draw: int) -> int:
         return HOLD if site.queue[0] > 3 else 0
@@ -52,6 +65,12 @@ def test_lengths_are_not_times() -> None:
     assert "HOLD" in names_read(Holding)
     lengths_alone = {name for name in POLICIES if not reads_times(policy_class(name))}
     assert lengths_alone >= {"tad-op", "tad", "priced", "r-jiq", "r-jsq", "r-jsq-d", "jiq-fast"}
+
+
+def test_devices_are_looked_ahead_at_where_nobody_can_tell_when() -> None:
+    assert asks_for_waits(ThroughAFunction)
+    assert all(asks_for_waits(policy_class(name)) for name in ("priced", "escalate", "deadline"))
+    assert not any(asks_for_waits(one) for one in (Directly, AtDevices, AfterDeciding))
 
 
 def test_the_fastest_engine_that_can(tmp_path: Path, scenario: Any) -> None:

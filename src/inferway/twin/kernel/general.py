@@ -30,6 +30,7 @@ from inferway.site.sharing import (
     led,
     needs_change,
     next_of,
+    show_room,
 )
 from inferway.site.transitions import measure, set_health
 from inferway.site.view import (
@@ -57,7 +58,7 @@ from inferway.twin.kernel.escalation import (
     score_of,
 )
 from inferway.twin.kernel.event_list import crowded, next_s, put, take
-from inferway.twin.kernel.others import due, gave, is_own, own, start_elsewhere
+from inferway.twin.kernel.others import due, gave, has_others, is_own, own, start_elsewhere
 from inferway.twin.kernel.service_times import draw
 from inferway.twin.kernel.state import (
     ANSWERED,
@@ -246,7 +247,9 @@ def _join(
     site = world.bound.site
     push(world.waiting, server, site.queue[server] == 0, arrived_s, phase)
     noted(world.again, world.waiting.last[server], site.server_class[server], second)
-    wait_s, service_s = foreseen(world.upkeep, site, server)
+    wait_s, service_s = np.nan, np.nan
+    if world.rules.foresees:
+        wait_s, service_s = foreseen(world.upkeep, site, server)
     k = enter(world.upkeep, site, server, world.rules.places)
     if world.rules.grows and site.queue[server] > site.arrived_s.shape[1] // 2:
         world.counts[TROUBLE] = DEEP
@@ -274,15 +277,23 @@ def _start(world: World, server: int, k: int, now_s: float) -> None:
 
 
 def _granted(devices: SharedDevices, world: World, server: int, now_s: float) -> None:
-    site = world.bound.site
-    other = next_of(devices, site, server)
+    site, rules = world.bound.site, world.rules
+    d = devices.device[site.server_class[server]]
+    if d < 0:
+        return
+    # Before a run begins, the policy may be asked or told of something, or that of another task.
+    at_once = rules.pulls or rules.deadline_s < np.inf or has_others(world.others)
+    other = next_of(devices, site, d)
     while other >= 0:
+        if at_once:
+            show_room(devices, site, d)
         if is_own(world.others, other):
             mine = own(world.others, other)
             start_run(world, mine, site.server_class[mine], now_s)
         else:
             start_elsewhere(world.others, other, now_s)
-        other = next_of(devices, site, server)
+        show_room(devices, site, d)
+        other = next_of(devices, site, d)
 
 
 def _holding(devices: SharedDevices, world: World, server: int, begins: bool, now_s: float) -> None:

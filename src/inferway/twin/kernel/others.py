@@ -107,6 +107,8 @@ def _due(others: Any, arrived_s: float, deadline_s: float) -> float:
 own = either(Others, _own, lambda others, server: server)
 # ``is_own(others, server)``: whether it is one, by its number among the servers of all.
 is_own = either(Others, _is_own, lambda others, server: True)
+# ``has_others(others)``: whether there are any.
+has_others = either(Others, lambda others: True, lambda others: False)
 # ``start_elsewhere(others, server, now_s)``: a server of another task starts.
 start_elsewhere = either(
     Others,

@@ -14,7 +14,18 @@ import numpy as np
 
 from inferway.site.compiled import either, jit
 from inferway.site.selection import predicted_join
-from inferway.site.transitions import admit, begin_batch, join, leave, ready, release
+from inferway.site.transitions import (
+    admit,
+    admit_alone,
+    begin_alone,
+    begin_batch,
+    join,
+    leave,
+    ready,
+    ready_alone,
+    release,
+    release_alone,
+)
 from inferway.site.view import Floats, Indices, Ints, Site
 from inferway.twin.kernel.others import NoOthers
 
@@ -66,6 +77,7 @@ class Rules(NamedTuple):
     records: bool  # Whether every request is recorded
     grows: bool  # Whether the view gets more places where a queue outgrows them
     tells: bool  # Whether a call ends after a rejection
+    foresees: bool  # Whether the policy learns what is predicted of a request that it has sent
 
 
 class Outages(NamedTuple):
@@ -221,10 +233,31 @@ class Lengths(NamedTuple):
     nothing: int
 
 
-class Times(NamedTuple):
-    """Also every time and prediction of the view."""
+class Ends(NamedTuple):
+    """Also when services end and servers fall free, as predicted, of requests run one by one."""
 
     nothing: int
+
+
+class Times(NamedTuple):
+    """Every time and prediction of the view."""
+
+    nothing: int
+
+
+def _enter_ends(upkeep: Any, site: Site, server: int, places: int) -> int:
+    ready_alone(site, server)
+    return admit_alone(site, server, places)
+
+
+def _exit_ends(upkeep: Any, site: Site, server: int, k: int) -> None:
+    ready_alone(site, server)
+    release_alone(site, server, k)
+
+
+def _begin_ends(upkeep: Any, site: Site, server: int, taken: int) -> None:
+    ready_alone(site, server)
+    begin_alone(site, server, taken > 0)
 
 
 def _enter_times(upkeep: Any, site: Site, server: int, places: int) -> int:
@@ -247,14 +280,32 @@ def _foreseen_times(upkeep: Any, site: Site, server: int) -> tuple[float, float]
     return predicted_join(site, server, 1)
 
 
+_enter_less = either(
+    Ends, _enter_ends, lambda upkeep, site, server, places: join(site, server, places)
+)
+_exit_less = either(Ends, _exit_ends, lambda upkeep, site, server, k: leave(site, server, k))
+_begin_less = either(Ends, _begin_ends, lambda upkeep, site, server, taken: None)
+_foreseen_less = either(Ends, _foreseen_times, lambda upkeep, site, server: (np.nan, np.nan))
 # ``enter(upkeep, site, server, places)``: a request joins the server; its class.
-enter = either(Times, _enter_times, lambda upkeep, site, server, places: join(site, server, places))
+enter = either(
+    Times,
+    _enter_times,
+    lambda upkeep, site, server, places: _enter_less(upkeep, site, server, places),
+)
 # ``exit_(upkeep, site, server, k)``: the first request of the server, of class k, leaves it.
-exit_ = either(Times, _exit_times, lambda upkeep, site, server, k: leave(site, server, k))
+exit_ = either(
+    Times, _exit_times, lambda upkeep, site, server, k: _exit_less(upkeep, site, server, k)
+)
 # ``begin(upkeep, site, server, taken)``: the server starts a batch of so many, or waits with 0.
-begin = either(Times, _begin_times, lambda upkeep, site, server, taken: None)
+begin = either(
+    Times,
+    _begin_times,
+    lambda upkeep, site, server, taken: _begin_less(upkeep, site, server, taken),
+)
 # ``foreseen(upkeep, site, server)``: predicted wait and service time of who joins now, s.
-foreseen = either(Times, _foreseen_times, lambda upkeep, site, server: (np.nan, np.nan))
+foreseen = either(
+    Times, _foreseen_times, lambda upkeep, site, server: _foreseen_less(upkeep, site, server)
+)
 
 
 def deeper(site: Site) -> Site:
