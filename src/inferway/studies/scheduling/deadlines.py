@@ -289,8 +289,8 @@ BOUND = Study(
     figure=_belief_figure,
     claims=_belief_claims,
     departures=(
-        "`deadline` learns service times and adds their spread, 95th percentile less mean; beliefs "
-        "take the mean times a factor and learn nothing.",
+        "`deadline` learns service times and adds twice their spread, 95th percentile less mean; "
+        "beliefs take the mean times a factor and learn nothing.",
     ),
     code=(*CODE, "studies/scheduling/rules.py"),
 )
