@@ -9,10 +9,12 @@ with which the twin says that so much of the device is in use, for three seeds e
 the twin has to be within 15 % of the mean and 25 % of the percentile, for every seed; above, the
 error is told. Exit code 1 where one is further off.
 
-The generator has the same cores. What it and the server take of them for a request is measured at
-each rate while the fastest variant answers all, and is the `overhead` of the file that the twin
-reads. Other work on the machine counts as the twin's error: let nothing else run. `busy` is the
-part of the cores that was busy with neither server nor generator.
+The generator has the same cores. What it and the server take of them for a request besides the
+model is measured at each rate, by a drive of its own with another seed, and is the `overhead` of
+the file that the twin reads. Where the copies cannot use so much of the device and keep their
+target, they are driven near the greatest rate at which they can. Other work on the machine counts
+as the twin's error: let nothing else run. `busy` is the part of the cores that was busy with
+neither server nor generator.
 """
 
 from __future__ import annotations
@@ -39,6 +41,8 @@ from inferway.studies.live.servers import launch
 
 ROOT = Path(__file__).resolve().parents[1]
 SEEDS = (1, 2, 3)
+OTHER_SEED = 4
+"""Of the drives that measure what requests take."""
 USES = (0.35, 0.5, 0.7, 0.85)
 MOST = 0.7
 """Part of the device in use up to which the twin has to agree."""
@@ -51,6 +55,8 @@ ROUNDS = 2
 """How often a rate is found for a use, and what a request takes is measured at it."""
 NEAR = 0.02
 """How far the use that the twin says may be from what was asked for."""
+FULL = 0.95
+"""Of the greatest rate that copies carry: the most that they are driven with."""
 
 
 @dataclass(frozen=True)
@@ -129,15 +135,15 @@ def written(file: Path, deployment: iw.Deployment, name: str) -> Path:
 
 
 def overhead_s(file: Path, rate_per_s: float, duration_s: float) -> float:
-    """What a request takes of the cores besides what its model does, at a rate, s.
+    """What a request takes of the cores besides its model's profiled time, at a rate, s.
 
-    The generator runs on the same cores, so what it takes counts with what the server takes. The
-    fastest variant answers all, so that what models take hardly counts. What both take without
-    requests is the same at both rates, and is not of any request.
+    The generator runs on the same cores, so what it takes counts with what the server takes, and so
+    does what models take longer where several run at once. What all take without requests is the
+    same at both rates, and is not of any request.
     """
     deployment = iw.load(file)
     paths = [
-        written(file, at_rate(deployment, rate).with_(policy="fastest-only"), name)
+        written(file, at_rate(deployment, rate), name)
         for rate, name in (
             (CALM * rate_per_s, f"{file.stem}-few"),
             (rate_per_s, f"{file.stem}-many"),
@@ -147,7 +153,7 @@ def overhead_s(file: Path, rate_per_s: float, duration_s: float) -> float:
     with served(paths[0]) as (url, pid):
         for path in paths:
             before_s = spent_s(pid) + sum(os.times()[:4])
-            words = ("--url", url, "--duration", str(duration_s))
+            words = ("--url", url, "--duration", str(duration_s), "--seed", str(OTHER_SEED))
             of = command("drive", str(path), *words)["tasks"]["digits"]
             models_s = sum(
                 share * deployment.tasks["digits"].variants[name].service_on("cpu").mean_s
@@ -176,15 +182,19 @@ def at_rate(deployment: iw.Deployment, rate: float) -> iw.Deployment:
         return deployment.with_(load=rate / greatest)
 
 
-def at_use(deployment: iw.Deployment, use: float) -> iw.Deployment | None:
-    """The deployment at a rate that uses so much of its device; None where its copies cannot."""
-    rate, now = simulated(deployment)
-    for _ in range(8):
+def at_use(deployment: iw.Deployment, use: float) -> iw.Deployment:
+    """The deployment at a rate that uses so much of its device, or as much as its copies can."""
+    most = FULL * iw.bound(deployment)["digits"].max_rate_per_s
+    low, high = 0.0, most
+    busier = at_rate(deployment, most)
+    if simulated(busier)[1] < use:
+        return busier
+    while True:  # the use grows with the rate
+        busier = at_rate(deployment, (low + high) / 2)
+        rate, now = simulated(busier)
         if abs(now - use) <= NEAR / 2:
-            return at_rate(deployment, rate)
-        rate *= use / now
-        now = simulated(at_rate(deployment, rate))[1]
-    return None
+            return busier
+        low, high = (low, rate) if now > use else (rate, high)
 
 
 def processors_s() -> tuple[float, float]:
@@ -207,13 +217,8 @@ def runs(file: Path, uses: list[float], duration_s: float) -> Iterator[Row]:
         # A request takes less of the cores at a greater rate, as more are read at a time.
         for _ in range(ROUNDS):
             busier = at_use(taking(deployment, besides_s), use)
-            if busier is None:
-                break
             rate, _ = simulated(busier)
             besides_s = overhead_s(file, rate, duration_s)
-        if busier is None:
-            print(f"{file.stem}: its copies cannot use {use:.0%} of two cores", file=sys.stderr)
-            continue
         busier = taking(busier, besides_s)
         path = written(file, busier, f"{file.stem}-{use:g}")
         rate, used = simulated(busier)
@@ -238,6 +243,9 @@ def runs(file: Path, uses: list[float], duration_s: float) -> Iterator[Row]:
                     twin_p95_s=of["p95_s"] * (1.0 + error["p95"]),
                     busy=max(0.0, (after_s - work_s - own_s) / (then_s - passed_s)),
                 )
+        if used < use - NEAR:
+            print(f"{file.stem}: its copies cannot use {use:.0%} of two cores", file=sys.stderr)
+            break
 
 
 def main() -> None:
