@@ -19,23 +19,35 @@ from PIL import Image
 
 APART = 60
 """Sum over red, green and blue, of 255 each, by which a pixel may come to differ."""
+AREA = 30
+"""Squares of two by two pixels of one color that make it one that fills an area."""
 
 
 def in_few_colors(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """(height, width, 3) pixels, each in one of the picture's frequent colors that is near to it.
 
-    A color that is farther than `APART` from all more frequent ones stays.
+    A color that is farther than `APART` from all more frequent ones stays, and so does one that
+    fills an area, as those of a map or of its scale do.
     """
     numbers = pixels.astype(np.int32) @ np.array([1 << 16, 1 << 8, 1])
     distinct, which, counts = np.unique(numbers, return_inverse=True, return_counts=True)
     colors = np.stack([distinct >> 16, distinct >> 8 & 255, distinct & 255], axis=1)
     nearest, distances = colors.copy(), np.full(len(colors), 1 << 20)
-    for one in np.argsort(-counts, kind="stable"):
-        if distances[one] > APART:
+    which = which.reshape(numbers.shape)
+    fills = np.bincount(which[:-1, :-1][_alike(which)], minlength=len(colors)) >= AREA
+    for one in np.lexsort([-counts, ~fills]):
+        if fills[one] or distances[one] > APART:
             to_it = np.abs(colors - colors[one]).sum(axis=1)
             nearest[to_it < distances] = colors[one]
             distances = np.minimum(distances, to_it)
-    return nearest[which].reshape(pixels.shape).astype(np.uint8)
+    return nearest[which].astype(np.uint8)
+
+
+def _alike(which: NDArray[np.intp]) -> NDArray[np.bool_]:
+    """(height - 1, width - 1): of each square of four pixels, whether they are of one color."""
+    above = which[:-1, :-1] == which[:-1, 1:]
+    below = which[1:, :-1] == which[1:, 1:]
+    return above & below & (which[:-1, :-1] == which[1:, :-1])
 
 
 def pack(file: Path) -> Path:

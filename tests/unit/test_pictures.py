@@ -35,6 +35,16 @@ def test_what_is_mixed_becomes_what_is_frequent_and_a_rare_color_stays(tmp_path:
         assert (np.asarray(packed.convert("RGB")) == few).all()
 
 
+def test_colors_that_fill_areas_stay_apart() -> None:
+    shades = np.linspace(255, 8, 64).round().astype(np.uint8)  # a scale, and a map on its white
+    pixels = np.full((200, 80, 3), 255, np.uint8)
+    pixels[:128, 40:] = np.stack([shades, shades, np.full(64, 255)], axis=1).repeat(2, axis=0)[
+        :, None
+    ]
+    pixels[150:160, :20] = (247, 251, 255)
+    assert (in_few_colors(pixels) == pixels).all()
+
+
 def test_no_picture_is_there_that_nothing_shows() -> None:
     pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
     text = "\n".join(page.read_text(encoding="utf-8") for page in pages)
