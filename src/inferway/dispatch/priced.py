@@ -68,7 +68,7 @@ from inferway.site import (
 )
 from inferway.site.compiled import either, jit
 from inferway.site.selection import awaited
-from inferway.site.sharing import foresee_cramped, foresee_device, has_room
+from inferway.site.sharing import crowd_at, foresee_cramped, foresee_device, has_room
 from inferway.site.view import Flags, Floats, Ints, SharedDevices
 
 # Service times that a place in a queue counts; above 1, since who waits makes others wait too.
@@ -127,7 +127,7 @@ def _least_cramped(
 ) -> tuple[int, float]:
     """As `least_busy`, where the device has no room for the class, and is looked ahead at."""
     best, least_s = -1, np.inf
-    crowd = devices.crowd[devices.device[k], devices.taken[k] - 1]
+    crowd = crowd_at(devices, k)
     for server in range(site.first[k], site.first[k + 1]):
         if request.allowed[server]:
             wait_s, _ = awaited(site, k, server, request.rows)
@@ -227,7 +227,7 @@ def _cheaper_sharing(
                 continue
             server, cost_s = _least_busy(devices, site, request, k, wait)
         else:
-            crowd = devices.crowd[devices.device[k], devices.taken[k] - 1]
+            crowd = crowd_at(devices, k)
             if (1.0 + delays * crowd) / site.rate[k] - worth >= least:
                 continue
             server, cost_s = _least_cramped(devices, site, request, k, wait)

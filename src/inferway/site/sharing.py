@@ -580,6 +580,12 @@ joined_wait = either(
 )
 
 
+@jit
+def crowd_at(devices: SharedDevices, k: int) -> float:
+    """Requests at the device of class k, which has been looked ahead at, in runs of that class."""
+    return devices.crowd[devices.device[k], devices.taken[k] - 1]
+
+
 def _look_around(devices: Any, site: Site) -> None:
     rows, servers = devices.claims.shape[0], devices.holds.size
     if rows == 0:

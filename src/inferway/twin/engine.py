@@ -43,6 +43,7 @@ TIMES = frozenset(
         "ends_s",
         "free_s",
         "runs_end_s",
+        "crowd",
         "arrived_s",
         "expected_s",
         "head",
@@ -54,7 +55,7 @@ TIMES = frozenset(
 BUFFERS = frozenset({"arrived_s", "expected_s", "head"})
 # What is predicted of a request by who sends it; and of devices, by time.
 FORESEEN = frozenset({"wait_s", "service_s"})
-AHEAD = frozenset({"free_s", "runs_end_s"})
+AHEAD = frozenset({"free_s", "runs_end_s", "crowd"})
 METHODS = ("choose", "learn", "pull", "settle")
 _VIEW = "inferway.site."
 _ROWS = 1 << 16  # Records of requests that are handed over together

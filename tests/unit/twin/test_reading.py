@@ -42,6 +42,11 @@ class AtDevices(NamedTuple):
         return int(site.devices.free_s[0, 0] > site.clock_s[0])
 
 
+class InCrowds(NamedTuple):
+    def choose(self, site: Any, request: Any, draw: int) -> int:
+        return int(site.devices.crowd[0, 0] > 3)
+
+
 class AfterDeciding(NamedTuple):
     def choose(self, site: Any, request: Any, draw: int) -> int:
         return 0
@@ -70,7 +75,8 @@ def test_lengths_are_not_times() -> None:
 def test_devices_are_looked_ahead_at_where_nobody_can_tell_when() -> None:
     assert asks_for_waits(ThroughAFunction)
     assert all(asks_for_waits(policy_class(name)) for name in ("priced", "escalate", "deadline"))
-    assert not any(asks_for_waits(one) for one in (Directly, AtDevices, AfterDeciding))
+    themselves = Directly, AtDevices, InCrowds, AfterDeciding
+    assert not any(asks_for_waits(one) or not reads_times(one, devices=True) for one in themselves)
 
 
 def test_the_fastest_engine_that_can(tmp_path: Path, scenario: Any) -> None:
