@@ -121,7 +121,7 @@ def bound(
     from inferway.dispatch.bounds import UnreachableError
     from inferway.experiments.findings import joint_tables, tables
 
-    deployment = options.opened(file)
+    deployment = options.recalled(options.opened(file))
     try:
         found = inferway.bound(deployment, node=node, escalate=escalate)
     except UnreachableError:
@@ -328,7 +328,7 @@ def plan(
     json: terminal.Json = False,
 ) -> None:
     """Find the cheapest instances that keep accuracy, energy and latency, tried in the twin."""
-    deployment = options.opened(file)
+    deployment = options.recalled(options.opened(file))
     with failing(ValueError, code=FAILED), terminal.progress() as told:
         found = inferway.plan(
             deployment,

@@ -151,6 +151,14 @@ def loaded(path: Path) -> inferway.Deployment:
     return deployment
 
 
+def recalled(deployment: inferway.Deployment) -> inferway.Deployment:
+    """Say which overheads were measured by a server, as another machine knows none; return it."""
+    for node in deployment.nodes.values():
+        if deployment.network is None and (measured := node.measured_overhead) is not None:
+            complain(f"the overhead of nodes.{node.name} is recalled: {measured.said}")
+    return deployment
+
+
 def opened(path: Path, policy: str | None = None) -> inferway.Deployment:
     """Load a deployment file, and measure the models whose service times it leaves out.
 

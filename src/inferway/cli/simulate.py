@@ -153,6 +153,7 @@ def simulate(
                 f"--dry-run is of the placement policy assign, which {file} does not name"
             )
         settings["dry_run"] = dry_run
+        options.recalled(deployment)
         _site(deployment, folder, json, records=records, trace=trace, **settings)
         return
     if events and regret:
@@ -280,7 +281,7 @@ def _sweep(
     from inferway.experiments import sweep
     from inferway.experiments.figure import save
 
-    deployment = options.opened(file)
+    deployment = options.recalled(options.opened(file))
     try:
         axes = [sweep.axis(one) for one in written]
         planned = sweep.points_of(deployment, axes, settings["node"])

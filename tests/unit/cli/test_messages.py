@@ -10,8 +10,11 @@ import numpy as np
 import onnx
 import pytest
 
+import inferway
 from inferway.catalog import zoo
 from inferway.cli import main
+from inferway.deployment.overhead import overhead_key, times_file
+from inferway.dispatch.service_times import remember_overhead
 
 FILE = """
 tasks:
@@ -232,6 +235,27 @@ def test_times_of_an_earlier_measurement_say_from_where_and_of_when(
         assert line.endswith(f"in {zoo.user_folder('digits') / 'profiles.json'}")
     assert main(["bound", str(written(tmp_path))]) == 0
     assert "recalled" not in capsys.readouterr().err
+
+
+def test_an_overhead_that_a_server_measured_is_said(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    file, stated = Path(__file__).parents[3] / "examples" / "digits.yaml", tmp_path / "stated.yaml"
+    stated.write_text(file.read_text().replace("  here:\n", "  here:\n    overhead: 0 s\n"))
+    sweep = ["simulate", "--queries", "1000", "--sweep", "load=0.5", "--out", str(tmp_path)]
+    plan = ["plan", "--rate", "50/s", "--latency", "300ms"]
+    for words in (["bound"], plan, ["simulate", "--queries", "1000"], sweep):
+        times_file().unlink(missing_ok=True)
+        assert main([words[0], str(file), *words[1:]]) == 0
+        assert "recalled" not in capsys.readouterr().err
+        remember_overhead(times_file(), overhead_key(inferway.load(file).tasks), 250e-6)
+        assert main([words[0], str(file), *words[1:]]) == 0
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith("inferway: the overhead of nodes.here is recalled: 250 us, which a")
+        assert line.endswith(f"by {times_file()}")
+        assert main([words[0], str(stated), *words[1:]]) == 0
+        assert "recalled" not in capsys.readouterr().err
 
 
 def test_plan_names_its_option(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
