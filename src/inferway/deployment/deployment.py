@@ -292,7 +292,7 @@ class Deployment(Section):
                 continue
             measured = node.measured_overhead
             known = (
-                "0, as no server of these tasks has measured it on this machine yet"
+                "0, as no server of these models has measured it on this machine yet"
                 if measured is None
                 else measured.said
             )

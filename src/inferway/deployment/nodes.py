@@ -131,7 +131,7 @@ class Node(Section):
     overhead_s: Annotated[
         Seconds | None,
         says(
-            "Time of its cores that each request takes before it runs; as a server of these tasks "
+            "Time of its cores that each request takes before it runs; as a server of these models "
             "has measured it on this machine if not given.",
             "overhead",
         ),

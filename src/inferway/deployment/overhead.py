@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
-from collections.abc import Iterable
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
 from inferway.files import home_folder
 from inferway.machine import machine_hash
 from inferway.unreadable import UNREADABLE
+
+if TYPE_CHECKING:
+    from inferway.deployment.tasks import Task
 
 SCHEMA: Final = 2  # Of the file, as `inferway.dispatch.service_times` writes it
 
@@ -40,7 +45,7 @@ class MeasuredOverhead(NamedTuple):
         """Number, origin and day in words."""
         day = datetime.fromtimestamp(self.at).isoformat(" ", "minutes")
         return (
-            f"{self.seconds * 1e6:.0f} us, which a server of these tasks took on this machine on "
+            f"{self.seconds * 1e6:.0f} us, which a server of these models took on this machine on "
             f"{day}, by {self.file}"
         )
 
@@ -58,12 +63,17 @@ def times_file() -> Path:
     return home_folder("state") / "service-times.json"
 
 
-def overhead_key(tasks: Iterable[str]) -> str:
-    """Name what an overhead is true of: this kind of machine, and what clients send there."""
-    return f"{machine_hash()} {' '.join(sorted(tasks))}"
+def overhead_key(tasks: Mapping[str, Task]) -> str:
+    """Name what an overhead is true of: this kind of machine, these tasks and their models."""
+    models = {
+        name: sorted({variant.identity for variant in task.variants.values()})
+        for name, task in tasks.items()
+    }
+    digest = hashlib.sha256(json.dumps(models, sort_keys=True).encode()).hexdigest()[:16]
+    return f"{machine_hash()} {' '.join(sorted(tasks))} {digest}"
 
 
-def recall_overhead(tasks: Iterable[str], file: Path | None = None) -> MeasuredOverhead | None:
+def recall_overhead(tasks: Mapping[str, Task], file: Path | None = None) -> MeasuredOverhead | None:
     """Recall what a request of these tasks takes of a server besides its model, on this machine.
 
     None where no server has measured it, or the file is damaged.
@@ -71,7 +81,8 @@ def recall_overhead(tasks: Iterable[str], file: Path | None = None) -> MeasuredO
     with suppress(OSError, RuntimeError, TypeError, *UNREADABLE):
         file = times_file() if file is None else file
         kept = msgspec.json.decode(file.read_bytes(), type=_File)
-        entry = kept.overheads.get(overhead_key(tasks)) if kept.schema == SCHEMA else None
+        found = kept.overheads if kept.schema == SCHEMA else {}
+        entry = found.get(overhead_key(tasks)) if found else None  # models are not read in vain
         if entry is not None:
             seconds, at = float(entry["seconds"]), float(entry["at"])
             if 0.0 <= seconds < 1.0 and math.isfinite(at):

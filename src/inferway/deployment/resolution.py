@@ -508,7 +508,7 @@ class Resolution:
         """Recall what a server has measured, where the file leaves it out and it counts."""
         if node.overhead_s is not None or not node.leading:
             return None
-        return recall_overhead(self._written)
+        return recall_overhead(self.tasks)
 
     def _check_devices(self, place: Place, node: Node, stated: Mapping[Pair, Any]) -> None:
         """Refuse copies on devices that there are not, or that cannot run them."""

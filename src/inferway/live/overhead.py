@@ -10,7 +10,6 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final, NamedTuple
 
-from inferway.deployment.overhead import overhead_key
 from inferway.dispatch.service_times import remember_overhead
 
 EVERY_S: Final = 1.0
@@ -75,6 +74,10 @@ class OverheadEstimate:
         """Intervals that the estimate is of."""
         return len(self._busy)
 
+    def begin_anew(self) -> None:
+        """Forget the intervals with requests, as other models are served; the estimate stays."""
+        self._busy.clear()
+
     @property
     def idle_cores(self) -> float:
         """CPU time per second that the server takes without requests."""
@@ -112,8 +115,9 @@ class OverheadMeter:
         Called with the estimate where it is another, s.
     file
         Where it is kept; None for nowhere.
-    tasks
-        Names the tasks that are served.
+    key
+        Names what is measured, as it is kept: the models that are served. With another, what was
+        measured before counts no longer. Empty where nothing is kept.
     log
         Told when it cannot be kept.
     """
@@ -123,11 +127,12 @@ class OverheadMeter:
         counts: Callable[[], tuple[Mapping[int, float], int, int]],
         tell: Callable[[float], None],
         file: Path | None,
-        tasks: Callable[[], list[str]],
+        key: Callable[[], str],
         log: Any,
     ) -> None:
         self.estimate = OverheadEstimate()
-        self._counts, self._tell, self._file, self._tasks = counts, tell, file, tasks
+        self._counts, self._tell, self._file, self._key = counts, tell, file, key
+        self._of = ""
         self._log, self._told, self._kept = log, -1.0, -1.0
         self._kept_at_s, self._fails = -KEEP_S, False
         self._measuring: asyncio.Task[None] | None = None
@@ -141,17 +146,20 @@ class OverheadMeter:
         if self._measuring is not None:
             self._measuring.cancel()
             self._measuring = None
-            await self._keep()
+            await self.keep()
 
     async def _measure(self) -> None:
         while True:
             self.look()
             if time.monotonic() - self._kept_at_s >= KEEP_S:
-                await self._keep()
+                await self.keep()
             await asyncio.sleep(EVERY_S)
 
     def look(self) -> None:
         """Take an interval into account, which ends now."""
+        if (key := self._key()) != self._of:
+            self.estimate.begin_anew()
+            self._of, self._kept = key, -1.0
         run_cpu_s, ended, in_flight = self._counts()
         now = ProcessCounts(time.monotonic(), time.process_time(), run_cpu_s, ended, in_flight)
         self.estimate.take(now)
@@ -160,13 +168,16 @@ class OverheadMeter:
             self._told = seconds
             self._tell(seconds)
 
-    async def _keep(self) -> None:
-        seconds, file = self.estimate.seconds, self._file
-        if seconds is None or file is None or not _is_news(seconds, self._kept):
+    async def keep(self) -> None:
+        """Write the estimate to the file, where it is of what is served and another than there."""
+        seconds, file, key = self.estimate.seconds, self._file, self._of
+        if seconds is None or file is None or not key or self.estimate.intervals < FEWEST:
+            return
+        if not _is_news(seconds, self._kept):
             return
         self._kept_at_s = time.monotonic()
         try:
-            await asyncio.to_thread(remember_overhead, file, overhead_key(self._tasks()), seconds)
+            await asyncio.to_thread(remember_overhead, file, key, seconds)
         except OSError as error:  # it is measured again by whoever starts next
             if not self._fails:
                 reason = error.strerror or str(error)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import uvloop
 
 from inferway.deployment import Deployment, Task, load, measured
+from inferway.deployment.overhead import overhead_key
 from inferway.dispatch import drift_alarm
 from inferway.dispatch.joint import told_targets
 from inferway.dispatch.recording import Losses
@@ -145,8 +146,10 @@ class Server:
         # Gives devices out anew; None where the file does not ask for it.
         self.assignment: DeviceAssignment | None = None
         self._history = History(lambda: list(self.sites.values()), log=self.log)
+        # The file whose models are named, and their name.
+        self._named: tuple[Deployment | None, str] = None, ""
         self.meter = OverheadMeter(
-            self._spent, self._predict_with, options.times, self._tasks, self.log
+            self._spent, self._predict_with, options.times, self._serves, self.log
         )
         # Of tasks that are served no more, while requests of them are on their way.
         self._dropped: dict[asyncio.Task[None], TaskSite] = {}
@@ -324,9 +327,12 @@ class Server:
         """List the tasks that a fleet answers now."""
         return [site for site in self.sites.values() if site.present is not None]
 
-    def _tasks(self) -> list[str]:
-        """Name the tasks of the file, or those that there are."""
-        return [*self.sites] if self.deployment is None else [*self.deployment.tasks]
+    def _serves(self) -> str:
+        """Name the models of the file, as they were when it came; empty without a file."""
+        deployment = self.deployment
+        if deployment is not None and deployment is not self._named[0]:
+            self._named = deployment, overhead_key(deployment.tasks)
+        return self._named[1]
 
     def overhead(self) -> dict[str, Any]:
         """Tell what a request takes of the node's cores besides its model, and who says so.

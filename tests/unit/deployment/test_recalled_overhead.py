@@ -26,7 +26,7 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Give the file of what was measured: 250 us of task `a`."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     file = times_file()
-    remember_overhead(file, overhead_key(["a"]), 250e-6)
+    remember_overhead(file, overhead_key(inferway.load(FILE).tasks), 250e-6)
     return file
 
 
@@ -69,7 +69,8 @@ def test_without_a_measurement_it_is_nothing(kept: Path, what: str) -> None:
         content = json.loads(kept.read_text())
         (key,) = content["overheads"]
         entry = content["overheads"].pop(key)
-        key = overhead_key(["a", "b"]) if what == "another task" else key
+        tasks = inferway.load(FILE).tasks
+        key = overhead_key({**tasks, "b": tasks["a"]}) if what == "another task" else key
         content["overheads"][key] = {"seconds": "much", "at": 1} if what == "no number" else entry
         content["schema"] += what == "schema"
         kept.write_text(json.dumps(content))
@@ -81,7 +82,7 @@ def test_without_a_measurement_it_is_nothing(kept: Path, what: str) -> None:
 
 def test_a_changed_deployment_keeps_what_it_was_read_with(kept: Path) -> None:
     deployment = loaded()
-    remember_overhead(kept, overhead_key(["a"]), 900e-6)
+    remember_overhead(kept, overhead_key(loaded().tasks), 900e-6)
     assert lead_s(deployment.with_(rate=20.0))["cpu"] == 250e-6
     assert lead_s(deployment.with_(**{"nodes.here.overhead": "70 us"}))["cpu"] == 70e-6
     assert lead_s(loaded())["cpu"] == 900e-6
@@ -93,7 +94,23 @@ def test_it_takes_of_the_devices_in_the_twin(kept: Path) -> None:
         assert result.devices is not None
         return result.devices["cpu"]
 
-    remember_overhead(kept, overhead_key(["a"]), 10e-3)
+    remember_overhead(kept, overhead_key(loaded().tasks), 10e-3)
     with_it = used()
     kept.unlink()
     assert with_it == pytest.approx(2.0 * used(), rel=0.05)
+
+
+def test_another_file_has_its_own(kept: Path) -> None:
+    """Tasks of the same names whose models are others are not what was measured."""
+
+    def file(model: str, **more: str) -> inferway.Deployment:
+        data = json.loads(json.dumps(FILE))
+        data["tasks"]["a"] |= more
+        data["tasks"]["a"]["variants"]["only"]["model"] = f"zoo://digits/{model}"
+        return inferway.load(data)
+
+    assert lead_s(file("tiny"))["cpu"] == 0.0
+    remember_overhead(kept, overhead_key(file("tiny").tasks), 400e-6)
+    assert lead_s(file("tiny"))["cpu"] == lead_s(file("tiny", deadline="1 s"))["cpu"] == 400e-6
+    assert lead_s(file("mini"))["cpu"] == 0.0
+    assert lead_s(loaded())["cpu"] == 250e-6

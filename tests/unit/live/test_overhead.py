@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
 import pytest
 
-from inferway.live.overhead import ENOUGH, FEWEST, LAST, OverheadEstimate, ProcessCounts
+from inferway.live.overhead import (
+    ENOUGH,
+    FEWEST,
+    LAST,
+    OverheadEstimate,
+    OverheadMeter,
+    ProcessCounts,
+)
 
 OWN_S, MODEL_S, IDLE = 200e-6, 3e-3, 0.02
 """What a request takes of the server and of its model, s, and cores that it burns when idle."""
@@ -88,3 +100,34 @@ def test_an_interval_in_which_models_came_or_went_does_not_count(process: Proces
         process.now = process.now._replace(cpu_s=changed.cpu_s)
         process.estimate.take(process.now)
     assert process.estimate.seconds == pytest.approx(OWN_S)
+
+
+def test_what_is_kept_is_of_the_models_that_are_served(tmp_path: Path) -> None:
+    """After another file has come, its first estimate is of its own intervals alone."""
+    file, served, told = tmp_path / "times.json", ["one"], list[float]()
+    ended = 0
+
+    def counts() -> tuple[dict[int, float], int, int]:
+        return {1: 0.0}, ended, 0
+
+    async def serve() -> None:
+        nonlocal ended
+        meter = OverheadMeter(counts, told.append, file, lambda: served[0], None)
+        for key in ("one", "other"):
+            served[0] = key
+            meter.look()
+            for _ in range(FEWEST - 1):
+                ended += ENOUGH
+                meter.look()
+            await meter.keep()
+            assert key not in kept()
+            ended += ENOUGH
+            meter.look()
+            await meter.keep()
+            assert key in kept()
+
+    def kept() -> Any:
+        return json.loads(file.read_text())["overheads"] if file.exists() else {}
+
+    asyncio.run(serve())
+    assert kept().keys() == {"one", "other"}
