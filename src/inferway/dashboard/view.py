@@ -38,9 +38,10 @@ _Classes = tuple[tuple[str, float, float | None, int], ...]
 # `ConfidenceTables`. Empty where no second variant may be asked.
 _Confidences = tuple[tuple[str, ...], bytes, bytes]
 _UNSURE: Final[_Confidences] = ((), b"", b"")
-# Of devices that classes share: each one's name and slots; and of each class its name, its device,
-# and how many of the slots a run takes. Empty where nothing is shared.
-_Devices = tuple[tuple[tuple[str, int], ...], tuple[tuple[str, str | None, int], ...]]
+# Of devices that classes share: each one's name, its slots, and what requests take there before
+# they run, s; and of each class its name, its device, and how many of the slots a run takes. Empty
+# where nothing is shared.
+_Devices = tuple[tuple[tuple[str, int, float], ...], tuple[tuple[str, str | None, int], ...]]
 _Curve = tuple[float | None, list[tuple[float, float]]]
 _Key = tuple[_Classes, float | None, _Confidences, _Devices]
 Curves = dict[_Key, _Curve]
@@ -280,8 +281,13 @@ def _keys(told: dict[str, Any]) -> list[_Key]:
 
 def _devices(told: dict[str, Any]) -> _Devices:
     fleet = told.get("fleet") or {}
+    taken_s = fleet.get("overheads_s", {})
+    slots = fleet.get("devices", {}).items()
     here = [(one["name"], one["device"], one["slots"]) for one in _shares(fleet)]
-    return tuple(fleet.get("devices", {}).items()), tuple(sorted(here, key=lambda one: one[0]))
+    return (
+        tuple((name, count, taken_s.get(name, 0.0)) for name, count in slots),
+        tuple(sorted(here, key=lambda one: one[0])),
+    )
 
 
 def _shares(fleet: dict[str, Any]) -> list[dict[str, Any]]:
@@ -349,17 +355,16 @@ def _tables(names: Sequence[str], sure: _Confidences) -> ConfidenceTables | None
 
 def _slots(names: Sequence[str], devices: _Devices) -> DeviceSlots | None:
     """Read on which devices these classes run; None where nothing says it of all of them."""
-    slots = dict(devices[0])
     on = {name: (device, taken) for name, device, taken in devices[1]}
-    if not slots or not {*names} <= on.keys():
+    if not devices[0] or not {*names} <= on.keys():
         return None
-    places = {name: d for d, name in enumerate(slots)}
+    shared, slots, taken_s = zip(*devices[0], strict=True)
     return DeviceSlots(
-        names=tuple(slots),
-        slots=np.array([*slots.values()]),
-        exclusive=np.zeros(len(slots), np.bool_),  # which is nothing to the bound
-        overhead_s=np.zeros(len(slots)),
-        device=np.array([places.get(on[name][0] or "", -1) for name in names]),
+        names=shared,
+        slots=np.array(slots),
+        exclusive=np.zeros(len(shared), np.bool_),  # which is nothing to the bound
+        overhead_s=np.array(taken_s),
+        device=np.array([shared.index(on[name][0]) if on[name][0] else -1 for name in names]),
         taken=np.array([on[name][1] for name in names]),
     )
 

@@ -188,7 +188,7 @@ def fleet_told(pool: Pool, deployment: Deployment | None) -> dict[str, Any]:
         "classes": classes,
         "confidence": _confidence_told(pool.facts.confidence),
         # Only of a fleet that shares some.
-        **({} if fleet.devices is None else {"devices": _devices_told(fleet.devices)}),
+        **({} if fleet.devices is None else _devices_told(fleet.devices)),
         **({"targets": [one.name for one in pool.targets]} if pool.targets else {}),
     }
 
@@ -200,9 +200,12 @@ def _confidence_told(tables: ConfidenceTables | None) -> dict[str, Any] | None:
     return {name: table.tolist() for name, table in tables._asdict().items()}
 
 
-def _devices_told(devices: DeviceSlots) -> dict[str, int]:
-    """Tell the slots of each device by its name."""
-    return dict(zip(devices.names, devices.slots.tolist(), strict=True))
+def _devices_told(devices: DeviceSlots) -> dict[str, Any]:
+    """Tell the slots of each device by its name, and what requests take there before they run."""
+    return {
+        "devices": dict(zip(devices.names, devices.slots.tolist(), strict=True)),
+        "overheads_s": dict(zip(devices.names, devices.overhead_s.tolist(), strict=True)),
+    }
 
 
 def _device_told(devices: DeviceSlots | None, k: int) -> dict[str, Any]:

@@ -140,6 +140,14 @@ def test_the_bound_of_those_who_share_devices() -> None:
     most = max_rate(replace(FLEET, devices=slots), target)
     assert shared["max_rate_per_s"] == pytest.approx(most)
     assert shared["max_rate_per_s"] < 0.9 * alone
+    # What the server takes of the device for each request is no more for runs.
+    told["overheads_s"] = {"cpu": 0.001, "edge": 0.0}
+    most = max_rate(
+        replace(FLEET, devices=slots._replace(overhead_s=np.array([1e-3, 0.0]))), target
+    )
+    assert viewed(source)["bound"]["max_rate_per_s"] == pytest.approx(most)
+    assert most < 0.9 * shared["max_rate_per_s"]
+    del told["overheads_s"]
     # Where devices have a slot for every copy, all is as without.
     told["devices"]["cpu"] = 3
     assert viewed(source)["bound"]["max_rate_per_s"] == pytest.approx(alone)
