@@ -21,8 +21,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 # Percent of lines and branches that `make coverage` reaches, less a little.
 COVERAGE := 90
-# A process more than the two cores that are planned for: tests of real servers mostly wait. Each
-# folder of these goes to one process (`tests/conftest.py`).
+# A process more than the two cores that are planned for: tests of real servers mostly wait.
 SHARED := --numprocesses=3 --dist
 
 .DEFAULT_GOAL := help
@@ -53,7 +52,7 @@ test-slow: $(call STAMP,test) $(call STAMP,learn) $(call STAMP,ray) $(call STAMP
 	INFERWAY_EXAMPLES=all $(PY) -m pytest $(SHARED)=worksteal -m "property and not slow" \
 		--ignore=tests/live $(PYTEST_ARGS)
 	$(PY) -m pytest $(SHARED)=worksteal -m slow --ignore=tests/live $(PYTEST_ARGS)
-	$(PY) -m pytest -m slow tests/live $(PYTEST_ARGS)
+	$(PY) -m pytest --numprocesses=2 --dist=loadfile -m slow tests/live $(PYTEST_ARGS)
 
 test-browser: $(call STAMP,test) $(call STAMP,browser) ## Run the tests of the page in Chromium, which it installs on Debian
 	@command -v chromium >/dev/null || DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium \

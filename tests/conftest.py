@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ settings.load_profile("inferway")
 ALL_EXAMPLES = os.environ.get("INFERWAY_EXAMPLES") == "all"
 FIRST = 1 / 5
 FEWEST = 20
+SHARED_BY_FOLDER = ("tests/live/emulation", "tests/live/network")
 # Started in the background by a shell, a process ignores Ctrl-C, and so does all that it starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -64,21 +66,46 @@ event.register("numba:compile", Untraced())
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object | None:
-    """By file; real servers by folder, the tests of each one after another.
+    """By file, and by folder where the tests of a folder share a network of processes.
 
-    Many of these look at times, and most of the time they wait: a process each leaves the cores to
-    the others. Groups of many tests begin first.
+    Files of real servers begin first: they wait most of the time, for each other least of all, and
+    one that begins last would be waited for with idle cores. Of the rest, those of many tests do.
     """
     if config.getoption("dist") != "loadfile":
         return None
     from xdist.scheduler import LoadScopeScheduling
 
     class ByFile(LoadScopeScheduling):
+        begun = False
+
         def _split_scope(self, nodeid: str) -> str:
             file, _, _ = nodeid.partition("::")
-            return file.rpartition("/")[0] if file.startswith("tests/live/") else file
+            folder, _, _ = file.rpartition("/")
+            return folder if folder in SHARED_BY_FOLDER else file
+
+        def _assign_work_unit(self, node: Any) -> None:
+            if not self.begun:
+                self.begun = True
+                live = [scope for scope in self.workqueue if scope.startswith("tests/live/")]
+                for scope in reversed(live):
+                    self.workqueue.move_to_end(scope, last=False)
+            super()._assign_work_unit(node)
 
     return ByFile(config, log)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None]:
+    """Keep the collector from all that is imported and collected, which stays to the end.
+
+    Each of its passes would look through millions of objects again, in every process of the tests.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)
