@@ -1,7 +1,12 @@
-"""Profiles made by hand, of models that nobody ran."""
+"""Profiles made by hand, of models that nobody ran, and those of a file that is measured."""
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+from typing import Any
+
+import inferway
 from inferway.catalog import Profile
 from inferway.catalog.profile import (
     BatchTime,
@@ -13,6 +18,7 @@ from inferway.catalog.profile import (
     ProfiledSignature,
     VariantProfile,
 )
+from inferway.deployment.profile import profile_path
 from inferway.machine import machine_hash
 
 DATA = ProfiledData("sha256:" + "d" * 64, 100, 10, 50, 50, 1, "class")
@@ -64,3 +70,17 @@ def pair_of(first: str, second: str, own: ConfidenceBins, *accuracy: float) -> P
 def of_zoo(name: str, one: VariantProfile) -> Profile:
     """Make it a variant of a zoo."""
     return Profile(name, f"{name}.onnx", 12, one)
+
+
+def profiled(file: Path, **options: Any) -> Any:
+    """Measure a file on the data beside it, briefly, and write its profile."""
+    data = options.pop("data", file.parent / "test.npz")
+    return inferway.profile(file, data, **{"rounds": 1, "write": True, **options})
+
+
+def changed(file: Path, change: Any) -> None:
+    """Change what the profile of a file holds."""
+    path = profile_path(file)
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content))

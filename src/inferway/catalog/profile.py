@@ -5,10 +5,15 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from inferway.machine import machine_hash
 from inferway.protocol import Signature, Tensor
+
+PROFILE_HARDWARE: Final = "cpu"
+"""Hardware that times of a machine are of, where nothing else is said."""
 
 
 class BatchTime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -55,6 +60,9 @@ class MachineTimes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Of Python and the libraries.
     at
         When, in ISO 8601.
+    load_s
+        From nothing to an instance that has answered its warm-up, s; None where that was not
+        measured, as of a remote one.
     """
 
     alone: tuple[BatchTime, ...]
@@ -64,11 +72,24 @@ class MachineTimes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     peak_bytes: int | None
     versions: dict[str, str]
     at: str
+    load_s: float | None = None
 
     @property
     def service_s(self) -> dict[int, float]:
         """Steady service time by batch, one run at a time, in seconds."""
         return {one.batch: one.steady_s for one in self.alone}
+
+
+class HardwareTimes(MachineTimes, frozen=True, forbid_unknown_fields=True):
+    """Times and memory of a variant on a hardware that was named.
+
+    Attributes
+    ----------
+    machine
+        On which they were measured.
+    """
+
+    machine: str = ""
 
 
 class ProfiledAccuracy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -169,7 +190,9 @@ class VariantProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     confidence
         None where the variant has no confidence.
     machines
-        What it takes, by machine.
+        What it takes, by machine, on `PROFILE_HARDWARE`.
+    hardware
+        What it takes on other hardware, by name, whatever machine has it.
     """
 
     model: str
@@ -178,12 +201,19 @@ class VariantProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     accuracy: ProfiledAccuracy | None = None
     confidence: ConfidenceBins | None = None
     machines: dict[str, MachineTimes] = {}
+    hardware: dict[str, HardwareTimes] = {}
 
     @property
     def times_here(self) -> dict[int, float]:
         """Steady service time by batch on this machine, in seconds; empty where none is known."""
         here = self.machines.get(machine_hash())
         return {} if here is None else here.service_s
+
+    def times_on(self, hardware: str) -> MachineTimes | None:
+        """What it takes on a hardware, `PROFILE_HARDWARE` being this machine; None if unknown."""
+        if hardware == PROFILE_HARDWARE:
+            return self.machines.get(machine_hash())
+        return self.hardware.get(hardware)
 
 
 class ProfiledData(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -50,6 +50,13 @@ def profile(
     again: Annotated[
         bool, says("Measure anew what FILE.profile.json holds already.", "--again")
     ] = False,
+    hardware: Annotated[
+        str | None,
+        says(
+            "Which one the times are of; the file's if it names one in all, else cpu.",
+            metavar="NAME",
+        ),
+    ] = None,
     seed: Annotated[int, says("Of the split of the data, and of resampling.", min=0)] = 1,
     rounds: Annotated[int, says("Measurements of each service time.", min=1)] = 5,
     out: Annotated[Path | None, options.folder("Draw reliability and service times.")] = None,
@@ -85,6 +92,7 @@ def profile(
                 rounds=rounds,
                 write=write,
                 again=again,
+                hardware=hardware,
                 progress=told,
             )
     except KeyboardInterrupt:

@@ -76,9 +76,16 @@ def spread(
 
 
 def wrong_copies(
-    stated: int | Mapping[str, int], devices: Mapping[str, Device], variant: Variant
+    stated: int | Mapping[str, int],
+    devices: Mapping[str, Device],
+    variant: Variant,
+    *,
+    timed: bool = True,
 ) -> Iterator[tuple[str, str]]:
-    """Say what is wrong with copies of a variant: the device, or empty, and a sentence."""
+    """Say what is wrong with copies of a variant: the device, or empty, and a sentence.
+
+    Where it is not `timed` yet, it may run on hardware of which no service time is known.
+    """
     if not isinstance(stated, Mapping):
         fit = runs_on(devices, variant)
         if variant.remote is not None:
@@ -94,7 +101,7 @@ def wrong_copies(
         if name not in devices:
             known = nearest(name, devices) if devices else "the node lists no `devices`"
             yield name, f"there is no device {name}; {known}"
-        elif not may_run(variant, devices[name].hardware):
+        elif timed and not may_run(variant, devices[name].hardware):
             yield (
                 name,
                 f"{variant.name} has no service time on hardware {devices[name].hardware}; it has "

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from inferway.catalog.profile import VariantProfile
+from inferway.catalog.profile import PROFILE_HARDWARE, MachineTimes, VariantProfile
 from inferway.deployment.column import ColumnError, time_pieces
 from inferway.deployment.confidence import bins_of, pairs_of
 from inferway.deployment.devices import (
@@ -40,8 +40,6 @@ from inferway.deployment.tasks import (
 )
 from inferway.deployment.units import ENERGY, SIZE, TIME
 from inferway.deployment.workloads import PhasedArrivals, TraceArrivals, Workload
-
-PROFILE_HARDWARE = "cpu"  # what the zoo's profiles are measured on
 
 T = TypeVar("T")
 Pair = tuple[str, str]
@@ -163,24 +161,30 @@ class Resolution:
         elsewhere = model is not None and model.path is None
         this = replace(stated, name=name, model=model)
         own = self._profiled(str(place[1]), this)
-        times_s = {} if own is None else own.times_here
         if own is not None and own.accuracy is not None and math.isnan(accuracy):
             accuracy = own.accuracy.value
-        batches = {kind: self._batch(place, stated, kind, times_s) for kind in stated.batches}
-        mean_s, timed_by = times_s.get(1), "profile"
+        zoo_s = None
         if profile is not None:
             accuracy = profile.accuracy if math.isnan(accuracy) else accuracy
             size = profile.size_bytes if size is None else size
-            if mean_s is None and not stated.providers:
-                mean_s, timed_by = profile.mean_s, "zoo"
+            zoo_s = None if stated.providers else profile.mean_s
         elif model is not None and model.path is not None and size is None:
             size = model.path.stat().st_size
-        if service.keys() & {ANY_HARDWARE, PROFILE_HARDWARE} or mean_s is None:
-            timed_by = "file" if service else ""
-        else:
-            # What is measured here where nothing else is said holds for any hardware.
-            hardware = ANY_HARDWARE if profile is None and not service else PROFILE_HARDWARE
-            service = {hardware: ServiceTime("deterministic", mean_s), **service}
+        known = _measured_by_hardware(own, alone=profile is None and not service)
+        timed_by = dict.fromkeys(service, "file")
+        if ANY_HARDWARE not in service:
+            measured = {
+                kind: time_s
+                for kind, one in known.items()
+                if kind not in service and (time_s := one.service_s.get(1)) is not None
+            }
+            timed_by |= dict.fromkeys(measured, "profile")
+            here = service.keys() | measured.keys()
+            if zoo_s is not None and not here & {ANY_HARDWARE, PROFILE_HARDWARE}:
+                measured[PROFILE_HARDWARE], timed_by[PROFILE_HARDWARE] = zoo_s, "zoo"
+            found = {kind: ServiceTime("deterministic", s) for kind, s in measured.items()}
+            service = {**found, **service}
+        batches = self._batches(place, stated, known, service)
         missing = {
             "`size`": elsewhere and size is None,
             "`service`": not service and (elsewhere or not stated.runnable),
@@ -193,7 +197,7 @@ class Resolution:
             self._note(place, f"needs {needs}, as {why} {them}")
             return None
         for kind in batches.keys() - service.keys() - {ANY_HARDWARE}:
-            if service and ANY_HARDWARE not in service:
+            if service and ANY_HARDWARE not in service and self._is_timed(stated):
                 self._note(
                     (*place, "batch", kind),
                     f"{name} has no service time on hardware {kind}; it has one on "
@@ -209,6 +213,7 @@ class Resolution:
             python=None if stated.python is None else self._described(stated.python, own),
             confidence_bins=bins_of((own, zoos), stated.confidence, self._source.folder),
             timed_by=timed_by,
+            loads_s={k: s for k, one in known.items() if (s := one.load_s) is not None},
         )
 
     def _profiled(self, task: str, variant: Variant) -> VariantProfile | None:
@@ -221,33 +226,51 @@ class Resolution:
         """Give a class the signature that its profile has found; one that it says counts more."""
         return python if own is None else replace(python, signature=own.signature.tensors)
 
-    def _batch(
+    def _batches(
         self,
         place: Place,
         stated: Variant,
-        hardware: str,
-        times_s: Mapping[int, float],
-    ) -> Batch:
-        """Fill in the times of batches on a hardware that the file leaves to the profile."""
-        batch = stated.batches[hardware]
-        if batch.service_s:
-            return batch
-        if hardware not in (ANY_HARDWARE, PROFILE_HARDWARE) and stated.service:
-            self._note(
-                (*place, "batch", hardware),
-                "needs `service`, one time per size, as a profile beside other service times is of "
-                f"hardware {PROFILE_HARDWARE}",
-            )
-            return replace(batch, service_s=(1.0,) * len(batch.sizes))
-        missing = [str(size) for size in batch.sizes if size not in times_s]
-        if missing:
-            self._note(
-                (*place, "batch", *([] if hardware == ANY_HARDWARE else [hardware])),
-                "needs `service`, one time per size, as no profile of this model on this machine "
-                f"gives that of {', '.join(missing)}; write them here, or measure them with "
-                f"`inferway profile {self._source.path.name} --data TEST --write`",
-            )
-        return replace(batch, service_s=tuple(times_s.get(size, 1.0) for size in batch.sizes))
+        known: Mapping[str, MachineTimes],
+        service: Mapping[str, ServiceTime],
+    ) -> dict[str, Batch]:
+        """Fill in the times of batches that the file leaves to the profile, by hardware."""
+        found: dict[str, Batch] = {}
+        for hardware, batch in stated.batches.items():
+            filled = {hardware: batch}
+            if not batch.service_s:
+                times_s = {kind: one.service_s for kind, one in known.items()}
+                if hardware != ANY_HARDWARE:
+                    # What is measured where nothing else is said holds for any hardware.
+                    one_s = times_s.get(hardware, times_s.get(ANY_HARDWARE, {}))
+                    times_s = {hardware: one_s}
+                elif PROFILE_HARDWARE in times_s:
+                    times_s[ANY_HARDWARE] = times_s.pop(PROFILE_HARDWARE)
+                filled = {
+                    kind: replace(batch, service_s=tuple(one_s[size] for size in batch.sizes))
+                    for kind, one_s in times_s.items()
+                    if set(batch.sizes) <= one_s.keys()
+                }
+                enough = hardware in filled or (service and service.keys() <= filled.keys())
+                if not enough:
+                    self._note_unmeasured(place, hardware, batch, times_s.get(hardware, {}))
+                    filled[hardware] = replace(batch, service_s=(1.0,) * len(batch.sizes))
+            found |= filled
+        return found
+
+    def _note_unmeasured(
+        self, place: Place, hardware: str, batch: Batch, times_s: Mapping[int, float]
+    ) -> None:
+        """Refuse a table of batches whose times nobody says."""
+        missing = ", ".join(str(size) for size in batch.sizes if size not in times_s)
+        named = hardware not in (ANY_HARDWARE, PROFILE_HARDWARE)
+        whose = f"hardware {hardware}" if named else "this machine"
+        option = f" --hardware {hardware}" if named else ""
+        self._note(
+            (*place, "batch", *([] if hardware == ANY_HARDWARE else [hardware])),
+            f"needs `service`, one time per size, as no profile of this model on {whose} gives "
+            f"that of {missing}; write them here, or measure them with `inferway profile "
+            f"{self._source.path.name} --data TEST{option} --write`",
+        )
 
     def _published(self, place: Place, catalog: PublishedCatalog) -> dict[str, Variant]:
         from inferway.catalog import CatalogError
@@ -519,7 +542,9 @@ class Resolution:
             where = (*place, "instances", written(key))
             self._note_all(
                 ((*where, device) if device else where, sentence)
-                for device, sentence in wrong_copies(one, node.devices, variant)
+                for device, sentence in wrong_copies(
+                    one, node.devices, variant, timed=self._is_timed(variant)
+                )
             )
 
     def _check_memory(self, place: Place, node: Node) -> None:
@@ -556,11 +581,15 @@ class Resolution:
                 f"{count} instances would send so many requests at once, and `concurrency` of "
                 f"{variant.name} is {variant.remote.concurrency}"
             )
-        if not any(may_run(variant, kind) for kind in kinds):
+        if self._is_timed(variant) and not any(may_run(variant, kind) for kind in kinds):
             yield (
                 f"{variant.name} has no service time on hardware {', '.join(kinds)}; it has one "
                 f"on {', '.join(variant.service)}"
             )
+
+    def _is_timed(self, variant: Variant) -> bool:
+        """Tell whether all service times are known that will be, and none is measured yet."""
+        return self._source.profiled or not variant.runnable
 
     def _check_budget(self, place: Place, node: Node) -> None:
         if node.budget_bytes is None:
@@ -758,6 +787,20 @@ class Resolution:
                 f"{TIME.write(task.deadline_s)} is shorter than every service time, so no request "
                 f"could be answered in time; the shortest mean is {TIME.write(min(times))}",
             )
+
+
+def _measured_by_hardware(own: VariantProfile | None, *, alone: bool) -> dict[str, MachineTimes]:
+    """Tell what was measured of a variant, by hardware.
+
+    What this machine has measured is of `PROFILE_HARDWARE`, or of any where it stands `alone`:
+    neither the file nor a zoo says times, and none were measured of hardware by name.
+    """
+    if own is None:
+        return {}
+    found: dict[str, MachineTimes] = {**own.hardware}
+    if (here := own.times_on(PROFILE_HARDWARE)) is not None:
+        found[ANY_HARDWARE if alone and not found else PROFILE_HARDWARE] = here
+    return found
 
 
 def unmeasured(variants: Sequence[str], path: Path) -> str:

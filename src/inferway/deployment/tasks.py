@@ -354,8 +354,12 @@ class Variant(Section):
     ] = None
     threads: Annotated[FewCount, says("Cores that a run takes of a device with `cores`.")] = 1
     load_s: Annotated[
-        Seconds, says("How long it takes until a copy is ready on a device.", "load_time")
-    ] = 0.0
+        Seconds | None,
+        says(
+            "How long it takes until a copy is ready on a device; from a profile if not given.",
+            "load_time",
+        ),
+    ] = None
     batches: Annotated[
         BatchTables,
         says("Serve several requests at once: one table, or one per hardware.", "batch"),
@@ -384,7 +388,10 @@ class Variant(Section):
         ),
     ] = None
     confidence_bins: Annotated[ConfidenceBins | None, *UNWRITTEN] = None
-    timed_by: Annotated[str, *UNWRITTEN] = ""
+    # By hardware: whose the service times are, and how long a profile says that a copy takes to
+    # load, s.
+    timed_by: Annotated[dict[str, str], *UNWRITTEN] = field(default_factory=dict)
+    loads_s: Annotated[dict[str, float], *UNWRITTEN] = field(default_factory=dict)
 
     @property
     def runnable(self) -> bool:
@@ -434,6 +441,19 @@ class Variant(Section):
     def batch_on(self, hardware: str) -> Batch | None:
         """Return the batch table on `hardware`; None where requests are served one by one."""
         return self.batches.get(hardware, self.batches.get(ANY_HARDWARE))
+
+    def load_on(self, hardware: str) -> float:
+        """Return how long a copy takes to load on `hardware`, s; 0 where nothing says it."""
+        if self.load_s is not None:
+            return self.load_s
+        return self.loads_s.get(hardware, self.loads_s.get(ANY_HARDWARE, 0.0))
+
+    def origin_on(self, hardware: str) -> str:
+        """Say whose the service time on `hardware` is: ``file``, ``profile`` or ``zoo``; or empty.
+
+        Empty where there is none.
+        """
+        return self.timed_by.get(hardware, self.timed_by.get(ANY_HARDWARE, ""))
 
     def runs_on(self, hardware: str) -> bool:
         """Tell whether a service time on `hardware` is known."""

@@ -124,7 +124,8 @@ def _of_profile(deployment: Deployment) -> Iterator[Found]:
             if own.confidence not in (None, variant.confidence_bins):
                 sentence = f"its confidence is another one than {file} was measured with"
                 yield "profile-stale", field, f"{sentence}; measure anew with `inferway profile`"
-            if own.machines and not own.times_here and variant.timed_by != "file":
+            said = "file" in variant.timed_by.values()
+            if own.machines and not own.times_here and not said:
                 machines = (known.machines.get(one, {}) for one in own.machines)
                 where = ", ".join(str(one.get("processor", "another one")) for one in machines)
                 sentence = f"the times in {file} are of another machine ({where}), so not used"

@@ -11,8 +11,14 @@ from typing import Any, Final
 
 import msgspec
 
-from inferway.catalog.profile import BatchTime, TaskProfile, VariantProfile
-from inferway.deployment import Deployment
+from inferway.catalog.profile import (
+    PROFILE_HARDWARE,
+    BatchTime,
+    MachineTimes,
+    TaskProfile,
+    VariantProfile,
+)
+from inferway.deployment import Deployment, Node, Task
 from inferway.deployment.deployment import load_unprofiled
 from inferway.deployment.errors import nearest
 from inferway.deployment.profile import (
@@ -22,6 +28,7 @@ from inferway.deployment.profile import (
     read_profile,
     write_profile,
 )
+from inferway.deployment.tasks import ANY_HARDWARE
 from inferway.experiments.curves import Curve, Drawing, Look, Panel, panels
 from inferway.experiments.text import Frame, Laid, Shown, accuracy, frame, seconds, table
 from inferway.files import held
@@ -48,12 +55,15 @@ class Profiled(Shown):
         The task that was measured.
     path
         Where the profile was written; None if it was not.
+    hardware
+        Which one the times are of.
     """
 
     title: str
     profile: DeploymentProfile
     task: str
     path: Path | None = None
+    hardware: str = PROFILE_HARDWARE
 
     @property
     def variants(self) -> Mapping[str, VariantProfile]:
@@ -64,6 +74,10 @@ class Profiled(Shown):
     def measured(self) -> TaskProfile:
         """The task as measured."""
         return self.profile.tasks[self.task]
+
+    def times_of(self, variant: VariantProfile) -> MachineTimes | None:
+        """Times of a variant on the hardware that was measured; None where none are known."""
+        return variant.times_on(self.hardware)
 
     def to_frame(self) -> Frame:
         """One row per variant and batch size, on this machine."""
@@ -76,7 +90,7 @@ class Profiled(Shown):
                 "busy_s": busy.steady_s,
             }
             for name, one in self.variants.items()
-            if (here := one.machines.get(machine_hash())) is not None
+            if (here := self.times_of(one)) is not None
             for alone, busy in zip(here.alone, here.busy, strict=True)
         )
 
@@ -88,13 +102,14 @@ class Profiled(Shown):
             "network": None,
             "machines": dict(self.profile.machines),
             "machine": machine_hash(),
+            "hardware": self.hardware,
             "written": None if self.path is None else str(self.path),
         }
 
     def tables(self) -> list[Laid]:
         """Accuracy, memory and calibration by variant; service times by batch size."""
         data = self.measured.data
-        rows = [[name, *_worth(one)] for name, one in self.variants.items()]
+        rows = [[name, *self._worth(one)] for name, one in self.variants.items()]
         groups = "" if data.groups is None else f" in {data.groups:,} groups"
         sure = any(one.confidence is not None for one in self.variants.values())
         other = f"; confidence calibrated on the other {data.bins_rows:,}" if sure else ""
@@ -110,19 +125,32 @@ class Profiled(Shown):
         times = [
             [name, str(alone.batch), *_times(alone, busy)]
             for name, one in self.variants.items()
-            if (here := one.machines.get(machine_hash())) is not None
+            if (here := self.times_of(one)) is not None
             for alone, busy in zip(here.alone, here.busy, strict=True)
         ]
         counts = {
             here.instances
             for one in self.variants.values()
-            if (here := one.machines.get(machine_hash())) is not None
+            if (here := self.times_of(one)) is not None
         }
         at_once = ", ".join(map(str, sorted(counts)))
         columns = ["variant", "batch", "steady", "mean", "p50", "p99", "busy, steady", "p99"]
         caption = f"Steady: without the longest 1 % of the calls. Busy: {at_once} runs at a time."
-        laid.append(table("Service times", columns, times, caption=caption))
+        where = "" if self.hardware == PROFILE_HARDWARE else f" on {self.hardware}"
+        laid.append(table(f"Service times{where}", columns, times, caption=caption))
         return laid
+
+    def _worth(self, one: VariantProfile) -> list[str]:
+        here, bins = self.times_of(one), one.confidence
+        right = "" if one.accuracy is None else accuracy(one.accuracy.value, one.accuracy.interval)
+        return [
+            right,
+            "" if bins is None else bins.kind,
+            "" if bins is None else f"{bins.error:.3f}",
+            _mebibytes(one.size_bytes),
+            _mebibytes(None if here is None else here.memory_bytes),
+            _mebibytes(None if here is None else here.peak_bytes),
+        ]
 
     def plot(self) -> Drawing:
         """Draw how right answers are by their confidence, and service times by batch size."""
@@ -163,7 +191,7 @@ class Profiled(Shown):
     def _latency(self) -> Panel:
         curves = []
         for color, (name, one) in enumerate(self.variants.items()):
-            here = one.machines.get(machine_hash())
+            here = self.times_of(one)
             if here is None:
                 continue
             for times, dash, how in ((here.alone, "-", ""), (here.busy, ":", ", busy")):
@@ -195,6 +223,7 @@ def profile(
     rounds: int = ROUNDS,
     write: bool = False,
     again: bool = False,
+    hardware: str | None = None,
     progress: Callable[[str, float], None] | None = None,
 ) -> Profiled:
     """Measure what the variants of a deployment file are worth.
@@ -221,6 +250,9 @@ def profile(
         where it stopped.
     again
         Measure anew what that file holds already.
+    hardware
+        Which one the times are of; those of other hardware stay as they are. That of the file's
+        nodes and devices if not given, where they name one in all, else ``cpu``.
     progress
         Told what is being done, and the share of it that is done.
 
@@ -234,7 +266,8 @@ def profile(
     path = Path(file)
     deployment = load_unprofiled(path)
     name = _task_of(deployment, task)
-    options = ProfilingOptions(score, output, group, seed, rounds, again=again)
+    kind = _hardware_of(deployment, deployment.tasks[name], hardware)
+    options = ProfilingOptions(score, output, group, seed, rounds, again=again, hardware=kind)
     with _written_by_one(path) if write else nullcontext():
         known = None
         try:
@@ -263,7 +296,7 @@ def profile(
             keep=keep if write else None,
             progress=progress,
         )
-    return Profiled(path.name, done, name, profile_path(path) if write else None)
+    return Profiled(path.name, done, name, profile_path(path) if write else None, kind)
 
 
 def write_figures(profiled: Profiled, folder: Path) -> list[Path]:
@@ -301,17 +334,27 @@ def _task_of(deployment: Deployment, task: str | None) -> str:
     return (runnable or list(deployment.tasks))[0]
 
 
-def _worth(one: VariantProfile) -> list[str]:
-    here, bins = one.machines.get(machine_hash()), one.confidence
-    right = "" if one.accuracy is None else accuracy(one.accuracy.value, one.accuracy.interval)
-    return [
-        right,
-        "" if bins is None else bins.kind,
-        "" if bins is None else f"{bins.error:.3f}",
-        _mebibytes(one.size_bytes),
-        _mebibytes(None if here is None else here.memory_bytes),
-        _mebibytes(None if here is None else here.peak_bytes),
+def _hardware_of(deployment: Deployment, task: Task, stated: str | None) -> str:
+    """Say which hardware times are of; ProfilingError where the file knows none of that name."""
+    network = deployment.network
+    nodes: list[Node] = [*deployment.nodes.values()]
+    if network is not None:
+        nodes += [*(network.tree or ()), *([] if network.others is None else [network.others])]
+    kinds = list(dict.fromkeys(kind for node in nodes for kind in node.kinds))
+    if stated is None:
+        return kinds[0] if len(kinds) == 1 else PROFILE_HARDWARE
+    said = [
+        kind
+        for variant in task.variants.values()
+        for kind in (*variant.service, *variant.batches)
+        if kind != ANY_HARDWARE
     ]
+    if stated not in (known := dict.fromkeys((*kinds, *said, PROFILE_HARDWARE))):
+        raise ProfilingError(
+            f"no node, device or variant of {deployment.path.name} has hardware {stated}; "
+            f"{nearest(stated, known)}"
+        )
+    return stated
 
 
 def _mebibytes(size: int | None) -> str:

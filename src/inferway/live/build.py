@@ -411,8 +411,8 @@ def _remembering(
     # What the file says, or its profile, counts more than what another run has measured.
     unsaid = {
         name: key
-        for name, key in keys.items()
-        if variants[name].timed_by not in ("file", "profile")
+        for (name, key), hardware in zip(keys.items(), kinds, strict=True)
+        if variants[name].origin_on(hardware) not in ("file", "profile")
     }
     changing = _changing(fleet)
     loads = {

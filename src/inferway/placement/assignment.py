@@ -232,7 +232,7 @@ def options_of(
                             price=variant.price or 0.0,
                             slots=device.taken(variant.threads),
                             size_bytes=size,
-                            load_s=variant.load_s,
+                            load_s=variant.load_on(device.hardware),
                         )
                     )
     return found

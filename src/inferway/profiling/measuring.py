@@ -23,7 +23,9 @@ import psutil
 from numpy.typing import NDArray
 
 from inferway.catalog.profile import (
+    PROFILE_HARDWARE,
     ConfidenceBins,
+    HardwareTimes,
     MachineTimes,
     PairBins,
     ProfiledAccuracy,
@@ -34,7 +36,6 @@ from inferway.catalog.profile import (
 )
 from inferway.deployment import Task, Variant
 from inferway.deployment.profile import DeploymentProfile
-from inferway.deployment.resolution import PROFILE_HARDWARE
 from inferway.deployment.runtimes import blocking_runtime_of
 from inferway.machine import cores, machine, machine_hash
 from inferway.profiling import data as labeled
@@ -68,6 +69,7 @@ Progress = Callable[[str, float], None]  # told what is being done, and the shar
 _ROWS: Final = 32  # per call at most when only the answers matter
 _ANSWERS: Final = 0.3  # of the whole work, for the progress
 _LIBRARIES: Final = ("numpy", "onnxruntime")
+_WARM_UP_RUNS: Final = 3  # As many as a server tries a copy with before it answers requests
 # Of the memory that is free: instances are not made beyond it only to keep cores busy.
 _SHARE: Final = 0.8
 
@@ -92,6 +94,8 @@ class ProfilingOptions:
         How often each service time is measured, and for how long at least, in seconds.
     again
         Measure anew what the profile holds already.
+    hardware
+        Which one the times are of.
     """
 
     score: str = DEFAULT
@@ -101,6 +105,7 @@ class ProfilingOptions:
     rounds: int = ROUNDS
     round_s: float = ROUND_S
     again: bool = False
+    hardware: str = PROFILE_HARDWARE
 
 
 @dataclass(frozen=True)
@@ -279,6 +284,7 @@ class _Measuring:
                 self._accuracy(answers[name], score),
                 self._confidence(name, answers[name]),
                 old[name].machines if name in old else {},
+                old[name].hardware if name in old else {},
             )
             done = msgspec.structs.replace(done, variants={**done.variants, name: profiled})
             # The times of those that follow are not lost by an end before their turn.
@@ -294,29 +300,42 @@ class _Measuring:
 
     def timed(self, done: TaskProfile, kept: Callable[[TaskProfile], object]) -> TaskProfile:
         """Measure times and memory of each variant on this machine, where they are not known."""
-        here, versions = machine_hash(), _versions()
         for place, (name, variant) in enumerate(self.variants.items()):
             one = done.variants[name]
-            known = one.machines.get(here)
-            batch = variant.batch_on(PROFILE_HARDWARE)
-            tables = [] if batch is None else [batch]
-            if batch is None and not variant.service:
-                tables = [*variant.batches.values()]
-            # Of other hardware alone, where it is said of no other what a request takes there.
-            offered = {size for one in tables for size in one.sizes}
-            sizes = (*sorted({1, *offered}),) if offered else None
-            if (
-                not self.options.again
-                and known is not None
-                and known.versions == versions
-                and set(sizes or (1,)) <= known.service_s.keys()
-            ):
+            sizes = self._sizes(variant)
+            if not self.options.again and self._is_timed(one, sizes or (1,)):
                 continue
-            times = self._times(name, variant, sizes, place)
-            one = msgspec.structs.replace(one, machines={**one.machines, here: times})
+            one = self._with_times(one, self._times(name, variant, sizes, place))
             done = msgspec.structs.replace(done, variants={**done.variants, name: one})
             kept(done)
         return done
+
+    def _sizes(self, variant: Variant) -> tuple[int, ...] | None:
+        """Sizes of batches that are offered on the hardware, and 1; None where none are."""
+        hardware = self.options.hardware
+        batch = variant.batch_on(hardware)
+        tables = [] if batch is None else [batch]
+        if batch is None and not variant.service and hardware == PROFILE_HARDWARE:
+            tables = [*variant.batches.values()]
+        # Of other hardware alone, where it is said of no other what a request takes there.
+        offered = {size for one in tables for size in one.sizes}
+        return (*sorted({1, *offered}),) if offered else None
+
+    def _is_timed(self, one: VariantProfile, sizes: Sequence[int]) -> bool:
+        """Tell whether times of these sizes are known, of this machine and these libraries."""
+        known = one.times_on(self.options.hardware)
+        if known is None or known.versions != _versions():
+            return False
+        here = not isinstance(known, HardwareTimes) or known.machine == machine_hash()
+        return here and set(sizes) <= known.service_s.keys()
+
+    def _with_times(self, one: VariantProfile, times: MachineTimes) -> VariantProfile:
+        """A profile with the times in their place, and those of other hardware as they were."""
+        hardware, here = self.options.hardware, machine_hash()
+        if hardware == PROFILE_HARDWARE:
+            return msgspec.structs.replace(one, machines={**one.machines, here: times})
+        named = HardwareTimes(**msgspec.structs.asdict(times), machine=here)
+        return msgspec.structs.replace(one, hardware={**one.hardware, hardware: named})
 
     @contextmanager
     def _saying(self, name: str) -> Iterator[None]:
@@ -403,7 +422,7 @@ class _Measuring:
     def answers(self, name: str, score: Score, place: int) -> RowAnswers:
         """Ask the variant at this place of all about all rows."""
         variant, share = self.variants[name], _ANSWERS / len(self.variants)
-        batch = variant.batch_on(PROFILE_HARDWARE)
+        batch = variant.batch_on(self.options.hardware)
         rows = _ROWS if batch is None else batch.max
         done = 0
 
@@ -507,10 +526,15 @@ class _Measuring:
 
         with self._saying(name):
             alone_told(0.0, f"memory of {name}")
+            begun_s = time.perf_counter()
             with self._runtimes(name, 1, self.signature) as (runtime,):
+                for _ in range(_WARM_UP_RUNS):
+                    runtime.run({key: array[:1] for key, array in inputs.items()})
+                loaded_s = time.perf_counter() - begun_s
                 chosen = tuple(sorted(set(sizes))) if sizes else bearable(runtime.run, inputs)
-            use = None
+            use, load_s = None, None
             if variant.remote is None:
+                load_s = loaded_s
                 rows = np.arange(chosen[-1]) % self.data.rows
                 largest = {key: array[rows] for key, array in inputs.items()}
                 use = memory_of(variant, self.signature, largest)
@@ -527,6 +551,7 @@ class _Measuring:
             None if use is None else use.peak_bytes,
             _versions(),
             datetime.now(UTC).isoformat(timespec="seconds"),
+            load_s,
         )
 
 

@@ -209,6 +209,6 @@ def fleet_of(deployment: Deployment, task: str, node: str | None = None) -> Flee
             place,
             devices,
             [variant.threads for variant in variants],
-            [variant.load_s for variant in variants],
+            [variant.load_on(kind) for variant, kind in zip(variants, hardware, strict=True)],
         ),
     )

@@ -411,8 +411,9 @@ def sharers(deployment: Deployment, place: Node) -> dict[str, tuple[str, ...]]:
 def _unknown_changes(task: Task, place: Node, name: str) -> Iterator[str]:
     """Say which variants on an exclusive device do not say how long it takes to load them."""
     here = [of for (one, of), copies in place.placed.items() if one == task.name and name in copies]
+    hardware = place.devices[name].hardware
     for variant in here if len(here) > 1 else ():
-        if task.variants[variant].load_s == 0.0:
+        if task.variants[variant].load_on(hardware) == 0.0:
             yield (
                 f"tasks.{task.name}.variants.{variant}.load_time: nodes.{place.name}.devices."
                 f"{name} is `exclusive`, and the twin has to know how long it takes to change to "

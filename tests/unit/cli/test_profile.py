@@ -63,12 +63,28 @@ def test_json_is_one_document_and_nothing_is_written_unasked(
     assert not file.with_name("own.yaml.profile.json").exists()
 
 
+def test_times_are_of_the_hardware_that_is_named(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    devices, copies = "{a: {cores: 1}, b: {cores: 1}}", "{digits/tiny: {a: 1, b: 1}}"
+    text = f"\nnodes: {{here: {{devices: {devices}, instances: {copies}}}}}\n"
+    file.write_text(file.read_text() + text)
+    assert main(arguments(file, "--json", "--hardware", "b")) == 0
+    found = json.loads(capsys.readouterr().out)
+    tiny = found["tasks"]["digits"]["variants"]["tiny"]
+    assert found["hardware"] == "b"
+    assert tiny["machines"] == {}
+    assert tiny["hardware"]["b"]["machine"] == found["machine"]
+    assert tiny["hardware"]["b"]["alone"][0]["batch"] == 1
+
+
 @pytest.mark.parametrize(
     ("more", "code", "sentence"),
     [
         (["--data", "none.npz"], 2, "none.npz: cannot read the data: No such file or directory"),
         (["--data", "own.yaml"], 2, "own.yaml: labeled data come as .npz, .csv or .parquet"),
         (["--score", "clas"], 1, "there is no score 'clas'; did you mean class?"),
+        (["--hardware", "cqu"], 1, "of own.yaml has hardware cqu; did you mean cpu?"),
         (["--task", "digit"], 1, "there is no task digit; did you mean digits?"),
         (["--group", "person"], 2, "there is no array 'person', which is to group"),
     ],

@@ -372,8 +372,9 @@ MISTAKES: list[tuple[str, str]] = [
             "{accuracy: 0.9, service: {cpu: {mean: 1 s}, gpu: {mean: 1 s}}, "
             "batch: {gpu: {sizes: [1, 3]}}}"
         ),
-        "4: tasks.t.variants.a.batch.gpu: needs `service`, one time per size, as a profile beside "
-        "other service times is of hardware cpu",
+        "4: tasks.t.variants.a.batch.gpu: needs `service`, one time per size, as no profile of "
+        "this model on hardware gpu gives that of 1, 3; write them here, or measure them with "
+        "`inferway profile d.yaml --data TEST --hardware gpu --write`",
     ),
     # nodes
     (

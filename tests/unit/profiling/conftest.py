@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from inferway.catalog import zoo
+from inferway.deployment import Variant
+from inferway.profiling import measuring as room
+from inferway.profiling.memory import MemoryUse, memory_of
 
 # One size keeps the measuring of times short.
 OWN = """
@@ -44,3 +49,32 @@ def own(folder: Path, tmp_path: Path) -> Path:
     """A copy of the file, models and data beside it."""
     shutil.copytree(folder, tmp_path / "own")
     return tmp_path / "own" / "own.yaml"
+
+
+@pytest.fixture(scope="module")
+def memory_measured_once() -> Iterator[None]:
+    """Measure the memory of each model in a process once: few of these tests look at it."""
+    known: dict[object, MemoryUse] = {}
+
+    def recalled(variant: Variant, signature: Any, inputs: Any) -> MemoryUse:
+        assert variant.model is not None
+        shapes = tuple((name, array.shape) for name, array in inputs.items())
+        key = (variant.model.path.read_bytes(), shapes)
+        if key not in known:
+            known[key] = memory_of(variant, signature, inputs)
+        return known[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(room, "memory_of", recalled)
+        yield
+
+
+@pytest.fixture
+def nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is measured anew."""
+
+    def run(*_: Any, **__: Any) -> None:
+        raise AssertionError("measured again")
+
+    for name in ("_outputs", "service_times", "memory_of"):
+        monkeypatch.setattr(room, name, run)

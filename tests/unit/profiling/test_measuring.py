@@ -2,48 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from profiles import changed, profiled
 
 import inferway
 from inferway.catalog import zoo
-from inferway.deployment import DeploymentError, Variant
+from inferway.deployment import DeploymentError
 from inferway.deployment.profile import profile_path, read_profile
 from inferway.machine import machine_hash
 from inferway.profiling import DataError, LabeledData
 from inferway.profiling import measuring as room
 from inferway.profiling.data import halves
 from inferway.profiling.measuring import ProfilingError
-from inferway.profiling.memory import MemoryUse, memory_of
 
-
-def profiled(file: Path, **options: Any) -> Any:
-    data = options.pop("data", file.parent / "test.npz")
-    return inferway.profile(file, data, **{"rounds": 1, "write": True, **options})
-
-
-@pytest.fixture(scope="module", autouse=True)
-def memory_measured_once() -> Iterator[None]:
-    """Measure the memory of each model in a process once: few of these tests look at it."""
-    known: dict[object, MemoryUse] = {}
-
-    def recalled(variant: Variant, signature: Any, inputs: Any) -> MemoryUse:
-        assert variant.model is not None
-        shapes = tuple((name, array.shape) for name, array in inputs.items())
-        key = (variant.model.path.read_bytes(), shapes)
-        if key not in known:
-            known[key] = memory_of(variant, signature, inputs)
-        return known[key]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(room, "memory_of", recalled)
-        yield
+pytestmark = pytest.mark.usefixtures("memory_measured_once")
 
 
 @pytest.fixture(scope="module")
@@ -60,24 +37,6 @@ def kept(written: Path, tmp_path: Path) -> Path:
     """A copy of the file with its profile, models and data."""
     shutil.copytree(written, tmp_path / "kept")
     return tmp_path / "kept" / "own.yaml"
-
-
-@pytest.fixture
-def nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is measured anew."""
-
-    def run(*_: Any, **__: Any) -> None:
-        raise AssertionError("measured again")
-
-    for name in ("_outputs", "service_times", "memory_of"):
-        monkeypatch.setattr(room, name, run)
-
-
-def changed(file: Path, change: Any) -> None:
-    path = profile_path(file)
-    content = json.loads(path.read_text())
-    change(content)
-    path.write_text(json.dumps(content))
 
 
 def test_all_of_a_variant_is_measured(written: Path) -> None:
@@ -140,7 +99,7 @@ def test_the_file_goes_by_its_profile(written: Path) -> None:
         batch = variant.batch_on("cpu")
         assert batch is not None
         assert batch.service_s == (steady_s,)
-        assert variant.timed_by == "profile"
+        assert variant.timed_by == {"*": "profile"}
     assert not [one for one in inferway.check(deployment) if one.kind.startswith("profile")]
 
 
@@ -153,7 +112,7 @@ def test_what_the_file_says_counts_more(kept: Path) -> None:
     batch = variant.batch_on("cpu")
     assert batch is not None
     assert batch.service_s == (7e-3,)
-    assert variant.timed_by == "file"
+    assert variant.timed_by == {"*": "file"}
 
 
 def test_the_profile_counts_more_than_the_zoos(kept: Path) -> None:
@@ -162,14 +121,14 @@ def test_the_profile_counts_more_than_the_zoos(kept: Path) -> None:
     variant = own.tasks["digits"].variants["small"]
     assert variant.accuracy != shipped.accuracy
     assert variant.service_on("cpu").mean_s != shipped.mean_s
-    assert variant.timed_by == "profile"
+    assert variant.timed_by == {"cpu": "profile"}
     profile_path(kept).unlink()
     kept.write_text(
         "tasks: {digits: {variants: {small: {model: zoo://digits/small}}}}", encoding="utf-8"
     )
     variant = inferway.load(kept).tasks["digits"].variants["small"]
     assert variant.accuracy == shipped.accuracy
-    assert variant.timed_by == "zoo"
+    assert variant.timed_by == {"cpu": "zoo"}
 
 
 def test_another_model_of_the_same_name_is_not_what_was_measured(kept: Path) -> None:
@@ -182,7 +141,7 @@ def test_another_model_of_the_same_name_is_not_what_was_measured(kept: Path) -> 
     kept.write_text(kept.read_text().replace("batch: {sizes: [1]}}", "accuracy: 0.5}"))
     deployment = inferway.load(kept)
     tiny = deployment.tasks["digits"].variants["tiny"]
-    assert (tiny.accuracy, tiny.timed_by, tiny.confidence_bins) == (0.5, "", None)
+    assert (tiny.accuracy, tiny.timed_by, tiny.confidence_bins) == (0.5, {}, None)
     (warning,) = (one for one in inferway.check(deployment) if one.kind == "profile-stale")
     assert warning.field == "tasks.digits.variants.tiny"
     assert "own.yaml.profile.json was measured on another model of it" in warning.message
@@ -197,7 +156,8 @@ def test_a_confidence_whose_function_was_edited_is_not_what_was_measured(own: Pa
     mine.write_text(mine.read_text().replace("return ", "return -"))
     deployment = inferway.load(own)
     small = deployment.tasks["digits"].variants["small"]
-    assert (small.confidence_bins, small.timed_by, small.graded) == (None, "profile", True)
+    assert (small.confidence_bins, small.graded) == (None, True)
+    assert small.timed_by == {"*": "profile"}
     (warning,) = (one for one in inferway.check(deployment) if one.kind == "profile-stale")
     assert warning.field == "tasks.digits.variants.small"
     assert "its confidence is another one than own.yaml.profile.json" in warning.message
