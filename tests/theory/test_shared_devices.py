@@ -18,7 +18,7 @@ from inferway.dispatch.batching import run_s_of
 from inferway.site import Fleet, fleet_of
 from inferway.site.devices import DeviceSlots
 from inferway.twin import Scenario, TaskResult, run, scenario_of
-from inferway.twin.engine import kinds_of
+from inferway.twin.engine import engine_of, kinds_of
 
 QUERIES = 400_000
 # Standard errors that a mean may be away; with fixed seeds, a test that passes keeps passing.
@@ -261,3 +261,23 @@ def test_batches_are_those_of_the_hardware_of_each_device(tmp_path: Path, policy
     result = run(scenario, queries=20_000, seed=1)
     served = {name: one.share for name, one in result.classes.items()}
     assert all(share > 0 for share in served.values()) or policy == "fastest-only"
+
+
+@pytest.mark.parametrize("policy", ["priced", "escalate", "deadline"])
+def test_what_nobody_looks_ahead_at_changes_no_decision(policy: str) -> None:
+    file = Path(__file__).parents[2] / "examples/digits.yaml"
+    digits = iw.load(file).with_(policy=policy, load=0.9)
+    scenario = replace(
+        scenario_of(digits, "digits"), deadline_s=0.012 if policy == "deadline" else None
+    )
+    seldom, always = (engine_of(scenario, seed=4, kind="general") for _ in range(2))
+    assert seldom.site.devices.lazily
+    assert seldom.site.devices.prompt == (policy != "escalate")
+    site = always.site._replace(devices=always.site.devices._replace(lazily=False, prompt=False))
+    always.world = always.world._replace(bound=always.world.bound._replace(site=site))
+    for engine in (seldom, always):
+        engine.count_anew()
+        engine.advance(20_000)
+    assert seldom.now_s == always.now_s
+    for name, counted in seldom.tally._asdict().items():
+        np.testing.assert_array_equal(counted, getattr(always.tally, name), err_msg=name)

@@ -217,18 +217,38 @@ def _cheaper_sharing(
     best: int,
     least: float,
 ) -> int:
-    """The same where servers share devices."""
+    """The same where servers share devices.
+
+    Without an idle server, the class of most worth is asked first: of those that cost more by so
+    much that no chain of costs that count as equal leads from one to the other, none is the
+    cheapest, whatever their servers have to do.
+    """
     foresee_cramped(devices, site)
     delays = max(0.0, wait - 1.0 + CROWD)
+    guess, likely, likely_s, most = -1, -1, np.inf, least
+    if best < 0:
+        most_worth, slowest = -np.inf, np.inf
+        for k in range(energy.size):
+            worth = price * site.accuracy[k] - energy_price * energy[k]
+            slowest = min(slowest, site.rate[k])
+            if worth > most_worth:
+                guess, most_worth = k, worth
+        if not has_room(devices, guess):
+            likely, likely_s = _least_cramped(devices, site, request, guess, wait)
+            most = likely_s - most_worth + (energy.size + 2) * _EQUAL / slowest
+        else:
+            guess = -1
     for k in range(energy.size):
         worth = price * site.accuracy[k] - energy_price * energy[k]
-        if has_room(devices, k):
-            if (1.0 + wait) / site.rate[k] - worth >= least:
+        if k == guess:
+            server, cost_s = likely, likely_s
+        elif has_room(devices, k):
+            if (1.0 + wait) / site.rate[k] - worth >= min(least, most):
                 continue
             server, cost_s = _least_busy(devices, site, request, k, wait)
         else:
             crowd = crowd_at(devices, k)
-            if (1.0 + delays * crowd) / site.rate[k] - worth >= least:
+            if (1.0 + delays * crowd) / site.rate[k] - worth >= min(least, most):
                 continue
             server, cost_s = _least_cramped(devices, site, request, k, wait)
         if cost_s - worth < least - _EQUAL / site.rate[k]:

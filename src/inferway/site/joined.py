@@ -60,6 +60,7 @@ def joined(sites: Sequence[Site]) -> list[Site]:
             **account,
             widest=np.max([one.widest for one in devices], axis=0),
             predicts=True,
+            lazily=all(one.lazily for one in devices),
             changes=NoChanges(),
             joined=tasks,
         ),
@@ -79,6 +80,7 @@ def joined(sites: Sequence[Site]) -> list[Site]:
             runs_end_s=every.devices.runs_end_s,
             free_s=every.devices.free_s,
             changes=NoChanges(),
+            prompt=all(one.prompt for one in devices),
             joined=JoinedDevices(every, servers[t]),
             **parts,
         )

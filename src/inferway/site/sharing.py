@@ -369,13 +369,20 @@ def _note_crowd(devices: Any, site: Site, d: int) -> None:
     for k in range(devices.device.size):
         if devices.device[k] == d:
             present += site.in_system[k]
-    for c in range(slots):
+    for c in range(devices.widest[d] if devices.lazily else slots):
         devices.crowd[d, c] = present * (c + 1) / slots
 
 
 @jit
 def _foresee_at(devices: Any, site: Site, d: int) -> None:
-    if devices.stale[d]:
+    if not devices.stale[d]:
+        return
+    if devices.prompt and devices.lazily and devices.shown[d] >= devices.widest[d]:
+        # All of whom runs are known do so now, and whoever comes may, too.
+        devices.stale[d] = False
+        for c in range(devices.widest[d]):
+            devices.runs_end_s[d, c] = devices.free_s[d, c] = site.clock_s[0]
+    else:
         _look_ahead(devices, site, d)
 
 
@@ -490,7 +497,7 @@ def _room_behind(devices: Any, site: Site, d: int, servers: int) -> None:
         if not found:
             level_s = done_s / slots
     at_s, one = 0.0, 0
-    for c in range(slots):
+    for c in range(devices.widest[d] if devices.lazily else slots):
         while wanted > slots - 1 - c:
             at_s = works_s[one]
             wanted -= wide[one]

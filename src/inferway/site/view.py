@@ -142,6 +142,8 @@ class SharedDevices(NamedTuple):
     others_first: Ints  # (D,) its row; -1 where none waits
     predicts: bool = True  # Whether these are kept up
     lazily: bool = False  # Whether that is left until they are asked for by `predicted_wait`
+    # Whether at each decision a server with requests has a run or waits in line for one.
+    prompt: bool = False
     changes: Any = NoChanges()  # `Changes` where a device is exclusive
     # `JoinedDevices` where other tasks share the devices; see `inferway.site.joined`.
     joined: Any = Alone()

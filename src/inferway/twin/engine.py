@@ -352,7 +352,9 @@ class GeneralEngine(SiteEngine):
         site = scenario.site(self.targets[0], places)
         if fleet.devices is not None:
             lazily = self.controller is None and asks_for_waits(type(self.policy))
-            shared_ = site.devices._replace(predicts=self.predicts, lazily=lazily)
+            # A batch may wait for more, and who is settled leaves before the next begins.
+            prompt = not (any(batches) or rules.pulls or hasattr(self.policy, "settle"))
+            shared_ = site.devices._replace(predicts=self.predicts, lazily=lazily, prompt=prompt)
             site = site._replace(devices=shared_)
         self.world = state.World(
             bound=Binding(

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from inferway.dispatch import Dispatcher, max_rate, solve
 from inferway.site import Fleet
+from inferway.site.devices import DeviceSlots
+from inferway.site.view import copied
 
 FLEET = Fleet(
     ("a", "b", "c", "d"),
@@ -77,6 +81,46 @@ def test_every_decision_and_every_price_is_the_texts() -> None:
             text.learn(k_of[expected], -rows)
         assert dispatcher.policy.price.tolist() == pytest.approx([text.price, 0.0], rel=1e-9)
     assert busy > 100
+
+
+def test_at_a_crowded_device_no_other_server_is_cheaper() -> None:
+    cores = DeviceSlots(
+        names=("cpu",),
+        slots=np.array([2]),
+        exclusive=np.zeros(1, bool),
+        overhead_s=np.zeros(1),
+        device=np.zeros(4, np.int64),
+        taken=np.ones(4, np.int64),
+    )
+    rate = np.array([2.0, 1.0, 0.9, 0.7])
+    fleet = replace(FLEET, rate=rate, count=np.array([1, 2, 2, 1]), devices=cores)
+    dispatcher = Dispatcher(fleet, "priced", target=TARGET)
+    generator, site, taken = np.random.default_rng(3), dispatcher.site, set()
+    for now_s in np.cumsum(generator.exponential(0.55, 600)).tolist():
+        for server in np.flatnonzero(site.devices.holds & (site.ends_s <= now_s)).tolist():
+            dispatcher.end_run(server, now_s)
+            dispatcher.finish(server, now_s, 1.0)
+            if (following := dispatcher.next_turn(server, now_s)) >= 0:
+                dispatcher.start_run(following, 1, now_s)
+        was, price = copied(site), float(dispatcher.policy.price[0])
+        server = dispatcher.arrive(now_s, int(generator.integers(2**62)))
+        if was.devices.used[0] == 2:
+            of = site.devices
+            left_s = np.maximum(0, was.ends_s - now_s) + was.free_s - was.ends_s
+            own_s = np.where(was.queue > 0, left_s, 0.0)
+            own_s += np.where(was.devices.holds, 0.0, max(0.0, of.runs_end_s[0, 0] - now_s))
+            wait_s = np.maximum(own_s, of.free_s[0, 0] - now_s)
+            delayed = 1 + (dispatcher.policy.wait - 0.5) * np.maximum(
+                was.queue.sum() / 2, was.queue
+            )
+            k = site.server_class
+            cost_s = wait_s + delayed / site.rate[k] - price * site.accuracy[k]
+            cost_s[~was.open] = np.inf
+            assert cost_s[server] == pytest.approx(cost_s.min(), abs=1e-7)
+            taken.add(int(k[server]))
+        if dispatcher.ask_turn(server, now_s, now_s):
+            dispatcher.start_run(server, 1, now_s)
+    assert len(taken) > 2, taken
 
 
 def test_the_span_is_of_the_classes_that_the_bound_mixes() -> None:
