@@ -35,6 +35,7 @@ HERE = Path(__file__).parent
 VERSATILE = "./policies/versatile.py:Versatile"
 PATIENT = "./policies/versatile.py:Patient"
 UNSURE = "./policies/versatile.py:Unsure"
+SOONEST = "./policies/soonest.py:Soonest"
 SETTLING = (UNSURE, "escalate")
 DYADIC = (0.25, 0.5, 1.0, 2.0, 4.0)
 """Sums of such times are exact in any order, so that ties are ties everywhere."""
@@ -268,8 +269,8 @@ def simple_systems(draw: st.DrawFn, policy: str, distribution: str | None = None
 
 
 @st.composite
-def systems(draw: st.DrawFn, policy: str) -> Scenario:
-    """Anything."""
+def systems(draw: st.DrawFn, policy: str, *, hurried: bool = False) -> Scenario:
+    """Anything; where they are hurried, with a deadline."""
     fleet = draw(sure_fleets() if policy in SETTLING else fleets())
     exact = draw(st.booleans())  # everything falls on a grid, and much of it together
     service = tuple(
@@ -302,7 +303,7 @@ def systems(draw: st.DrawFn, policy: str) -> Scenario:
         policy=policy,
         options=draw(options_of(policy, failures)),
         target=TARGET,
-        deadline_s=draw(st.none() | limit_s),
+        deadline_s=draw(limit_s if hurried else st.none() | limit_s),
         late=draw(st.sampled_from(["drop", "serve"])),
         queue=queue,
         batches=tuple(filled(batch, 1 if failures else room) for batch in batches),
@@ -368,6 +369,8 @@ def options_of(draw: st.DrawFn, policy: str, failures: object) -> dict[str, obje
     if policy == "escalate":  # a second answer pays at a price, and not always
         # At prices beyond 1e15 s, as small sites come to, rounding decides.
         return {"price": draw(st.sampled_from([0.5, 5.0, 20.0])), "step": 0.02}
+    if policy == SOONEST:
+        return {"looks": draw(st.sampled_from([0.3, 1.0]))}
     if policy not in (VERSATILE, UNSURE):
         return {"rate": 0.6} if policy.startswith("r-") else {}
     least = draw(st.integers(1, 2))

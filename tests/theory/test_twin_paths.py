@@ -13,6 +13,7 @@ from plain_site import ANSWERED, DROPPED, LATE, MarkovSite
 from systems import (
     HERE,
     PATIENT,
+    SOONEST,
     UNSURE,
     VERSATILE,
     assert_same,
@@ -127,6 +128,17 @@ def test_a_server_is_idle_where_its_device_is(scenario: Scenario, seed: int) -> 
 def test_queues_are_weighed_at_devices_event_for_event(scenario: Scenario, seed: int) -> None:
     note(str(scenario))
     compare(scenario, REQUESTS, seed, "general")
+
+
+@pytest.mark.parametrize("policy", ["deadline", "escalate", SOONEST])
+def test_deadlines_at_shared_devices_event_for_event(policy: str) -> None:
+    @QUICK
+    @given(shared(systems(policy, hurried=True)), seeds)
+    def check(scenario: Scenario, seed: int) -> None:
+        note(str(scenario))
+        compare(scenario, REQUESTS, seed, "general")
+
+    check()
 
 
 @QUICK
