@@ -24,8 +24,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from ruamel.yaml import YAML
 
 from inferway.cli import main
-from inferway.deployment import PolicySpec, load
-from inferway.live import Limits, ServerOptions, times_file
+from inferway.deployment import PolicySpec, load, times_file
+from inferway.live import Limits, ServerOptions
 from inferway.scheduling import Conditions, controller_of
 from inferway.site import Fleet, fleet_of
 

@@ -10,7 +10,7 @@ import pytest
 from test_recording import ask_all
 
 import inferway
-from inferway.deployment.overhead import times_file
+from inferway.deployment import times_file
 from inferway.dispatch import recordings
 from inferway.live.overhead import ENOUGH, FEWEST
 

@@ -31,9 +31,8 @@ INNER: dict[str, set[str]] = {
     "network/test_killed.py": {
         "inferway.live.node.plan",
     },
-    # When a server has seen enough requests to say its overhead, and where it is kept.
+    # When a server has seen enough requests to say its overhead.
     "test_devices.py": {
-        "inferway.deployment.overhead",
         "inferway.live.overhead",
     },
     # Kinds of recorded events, and sections on a disk that fails.

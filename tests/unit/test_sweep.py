@@ -8,7 +8,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import inferway
 from inferway import load
+from inferway.deployment.overhead import MeasuredOverhead
 from inferway.experiments.sweep import Axis, Sweep, axis, draw, points_of, settled
 
 FILE = """
@@ -188,3 +190,25 @@ def test_a_mean_that_has_not_settled_is_hollow() -> None:
 def test_without_numbers_there_is_no_figure() -> None:
     shown = a_sweep([axis("policy=tad,priced")], [1.0] * 6, [True] * 6)
     assert draw(shown.axes, shown.frame) is None
+
+
+def test_points_of_another_overhead_are_other_points(tmp_path: Path) -> None:
+    """What a server has measured meanwhile is not mixed with what it had measured before."""
+    path = tmp_path / "words.yaml"
+    text = FILE.replace("{here: {", "{here: {devices: {cpu: {cores: 6}}, ")
+    path.write_text(text.replace("policy: tad-op", "policy: priced"))
+    plain = load(path)
+
+    def swept(seconds: float) -> Sweep:
+        took = MeasuredOverhead(seconds, 1e9, tmp_path / "times.json")
+        return inferway.sweep(
+            plain.with_overhead(took), load=[0.3, 0.5], queries=2_000, out=tmp_path / "out"
+        )
+
+    first, other = swept(0.0), swept(0.5)
+    assert (first.kept, other.kept) == (0, 0)
+    mean = "response_time_s.mean"
+    assert (other.frame[mean] > first.frame[mean] + 0.3).all()
+    again = swept(0.5)
+    assert again.kept == 2
+    assert again.frame[mean].tolist() == other.frame[mean].tolist()

@@ -126,7 +126,7 @@ def serve(
     On SIGHUP file, keys and certificate are read anew.
     """
     from inferway import live
-    from inferway.deployment import check
+    from inferway.deployment import check, times_file
     from inferway.deployment.nodes import NodeLimits
     from inferway.live.errors import check_host
     from inferway.live.grpc import GRPC_PORT
@@ -242,7 +242,7 @@ def serve(
             drain_delay_s=drain_delay,
             grace_s=grace,
             record=record,
-            times=None if forget else live.times_file(),
+            times=None if forget else times_file(),
             answers=None if forget else live.answers_folder(deployment.path),
             assigned=None if forget else live.assigned_file(deployment.path),
             dry_run=dry_run,

@@ -317,7 +317,10 @@ def run(
     `inferway.simulate`. KeyboardInterrupt where it comes before any point is done.
     """
     source = json.dumps(deployment.source.data, sort_keys=True, default=str)
-    about = json.dumps([__version__, str(deployment.folder), source, settings], sort_keys=True)
+    # What a server has measured of requests meanwhile is of other points.
+    recalled = {name: node.leads_s for name, node in deployment.nodes.items()}
+    told = [__version__, str(deployment.folder), source, settings, recalled]
+    about = json.dumps(told, sort_keys=True)
     names = [sha256(f"{about}\0{json.dumps(point.label)}".encode()).hexdigest() for point in points]
     tell = progress or (lambda _, __: None)
     file = None if out is None else out / "sweep.parquet"

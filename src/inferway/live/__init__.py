@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from inferway.live.answers import answers_folder
     from inferway.live.applying import apply
     from inferway.live.assigned import assigned_file
-    from inferway.live.build import times_file
     from inferway.live.errors import PortError, ServeError, WarmUpError
     from inferway.live.headroom import Headroom, MemoryNeed
     from inferway.live.http.exchange import Limits
@@ -59,7 +58,6 @@ __all__ = [
     "apply",
     "assigned_file",
     "serve",
-    "times_file",
 ]
 
 # Each is imported with what it needs when it is asked for: a command that runs nodes as processes,
@@ -87,7 +85,6 @@ _MODULES: Final = {
     "apply": "applying",
     "assigned_file": "assigned",
     "serve": "server",
-    "times_file": "build",
 }
 
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from inferway.deployment import Batch, Deployment, Node, Task, Variant, runtime_of
-from inferway.deployment.overhead import times_file as times_file
 from inferway.deployment.runtimes import in_turn
 from inferway.dispatch.batching import foresee, rules_of
 from inferway.dispatch.deployed import dispatcher_of

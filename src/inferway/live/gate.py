@@ -139,10 +139,9 @@ class DeviceGate:
 
     def pull(self) -> None:
         """Have all fleets decide on their central queues again, whose head is due first, first."""
-        if any(one.held for one in self._first):
-            waiting = [one for one in self._first if one.held]
-            for one in sorted(waiting, key=lambda one: due_s(one.held[0])):
-                one.pull()
+        waiting = [one for one in self._first if one.held]
+        for one in sorted(waiting, key=lambda one: due_s(one.held[0])):
+            one.pull()
 
     def end_runs_in_passing(self) -> None:
         """Stop the shadows of all fleets: a device may be needed."""

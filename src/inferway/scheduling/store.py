@@ -149,15 +149,18 @@ class PolicyStore:
 def networks_of(
     place: Path, fleet: Fleet, *, policy: str, deadline_s: float | None, slot_s: float
 ) -> list[NeuralPolicy]:
-    """The policies at a path: one file, or all ``.npz`` files of a folder.
+    """The policies at a path: one file, or all ``.npz`` and ``.npz.xz`` files of a folder.
 
     ValueError where there is none, or one was trained for something else: another kind of policy,
     buffer, deadline or slot, or servers that the fleet has not.
     """
     folder = place.is_dir()
-    networks = [read(file) for file in (sorted(place.glob("*.npz")) if folder else [place])]
+    files = [place]
+    if folder:
+        files = sorted(file for ending in ("npz", "npz.xz") for file in place.glob(f"*.{ending}"))
+    networks = [read(file) for file in files]
     if not networks:
-        raise ValueError(f"{place} holds no trained policy: there is no .npz file in it")
+        raise ValueError(f"{place} holds no trained policy: there is no .npz or .npz.xz file in it")
     by_counts: dict[tuple[tuple[str, int], ...], NeuralPolicy] = {}
     for network in networks:
         part = part_of(fleet, network) if folder else fleet

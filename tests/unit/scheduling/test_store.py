@@ -13,7 +13,7 @@ from inferway.deployment import Batch
 from inferway.deployment.policies import spec_of
 from inferway.dispatch import Dispatcher
 from inferway.scheduling import UNKNOWN, Conditions, Signal, controller_of, steer
-from inferway.scheduling.neural_policy import read
+from inferway.scheduling.neural_policy import packed, read
 from inferway.scheduling.store import LearnedController
 from inferway.site import Fleet
 from inferway.workload import Span
@@ -68,6 +68,20 @@ def test_the_policy_of_the_servers_that_are_left_takes_over(export: Export, flee
     assert site.policy.probabilities[2] > 0.0
 
 
+def test_packed_policies_are_in_a_store_as_well(export: Export, fleet: Fleet) -> None:
+    plain = export("store/all.npz")
+    (plain.parent / "packed.npz.xz").write_bytes(
+        packed(export("one-heavy.npz", counts=(2, 1), seed=2))
+    )
+    controller, site = made(plain.parent, fleet), Dispatcher(fleet, "steered", target=None)
+    site.mark(2, False, 1.0)
+    routing = controller.act(controller.observe(site.site, UNKNOWN))
+    assert routing is not None
+    assert routing.probabilities[2] == 0.0
+    plain.unlink()
+    assert made(plain.parent, fleet)
+
+
 def test_a_store_is_checked_as_a_whole(export: Export, fleet: Fleet, tmp_path: Path) -> None:
     folder = export("store/a.npz", counts=(1, 2)).parent
     made(folder, fleet)
@@ -78,7 +92,7 @@ def test_a_store_is_checked_as_a_whole(export: Export, fleet: Fleet, tmp_path: P
     with pytest.raises(ValueError, match="for 3 light and 2 heavy, not for 2 light and 2 heavy"):
         made(folder, fleet)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ValueError, match=r"there is no \.npz file in it"):
+    with pytest.raises(ValueError, match=r"there is no \.npz or \.npz\.xz file in it"):
         made(tmp_path / "empty", fleet)
 
 

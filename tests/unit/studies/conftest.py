@@ -48,9 +48,10 @@ def stand_in(name, seed):
         (0.1 * random.standard_normal((n, m), np.float32), np.zeros(m, np.float32))
         for n, m in pairwise(sizes)
     ]
-    exported = wanted.file.with_suffix("")
+    file = wanted.file
+    exported = file.with_suffix("")
     save(exported, layers, said)
-    wanted.file.write_bytes(packed(exported))
+    file.write_bytes(packed(exported))
     exported.unlink()
 
 

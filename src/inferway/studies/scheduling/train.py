@@ -1,7 +1,8 @@
 """The trained policies that the studies evaluate, what each was trained for, and their training.
 
 They lie in ``policies`` beside this file, `NAME.npz.xz` with its learning curve `NAME.csv` where
-its training began anew, or in the folder that the environment variable INFERWAY_POLICIES names.
+its training began anew, or in the folder that the environment variable INFERWAY_POLICIES names,
+where a plain `NAME.npz` will do as well.
 
 `python -m inferway.studies.scheduling.train NAME` trains them. Each has a folder of its own below
 ``--out`` and can be stopped and gone on with, as `inferway train` can. When it is through, its
@@ -69,7 +70,7 @@ class Shipped:
     @property
     def file(self) -> Path:
         """Path where it lies, or would."""
-        return folder() / f"{self.name}{_PACKED}"
+        return _place(self.name)
 
     @property
     def command(self) -> str:
@@ -108,9 +109,15 @@ def folder() -> Path:
     return Path(os.environ.get("INFERWAY_POLICIES") or Path(__file__).parent / "policies")
 
 
-def digest(name: str, suffix: str = _PACKED) -> str:
-    """Version of a file: empty where there is none."""
-    file = folder() / f"{name}{suffix}"
+def _place(name: str) -> Path:
+    """Path of a policy as it is packed, or as `inferway train` writes it where only that lies."""
+    packed_up, plain = (folder() / f"{name}{suffix}" for suffix in (_PACKED, ".npz"))
+    return plain if plain.is_file() and not packed_up.is_file() else packed_up
+
+
+def digest(name: str, suffix: str = "") -> str:
+    """Version of a policy, or of its file with another suffix: empty where there is none."""
+    file = folder() / f"{name}{suffix}" if suffix else _place(name)
     return hashlib.sha256(file.read_bytes()).hexdigest()[:16] if file.is_file() else ""
 
 
@@ -163,13 +170,14 @@ def ship(training: Path, name: str) -> Path:
             f"{policy} is of {about.policy} at {about.deadline_s:g} s; {name} is of "
             f"{wanted.policy} at {wanted.deadline_s:g} s"
         )
-    wanted.file.parent.mkdir(parents=True, exist_ok=True)
-    wanted.file.write_bytes(packed(policy))
+    file = folder() / f"{name}{_PACKED}"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(packed(policy))
     if wanted.start is not None:
-        return wanted.file
+        return file
     with (training / "curve.csv").open(encoding="utf-8", newline="") as lines:
-        write_curve(wanted.file.with_name(f"{name}.csv"), list(csv.DictReader(lines)))
-    return wanted.file
+        write_curve(file.with_name(f"{name}.csv"), list(csv.DictReader(lines)))
+    return file
 
 
 def trained(name: str, slots: int | None, out: Path) -> Path:

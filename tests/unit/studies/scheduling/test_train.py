@@ -70,6 +70,20 @@ def test_what_is_not_there_is_said_with_its_command(tmp_path, monkeypatch):
         curve_of("ddpg", "another")
 
 
+def test_a_plain_policy_in_a_folder_of_ones_own_is_found(policies, tmp_path, monkeypatch):
+    there = (policies / "rl-po.npz.xz").read_bytes()
+    plain = tmp_path / "rl-po.npz"
+    plain.write_bytes(lzma.decompress(there))
+    monkeypatch.setenv("INFERWAY_POLICIES", str(tmp_path))
+    assert network("rl-po").path == plain
+    version = digest("rl-po")
+    assert version
+    # The packed one beside it counts more, as `--ship` writes that.
+    (tmp_path / "rl-po.npz.xz").write_bytes(there)
+    assert network("rl-po").path == tmp_path / "rl-po.npz.xz"
+    assert digest("rl-po") != version
+
+
 def test_a_curve_is_thinned_by_averages(tmp_path):
     rows = [dict.fromkeys(KEPT, float(line)) | {"slots": 10 * line} for line in range(250)]
     rows[3]["goodput_0"] = float("nan")  # nobody saw a burst then
