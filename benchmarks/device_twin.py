@@ -4,17 +4,19 @@
 
 Of the README's file and of examples/digits.yaml, whose copies share two cores: both are profiled on
 this machine, now (`inferway profile --write`). Then a server answers the file's workload, at rates
-with which the twin says that so much of the device is in use, for three seeds each, and
-`inferway drive --twin` tells the mean and the 95th percentile of both. At up to 70 % of the device,
-the twin has to be within 15 % of the mean and 25 % of the percentile, for every seed; above, the
-error is told. Exit code 1 where one is further off.
+with which the twin says that so much of the device is in use, for three seeds each, and the twin
+simulates the arrivals that were sent, from the file and its profile alone. At up to 70 % of the
+device, it has to be within 15 % of the mean and 25 % of the 95th percentile of what the server
+tells of its answers, for every seed; above, the error is told. Exit code 1 where one is further
+off. What the generator saw, with the way there and back and what it was late, is told beside it.
 
-The generator has the same cores. What it and the server take of them for a request besides the
-model is measured at each rate, by a drive of its own with another seed, and is the `overhead` of
-the file that the twin reads. Where the copies cannot use so much of the device and keep their
-target, they are driven near the greatest rate at which they can. Other work on the machine counts
-as the twin's error: let nothing else run. `busy` is the part of the cores that was busy with
-neither server nor generator.
+Server and generator have the same cores. What both take of them for a request, beyond the time of
+its model by the profile, is measured in the very run, as processor time and not as any latency, and
+is the `overhead` of the file that the twin reads. A model takes longer between other work than one
+call after the other, as profiles have it; that is in it, too. Where the copies cannot use so much
+of the device and keep their target, they are driven near the greatest rate at which they can. Other
+work on the machine counts as the twin's error: let nothing else run. `busy` is the part of the
+cores that was busy with neither server nor generator.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -36,10 +39,12 @@ from beside import spent_s
 
 import inferway as iw
 from inferway.catalog.zoo import testset
+from inferway.experiments.driven import told_rates, twin_of
 from inferway.machine import cores, machine, made_on
 from inferway.studies.live.servers import launch
 
 ROOT = Path(__file__).resolve().parents[1]
+CORES = 2
 SEEDS = (1, 2, 3)
 OTHER_SEED = 4
 """Of the drives that measure what requests take."""
@@ -47,8 +52,6 @@ USES = (0.35, 0.5, 0.7, 0.85)
 MOST = 0.7
 """Part of the device in use up to which the twin has to agree."""
 LIMITS = {"mean": 0.15, "p95": 0.25}
-CALM = 0.1
-"""Of a rate, from which on what requests take besides their models is measured."""
 GUESS_S = 400e-6
 """What a request takes of the cores besides its model, before anything is measured."""
 ROUNDS = 2
@@ -65,13 +68,17 @@ class Row:
 
     file: str
     use: float
-    """Part of the device in use, by the twin."""
+    """Part of the device that server and generator had, models as profiled."""
     rate_per_s: float
     overhead_s: float
     """What a request takes of the cores besides its model, at this rate."""
     seed: int
+    driven_mean_s: float
+    """From the intended send time to the answer, at the generator."""
     measured_mean_s: float
+    """From a request's arrival at the server to its answer."""
     twin_mean_s: float
+    driven_p95_s: float
     measured_p95_s: float
     twin_p95_s: float
     busy: float
@@ -134,38 +141,6 @@ def written(file: Path, deployment: iw.Deployment, name: str) -> Path:
     return other
 
 
-def overhead_s(file: Path, rate_per_s: float, duration_s: float) -> float:
-    """What a request takes of the cores besides its model's profiled time, at a rate, s.
-
-    The generator runs on the same cores, so what it takes counts with what the server takes, and so
-    does what models take longer where several run at once. What all take without requests is the
-    same at both rates, and is not of any request.
-    """
-    deployment = iw.load(file)
-    paths = [
-        written(file, at_rate(deployment, rate), name)
-        for rate, name in (
-            (CALM * rate_per_s, f"{file.stem}-few"),
-            (rate_per_s, f"{file.stem}-many"),
-        )
-    ]
-    spent_s_at, answered = list[float](), list[int]()
-    with served(paths[0]) as (url, pid):
-        for path in paths:
-            before_s = spent_s(pid) + sum(os.times()[:4])
-            words = ("--url", url, "--duration", str(duration_s), "--seed", str(OTHER_SEED))
-            of = command("drive", str(path), *words)["tasks"]["digits"]
-            models_s = sum(
-                share * deployment.tasks["digits"].variants[name].service_on("cpu").mean_s
-                for name, share in of["shares"].items()
-            )
-            now_s = spent_s(pid) + sum(os.times()[:4])
-            spent_s_at.append(now_s - before_s - models_s * of["answered"])
-            answered.append(of["answered"])
-    (few_s, many_s), (few, many) = spent_s_at, answered
-    return float(max(0.0, (many_s - few_s) / (many - few)))
-
-
 def simulated(deployment: iw.Deployment) -> tuple[float, float]:
     """Rate of a deployment's workload, and the part of its device that is in use by the twin."""
     found = iw.simulate(deployment, queries=200_000, seed=1).tasks["digits"]
@@ -214,38 +189,59 @@ def runs(file: Path, uses: list[float], duration_s: float) -> Iterator[Row]:
     """Drive a profiled file at each use with each seed."""
     deployment, besides_s = iw.load(file), GUESS_S
     for use in uses:
-        # A request takes less of the cores at a greater rate, as more are read at a time.
-        for _ in range(ROUNDS):
-            busier = at_use(taking(deployment, besides_s), use)
-            rate, _ = simulated(busier)
-            besides_s = overhead_s(file, rate, duration_s)
-        busier = taking(busier, besides_s)
-        path = written(file, busier, f"{file.stem}-{use:g}")
-        rate, used = simulated(busier)
-        with served(path) as (url, pid):
+        for _ in range(ROUNDS - 1):
+            rate, _ = simulated(at_use(taking(deployment, besides_s), use))
+            with rated(file, deployment, rate) as (url, pid, busier):
+                besides_s = run(busier, url, pid, OTHER_SEED, duration_s).overhead_s
+        rate, used = simulated(at_use(taking(deployment, besides_s), use))
+        with rated(file, deployment, rate) as (url, pid, busier):
             for seed in SEEDS:
-                work_s, passed_s = processors_s()
-                own_s = spent_s(pid) + sum(os.times()[:4])
-                words = ("--duration", str(duration_s), "--seed", str(seed), "--twin")
-                of = command("drive", str(path), "--url", url, *words)["tasks"]["digits"]
-                after_s, then_s = processors_s()
-                own_s = spent_s(pid) + sum(os.times()[:4]) - own_s
-                error = of["twin"]["error"]
-                yield Row(
-                    file=file.stem,
-                    use=used,
-                    rate_per_s=rate,
-                    overhead_s=besides_s,
-                    seed=seed,
-                    measured_mean_s=of["mean_s"],
-                    twin_mean_s=of["mean_s"] * (1.0 + error["mean"]),
-                    measured_p95_s=of["p95_s"],
-                    twin_p95_s=of["p95_s"] * (1.0 + error["p95"]),
-                    busy=max(0.0, (after_s - work_s - own_s) / (then_s - passed_s)),
-                )
+                yield run(busier, url, pid, seed, duration_s)
         if used < use - NEAR:
             print(f"{file.stem}: its copies cannot use {use:.0%} of two cores", file=sys.stderr)
             break
+
+
+@contextmanager
+def rated(
+    file: Path, deployment: iw.Deployment, rate: float
+) -> Iterator[tuple[str, int, iw.Deployment]]:
+    """A server of a file at a rate: where it is, its process, and what it serves."""
+    path = written(file, at_rate(deployment, rate), f"{file.stem}-{rate:.0f}")
+    with served(path) as (url, pid):
+        yield url, pid, iw.load(path)
+
+
+def run(deployment: iw.Deployment, url: str, pid: int, seed: int, duration_s: float) -> Row:
+    """Drive a server, and simulate the same arrivals with what it and the generator took."""
+    work_s, passed_s = processors_s()
+    own_s, server_s = time.process_time(), spent_s(pid)
+    driven = iw.drive(deployment, url, duration=duration_s, seed=seed)
+    server_s, own_s = spent_s(pid) - server_s, time.process_time() - own_s
+    after_s, then_s = processors_s()
+    (name,) = driven.tasks
+    told, variants = driven.tasks[name], deployment.tasks[name].variants
+    model_s = sum(
+        share * variants[one].service_on("cpu").mean_s for one, share in told.shares.items()
+    )
+    besides_s = max(0.0, server_s / told.answered - model_s) + told.cpu_per_request_s
+    twin = twin_of(taking(deployment, besides_s), driven.records, told_rates(deployment), seed=seed)
+    server = driven.in_server(name)
+    assert server is not None
+    return Row(
+        file=deployment.path.stem.partition("-")[0],
+        use=(model_s + besides_s) * told.answered / duration_s / CORES,
+        rate_per_s=told.rate_per_s,
+        overhead_s=besides_s,
+        seed=seed,
+        driven_mean_s=told.mean_s,
+        measured_mean_s=server.mean_s,
+        twin_mean_s=twin[name].mean_s,
+        driven_p95_s=told.p95_s,
+        measured_p95_s=server.p95_s,
+        twin_p95_s=twin[name].p95_s,
+        busy=max(0.0, (after_s - work_s - own_s - server_s) / (then_s - passed_s)),
+    )
 
 
 def main() -> None:
@@ -305,7 +301,10 @@ def main() -> None:
     sys.exit(0 if met else 1)
 
 
-HEAD = "file   in use   rate  takes seed    mean   twin error     p95   twin error busy"
+HEAD = (
+    "file   in use   rate  takes seed  driven  server    twin error  driven  server    twin error"
+    " busy"
+)
 
 
 def line(row: Row) -> str:
@@ -313,8 +312,10 @@ def line(row: Row) -> str:
     said = ("met" if row.met else "NOT met") if row.held else "told"
     return (
         f"{row.file:7}{row.use:6.0%}{row.rate_per_s:7.1f}{row.overhead_s * 1e6:7.0f}{row.seed:5}"
-        f"{row.measured_mean_s * 1e3:8.2f}{row.twin_mean_s * 1e3:7.2f}{row.errors['mean']:+6.0%}"
-        f"{row.measured_p95_s * 1e3:8.2f}{row.twin_p95_s * 1e3:7.2f}{row.errors['p95']:+6.0%}"
+        f"{row.driven_mean_s * 1e3:8.2f}{row.measured_mean_s * 1e3:8.2f}"
+        f"{row.twin_mean_s * 1e3:8.2f}{row.errors['mean']:+6.0%}"
+        f"{row.driven_p95_s * 1e3:8.2f}{row.measured_p95_s * 1e3:8.2f}"
+        f"{row.twin_p95_s * 1e3:8.2f}{row.errors['p95']:+6.0%}"
         f"{row.busy:5.0%} {said}"
     )
 

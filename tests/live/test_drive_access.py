@@ -203,10 +203,20 @@ def test_the_twin_is_asked_for_the_same_arrivals(
         driven_s = task[f"{name}_s"]
         assert error[name] == pytest.approx(twin["response_time_s"][name] / driven_s - 1)
     assert error["accuracy"] == pytest.approx(twin["accuracy"] - task["profile_accuracy"])
+    # What the server tells has no way there and back, and the twin is compared with it as well.
+    server = twin["server"]
+    assert set(server["response_time_s"]) == {"mean", "p50", "p95", "p99"}
+    assert 0 < server["response_time_s"]["mean"] < task["mean_s"]
+    for name in ("mean", "p50", "p95"):
+        in_server_s = server["response_time_s"][name]
+        expected = pytest.approx(twin["response_time_s"][name] / in_server_s - 1)
+        assert server["error"][name] == expected
     # By the zoo's profile a request takes less than this, whatever this machine makes of it.
     assert 0 < twin["response_time_s"]["mean"] < 0.01
     assert main(words) == 0
-    assert "Task digits, driven against twin" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "Task digits, driven against twin" in told
+    assert "in the server" in told
 
 
 def test_a_twin_that_cannot_be_is_said_before_anything_is_sent(

@@ -80,12 +80,33 @@ class Driven(Shown):
 
         return Error.of(self.twin[task], _numbers(self.tasks[task]))
 
+    def in_server(self, task: str) -> Numbers | None:
+        """Latencies of a task's answers as the server tells them, from arrival there to the answer.
+
+        They are without the way there and back, and without what the generator was late. None where
+        the server tells no such time.
+        """
+        record = self.records[task]
+        served_s = record.served_s[record.answered]
+        if not served_s.size or not np.isfinite(served_s).all():
+            return None
+        p50_s, p95_s, p99_s = np.percentile(served_s, (50, 95, 99)).tolist()
+        whole = _numbers(self.tasks[task])
+        return replace(whole, mean_s=float(served_s.mean()), p50_s=p50_s, p95_s=p95_s, p99_s=p99_s)
+
+    def _twin_json(self, task: str) -> dict[str, Any]:
+        from inferway.twin.result import Error
+
+        told = self.twin[task].to_json() | {"error": self.error(task).to_json()}
+        if (server := self.in_server(task)) is not None:
+            error = Error.of(self.twin[task], server).to_json()
+            times = {"response_time_s": server.to_json()["response_time_s"]}
+            told["server"] = {**times, "error": error}
+        return told
+
     def to_json(self) -> dict[str, dict[str, Any]]:
         """By task, as ``inferway drive --json`` prints it."""
-        beside = {
-            name: {"twin": one.to_json() | {"error": self.error(name).to_json()}}
-            for name, one in self.twin.items()
-        }
+        beside = {name: {"twin": self._twin_json(name)} for name in self.twin}
         return {name: one.to_dict() | beside.get(name, {}) for name, one in self.tasks.items()}
 
     def totals_json(self) -> dict[str, Any]:
@@ -137,35 +158,49 @@ class Driven(Shown):
         return [laid, *whole, *_failures(self.tasks), *twins]
 
     def _beside(self, task: str) -> Laid:
-        driven, twin, error = _numbers(self.tasks[task]), self.twin[task], self.error(task)
+        from inferway.twin.result import Error
+
+        driven, twin = _numbers(self.tasks[task]), self.twin[task]
+        server = self.in_server(task)
+        measured = [driven] if server is None else [driven, server]
+        errors = [Error.of(twin, one) for one in measured]
+        sides = (*measured, twin)
         rows = [
-            [what, *map(seconds, of_both), relative(wrong)]
-            for what, *of_both, wrong in (
-                ("mean", driven.mean_s, twin.mean_s, error.mean),
-                ("p50", driven.p50_s, twin.p50_s, error.p50),
-                ("p95", driven.p95_s, twin.p95_s, error.p95),
-            )
+            [
+                what,
+                *(seconds(getattr(one, f"{what}_s")) for one in sides),
+                *(relative(getattr(error, what)) for error in errors),
+            ]
+            for what in ("mean", "p50", "p95")
         ]
-        correct = [number(one.accuracy, "{:.4f}") for one in (driven, twin)]
-        rows.append(["accuracy", *correct, points(error.accuracy)])
-        sides = (driven, twin)
+        correct = [number(one.accuracy, "{:.4f}") for one in sides]
+        rows.append(["accuracy", *correct, *(points(one.accuracy) for one in errors)])
+        blank = [""] * len(errors)
+        heads = ["error"] if server is None else ["error, driven", "error, in the server"]
+        of_server = (
+            ""
+            if server is None
+            else " Those in the server go from a request's arrival there to its answer, as it "
+            "tells them."
+        )
         lost = {what: [getattr(one, what) for one in sides] for what in ("rejected", "dropped")}
         rows += [
-            [what, *(percent(part, 2) for part in parts), ""]
+            [what, *(percent(part, 2) for part in parts), *blank]
             for what, parts in lost.items()
             if any(parts)
         ]
         rows += [
-            [f"by {name}", *(percent(one.shares.get(name, 0.0)) for one in sides), ""]
+            [f"by {name}", *(percent(one.shares.get(name, 0.0)) for one in sides), *blank]
             for name in {**driven.shares, **twin.shares}
         ]
         return table(
             f"Task {task}, driven against twin",
-            ["", "driven", "twin", "error"],
+            ["", *("driven", "in the server")[: len(measured)], "twin", *heads],
             rows,
             caption=(
                 "The twin has the arrivals that were sent, and the service times and accuracies of "
-                "the file and its profiles; driven latencies have the way there and back as well."
+                "the file and its profiles; driven latencies have the way there and back as well, "
+                f"and what the generator was late.{of_server}"
             ),
         )
 
@@ -286,7 +321,7 @@ def drive(
     for together in _groups(deployment, told):
         if all(summaries[name].answered for name in together):
             driven_of = {name: records[name] for name in together}
-            twins |= _simulated(deployment, driven_of, told, seed, progress)
+            twins |= twin_of(deployment, driven_of, told, seed=seed, progress=progress)
     totals = totals_of(counts, span_s=_span_s(records.values()))
     return Driven(url or loadgen.URL, summaries, records, twin=twins, totals=totals)
 
@@ -346,14 +381,29 @@ def told_rates(deployment: Deployment) -> dict[str, float | None]:
     return told
 
 
-def _simulated(
+def twin_of(
     deployment: Deployment,
     records: Mapping[str, Record],
     told: Mapping[str, float | None],
-    seed: int | None,
-    progress: Callable[[str, float], None] | None,
+    *,
+    seed: int | None = None,
+    progress: Callable[[str, float], None] | None = None,
 ) -> dict[str, Numbers]:
-    """Simulate a task under the arrivals of a drive, or several that targets or devices join."""
+    """Simulate a task under the arrivals of a drive, or several that targets or devices join.
+
+    Parameters
+    ----------
+    deployment
+        What was driven.
+    records
+        Of the drive, by task.
+    told
+        As `told_rates` says it.
+    seed
+        Of the simulation; the file's if not given.
+    progress
+        Told what is being done, and the part of it that is done.
+    """
     from inferway.twin import run_traces
     from inferway.twin.simulation import without_absent
     from inferway.twin.trace import arriving, simulated

@@ -57,6 +57,7 @@ _COLUMNS: Final[dict[str, tuple[Any, type[np.generic]]]] = {
     "predicted_class": (-1, np.int32),
     "predicted_s": (math.nan, np.float64),
     "expected": (math.nan, np.float64),
+    "served_s": (math.nan, np.float64),
     "waited": (False, np.bool_),
     "reason": (-1, np.int16),
     "said": (-1, np.int32),
@@ -312,6 +313,7 @@ class Generator:
             columns["predicted_class"][request] = answer.predicted_class
             columns["predicted_s"][request] = answer.predicted_s
             columns["expected"][request] = answer.expected
+            columns["served_s"][request] = answer.served_s
             if self._kept[self._head[request]] is not None:
                 self._bodies[request] = body, json_length
         elif status == 200:

@@ -227,6 +227,7 @@ class Prediction(NamedTuple):
     predicted_class: int
     predicted_s: float  # Latency that the server predicted at dispatch; NaN if it does not say
     expected: float = math.nan  # Accuracy that it expects of this answer; NaN if it does not say
+    served_s: float = math.nan  # From the request's arrival there to the answer; NaN likewise
 
 
 class _Output(msgspec.Struct):
@@ -237,6 +238,7 @@ class _Output(msgspec.Struct):
 
 
 class _Parameters(msgspec.Struct):
+    latency_ms: float = math.nan
     predicted_latency_ms: float | None = None
     expected_accuracy: float | None = None
 
@@ -268,7 +270,8 @@ def decode(content: bytes, json_length: int) -> Prediction | None:
     latency_ms, expected = told.predicted_latency_ms, told.expected_accuracy
     predicted_s = math.nan if latency_ms is None else latency_ms / 1e3
     expected = math.nan if expected is None else expected
-    return Prediction(body.model_version, predicted_class, predicted_s, expected)
+    served_s = told.latency_ms / 1e3
+    return Prediction(body.model_version, predicted_class, predicted_s, expected, served_s)
 
 
 def _class(outputs: list[_Output], raw: bytes) -> int:

@@ -71,6 +71,9 @@ class Record:
         it does not say; all NaN if not given.
     group
         Requests of one number are alike, as those that sent the same input; the item if not given.
+    served_s
+        Time that each answer spent in the server by what that says, seconds; NaN where it does not
+        say; all NaN if not given.
     """
 
     task: str
@@ -94,6 +97,7 @@ class Record:
     score: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
     group: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     expected: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
+    served_s: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
 
     def __post_init__(self) -> None:
         if len(self.reason) != len(self):
@@ -102,8 +106,9 @@ class Record:
             known = self.answered & (self.label >= 0)
             score = np.where(known, self.predicted_class == self.label, np.nan)
             object.__setattr__(self, "score", score)
-        if len(self.expected) != len(self):
-            object.__setattr__(self, "expected", np.full(len(self), np.nan))
+        for name in ("expected", "served_s"):
+            if len(getattr(self, name)) != len(self):
+                object.__setattr__(self, name, np.full(len(self), np.nan))
         if len(self.group) != len(self):
             object.__setattr__(self, "group", self.item.astype(np.int64))
 

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from inferway.loadgen.message import Prediction, decode
+from inferway.loadgen.message import decode
 
 
 def _body(data: object = None, **output: object) -> bytes:
@@ -43,7 +43,16 @@ def test_class_from_binary():
 
 def test_predicted_latency_comes_in_milliseconds():
     body = json.dumps({"parameters": {"predicted_latency_ms": 500, "accuracy_balance": 1.0}})
-    assert decode(body.encode(), -1) == Prediction("", -1, 0.5)
+    answer = decode(body.encode(), -1)
+    assert answer is not None
+    assert answer.predicted_s == 0.5
+    assert math.isnan(answer.served_s)
+
+
+def test_time_in_the_server_comes_in_milliseconds():
+    answer = decode(json.dumps({"parameters": {"latency_ms": 2.5}}).encode(), -1)
+    assert answer is not None
+    assert answer.served_s == 0.0025
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", _body(shape=[1, 3], datatype="FP1", data=None)])

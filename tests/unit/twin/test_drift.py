@@ -14,7 +14,7 @@ import pytest
 import inferway
 from inferway.deployment import Drift
 from inferway.dispatch.joint import BALANCE
-from inferway.experiments.driven import _simulated
+from inferway.experiments.driven import twin_of
 from inferway.twin.drift import Labeling
 from inferway.twin.engine import engine_of
 from inferway.twin.result import TaskResult
@@ -139,9 +139,9 @@ def test_what_is_driven_does_not_rehearse_a_fall() -> None:
     falls = inferway.load(FILE | {"nodes": node}).with_(policy="priced")
     record: Any = SimpleNamespace(task="t", intended_s=np.arange(3_000) / 100)
     tasks = {"t": replace(falls.tasks["t"], drift=Drift("c", 0.0, -0.6, 1.0, False))}
-    fallen = _simulated(replace(falls, tasks=tasks), {"t": record}, {"t": None}, 1, None)
+    fallen = twin_of(replace(falls, tasks=tasks), {"t": record}, {"t": None}, seed=1)
     tasks = {"t": replace(falls.tasks["t"], drift=None)}
-    plain = _simulated(replace(falls, tasks=tasks), {"t": record}, {"t": None}, 1, None)
+    plain = twin_of(replace(falls, tasks=tasks), {"t": record}, {"t": None}, seed=1)
     assert fallen == plain
 
 
