@@ -44,9 +44,41 @@ def import_statements(
                 yield from import_statements(node, eager)
 
 
+class Facts(NamedTuple):
+    """What tests ask of a module, so that it is parsed once for all of them.
+
+    Attributes
+    ----------
+    imports
+        Its import statements, and whether each is carried out when the module is imported.
+    classes
+        Names of the classes that it defines at the top.
+    constructors
+        Each `__init__` that is written out, by its class, and its parameters besides `self`.
+    """
+
+    imports: tuple[tuple[ast.Import | ast.ImportFrom, bool], ...]
+    classes: tuple[str, ...]
+    constructors: tuple[tuple[str, int], ...]
+
+
+@cache
+def facts(source: str) -> Facts:
+    tree = ast.parse(source)
+    constructors = []
+    for node in ast.walk(tree):
+        for method in node.body if isinstance(node, ast.ClassDef) else ():
+            if isinstance(method, ast.FunctionDef) and method.name == "__init__":
+                given = method.args
+                count = len([*given.posonlyargs, *given.args, *given.kwonlyargs]) - 1
+                constructors.append((node.name, count))
+    classes = (node.name for node in tree.body if isinstance(node, ast.ClassDef))
+    return Facts(tuple(import_statements(tree)), tuple(classes), tuple(constructors))
+
+
 def imports(source: str, module: str, known: frozenset[str]) -> Iterator[Import]:
     """Find the imports of Inferway's own modules, as absolute names of modules."""
-    for node, eager in import_statements(ast.parse(source)):
+    for node, eager in facts(source).imports:
         match node:
             case ast.Import(names=names):
                 targets = [alias.name for alias in names]

@@ -8,13 +8,13 @@ from __future__ import annotations
 import ast
 import shutil
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import networkx as nx
 import pytest
-from sources import PACKAGE, Import, all_imports, modules
+from sources import PACKAGE, Import, all_imports, facts, modules
 
 ROOT = Path(__file__).parents[2]
 
@@ -40,29 +40,25 @@ def named_twice(sources: dict[str, str]) -> dict[str, list[str]]:
     """
     homes: dict[str, list[str]] = {}
     for module, source in sources.items():
-        for node in ast.parse(source).body:
-            match node:
-                case ast.ClassDef(name="Settings") if module.startswith("inferway.studies."):
-                    continue
-                case ast.ClassDef(name=name) if not name.startswith("_"):
-                    homes.setdefault(name, []).append(module)
+        for name in facts(source).classes:
+            own = name == "Settings" and module.startswith("inferway.studies.")
+            if not own and not name.startswith("_"):
+                homes.setdefault(name, []).append(module)
     return {name: where for name, where in homes.items() if len(where) > 1}
 
 
 def wide_constructors(sources: dict[str, str]) -> dict[str, int]:
     """Find each `__init__` that is written out with too many parameters; how many, by class."""
-    found = {}
-    for module, source in sources.items():
-        for node in ast.walk(ast.parse(source)):
-            if not isinstance(node, ast.ClassDef):
-                continue
-            for method in node.body:
-                if isinstance(method, ast.FunctionDef) and method.name == "__init__":
-                    given = method.args
-                    count = len([*given.posonlyargs, *given.args, *given.kwonlyargs]) - 1
-                    if count > MOST_PARAMETERS:
-                        found[f"{module}.{node.name}"] = count
-    return found
+    return {
+        f"{module}.{name}": count
+        for module, source in sources.items()
+        for name, count in facts(source).constructors
+        if count > MOST_PARAMETERS
+    }
+
+
+def from_imports(source: str) -> Iterator[ast.ImportFrom]:
+    return (node for node, _ in facts(source).imports if isinstance(node, ast.ImportFrom))
 
 
 def shadowing(sources: dict[str, str]) -> list[str]:
@@ -70,8 +66,7 @@ def shadowing(sources: dict[str, str]) -> list[str]:
     return [
         f"{face}.{name.name}"
         for face, source in sources.items()
-        for node in ast.walk(ast.parse(source))
-        if isinstance(node, ast.ImportFrom)
+        for node in from_imports(source)
         for name in node.names
         if node.module == f"{face}.{name.asname or name.name}"
     ]
@@ -82,8 +77,8 @@ def reached_into(sources: dict[str, str]) -> list[str]:
     return [
         f"{module}: {node.module}.{name.name}"
         for module, source in sources.items()
-        for node in ast.walk(ast.parse(source))
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("inferway")
+        for node in from_imports(source)
+        if (node.module or "").startswith("inferway")
         for name in node.names
         if name.name.startswith("_") and not name.name.startswith("__")
     ]
