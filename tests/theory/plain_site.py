@@ -249,6 +249,7 @@ class PlainSite:
         self.learn, self.pull = methods.get("learn"), methods.get("pull")
         self.settle = methods.get("settle")
         self.sent: list[Sent] = []
+        self.models_s: dict[tuple[int, int], float] = {}  # By class and requests, once asked for
         self.servers = [
             Server(int(number), k, self)
             for k in range(len(fleet.rate))
@@ -1017,11 +1018,18 @@ class PlainSite:
         return self._model_s(server, requests) + self._lead_s(server.k) * requests
 
     def _model_s(self, server: Server, requests: int) -> float:
-        """What so many take as one batch, s: linear between the times at 1, 2, 4, ... requests,
-        which are such that the sizes known take what they are known to take."""
+        """What so many take as one batch, s, of which the scenario alone decides."""
+        asked = server.k, requests
+        if asked not in self.models_s:
+            self.models_s[asked] = self._modeled_s(*asked)
+        return self.models_s[asked]
+
+    def _modeled_s(self, k: int, requests: int) -> float:
+        """Linear between the times at 1, 2, 4, ... requests, which are such that the sizes known
+        take what they are known to take."""
         fleet = self.scenario.fleet
-        known = {1: 1.0 / float(fleet.rate[server.k])} | self._offered(server.k)
-        measured = self.scenario.measured_s.get(fleet.variants[server.k], {})
+        known = {1: 1.0 / float(fleet.rate[k])} | self._offered(k)
+        measured = self.scenario.measured_s.get(fleet.variants[k], {})
         if measured:
             known = {size: times_s[0] for size, times_s in sorted(measured.items())}
         at = [known[1]]

@@ -10,6 +10,7 @@ import hashlib
 import importlib.util
 import inspect
 import sys
+from functools import lru_cache
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any, Final
@@ -101,7 +102,7 @@ def _module(path: Path) -> ModuleType:
         raise ValueError(f"there is no policy file {path}")
     content = path.read_bytes()
     place = hashlib.sha256(str(path).encode()).hexdigest() if b"__file__" in content else ""
-    name = f"inferway_policy_{path.stem}_{place[:MARK]}_{code_digest(content)[:MARK]}"
+    name = f"inferway_policy_{path.stem}_{place[:MARK]}_{_digest(content)[:MARK]}"
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)
@@ -116,6 +117,12 @@ def _module(path: Path) -> ModuleType:
         said = f"{as_python(error)}{place_of(error, path)}"
         raise ValueError(f"{path} does not load: {said}") from error
     return module
+
+
+@lru_cache(maxsize=64)
+def _digest(content: bytes) -> str:
+    """Hash a file's code once: a policy is asked for again and again, by every run of a sweep."""
+    return code_digest(content)
 
 
 def _check_arguments(kind: Kind, path: Path, policy: type) -> None:
