@@ -85,6 +85,7 @@ SKIPPED = (
     Skipped("run-a-network", "--name base-7", MACHINES),
     Skipped("serve-on-ray", "", "needs the extra `ray-serve`; tests/live runs its example"),
     Skipped("train-a-scheduler", "final_sigma=0.3", "trains for ten minutes of CPU time"),
+    Skipped("train-a-scheduler", "--outages 1h/60s", "trains for ten minutes of CPU time"),
     Skipped("train-a-scheduler", "benchmarks/training.py", "measures for many minutes"),
     Skipped("train-a-scheduler", "", TORCH, unless="torch"),
     Skipped("train-with-gymnasium", "stable_baselines3", TORCH, unless="stable_baselines3"),

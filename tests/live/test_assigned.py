@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -309,6 +310,35 @@ def test_targets_over_several_tasks_go_on_as_devices_are_given_out_anew(
     assert ask("b", 1)["answers"] == 6
     running.wait(server.apply(deployment))
     assert ask("b", 1)["answers"] == 7
+
+
+def test_one_learned_policy_follows_the_copies_that_a_task_has(start: Any, tmp_path: Path) -> None:
+    about = {
+        **{"policy": "rl-po", "task": "a", "variants": ["small", "large"], "counts": [2, 2]},
+        **{"accuracies": [0.9, 0.95], "service_s": [0.2, 1.0], "buffer": 15, "deadline_s": 600.0},
+        **{"slot_s": 1.0, "outages": [[60.0, 60.0], [60.0, 60.0]], "schema": 1},
+    }
+    sizes = [(4 * 33 + 4, 8), (8, 8), (8, 4)]
+    arrays = {f"weight_{i}": np.zeros(size, np.float32) for i, size in enumerate(sizes)}
+    arrays |= {f"bias_{i}": np.zeros(size[1], np.float32) for i, size in enumerate(sizes)}
+    np.savez(tmp_path / "any.npz", about=np.array(json.dumps(about)), **arrays)
+    text = FILE.replace("slot: 0.5 s", "slot: 1 h").replace(
+        "dispatch: {policy: deadline}", "scheduling: {policy: rl-po, checkpoint: any.npz}"
+    )
+    text = text.replace("instances: {", "buffer: 15\n    instances: {")
+    running = start(deployment=inferway.load(write(tmp_path, text)))
+    server = running.server
+
+    def routing(**given: int) -> Any:
+        held = {("a", name, "cpu"): count for name, count in given.items()}
+        running.wait(server._reassign(server.assignment, "a", held))
+        return running.call(lambda: server.sites["a"].pool.dispatcher.routing)
+
+    assert routing(large=1) == pytest.approx([1.0])
+    assert routing(small=2, large=1) == pytest.approx([1 / 3] * 3)
+    # More copies than it was trained for are left to `deadline`, until there are fewer again.
+    assert routing(small=3) is None
+    assert routing(small=1, large=2) == pytest.approx([1 / 3] * 3)
 
 
 def test_a_last_copy_serves_until_another_has_come(start: Any, tmp_path: Path) -> None:

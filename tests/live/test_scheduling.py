@@ -30,14 +30,21 @@ BATCH = ", batch: {sizes: [1, 3], service: [4 ms, 9 ms]}"
 VARIANTS = ("tiny", "large")
 
 
-OBSERVED = {((1, 2), False): 99, ((1, 1), False): 66, ((1, 2), True): 102}
+OBSERVED = {((1, 2), False): 99, ((1, 1), False): 66, ((1, 2), True): 102, ((2, 2), False): 132}
 """Numbers that a policy sees, for so many instances, and with batches."""
 
 
 def trained(
-    place: Path, counts: tuple[int, int] = (1, 2), favorite: int = 0, batches: bool = False
+    place: Path,
+    counts: tuple[int, int] = (1, 2),
+    favorite: int = 0,
+    batches: bool = False,
+    any_part: bool = False,
 ) -> Path:
-    """A network that says the same whatever it sees: nearly all to one server, pairs of 3."""
+    """A network that says the same whatever it sees: nearly all to one server, pairs of 3.
+
+    One for any part of its servers has the first of the others as second choice, and so on.
+    """
     about: dict[str, Any] = {
         "policy": "rl-po-b" if batches else "rl-po",
         "task": "digits",
@@ -52,6 +59,7 @@ def trained(
         "batch_service_s": ((4e-3, 9e-3), (4e-3, 9e-3)) if batches else None,
         "phases": None,
         "longest_phase_s": None,
+        "outages": ((3600.0, 60.0), (3600.0, 60.0)) if any_part else None,
         "slots": 0,
         "seed": 0,
         "command": "",
@@ -59,11 +67,14 @@ def trained(
         "schema": 1,
     }
     outputs = sum(counts) + (6 if batches else 0)
-    sizes = [(OBSERVED[counts, batches], 90), (90, 60), (60, outputs)]
+    seen = OBSERVED[counts, batches] + any_part * sum(counts)
+    sizes = [(seen, 90), (90, 60), (60, outputs)]
     arrays: dict[str, Any] = {
         f"weight_{i}": np.zeros(size, np.float32) for i, size in enumerate(sizes)
     }
     arrays |= {f"bias_{i}": np.zeros(size[1], np.float32) for i, size in enumerate(sizes)}
+    if any_part:
+        arrays["bias_2"][: sum(counts)] = -50.0 * np.arange(sum(counts))
     arrays["bias_2"][favorite] = 50.0
     for first in range(sum(counts), outputs, 3):  # (1, 1), (1, 3), (3, 3)
         arrays["bias_2"][first + 2] = 1.0
@@ -178,6 +189,46 @@ def test_a_store_follows_failures(start: Any, deployment: Any, tmp_path: Path) -
     assert set(ask(running, 5)) == {"tiny"}
     mark(1, True)
     assert mark(2, True) == pytest.approx([1, 0, 0])
+
+
+def test_one_policy_follows_whatever_instances_there_are(
+    start: Any, deployment: Any, tmp_path: Path
+) -> None:
+    """An instance fails and returns; applied files take instances away and give them back."""
+    trained(tmp_path / "any.npz", counts=(2, 2), favorite=2, any_part=True)
+    running = start(deployment=deployment("{policy: rl-po, checkpoint: any.npz}"))
+    site = running.site
+
+    def mark(server: int, healthy: bool) -> Any:
+        running.call(lambda: site.pool._mark(server, healthy, "test"))
+        return running.call(lambda: site.pool.dispatcher.routing)
+
+    def apply(instances: str) -> Any:
+        text = (tmp_path / "digits.yaml").read_text()
+        written = re.sub(r"instances: \{[^}]*\}", f"instances: {{{instances}}}", text)
+        (tmp_path / "other.yaml").write_text(written)
+        running.wait(running.server.apply(inferway.load(tmp_path / "other.yaml")))
+        return running.call(lambda: site.pool.dispatcher.routing)
+
+    # One tiny and two large ones, of the two and two that it was trained for.
+    assert mark(0, True) == pytest.approx([0, 1, 0])
+    assert set(ask(running, 5)) == {"large"}
+    assert mark(1, False) == pytest.approx([1, 0, 0])
+    assert set(ask(running, 5)) == {"tiny"}
+    assert mark(0, False) == pytest.approx([0, 0, 1])
+    assert set(ask(running, 5)) == {"large"}
+    assert mark(2, False) is None
+    for server in range(3):
+        mark(server, True)
+    assert apply("digits/tiny: 2, digits/large: 1") == pytest.approx([0, 0, 1])
+    assert set(ask(running, 5)) == {"large"}
+    assert apply("digits/tiny: 1") == pytest.approx([1])
+    assert set(ask(running, 5)) == {"tiny"}
+    assert apply("digits/tiny: 2, digits/large: 2") == pytest.approx([0, 0, 1, 0])
+    assert set(ask(running, 5)) == {"large"}
+    with pytest.raises(ServeError, match="2 tiny and 2 large or fewer of each, not for 2 tiny and"):
+        apply("digits/tiny: 2, digits/large: 3")
+    assert set(ask(running, 5)) == {"large"}
 
 
 def test_learned_batch_sizes_are_followed(

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from inferway.catalog.zoo import Profile, Zoo
+    from inferway.learning.deployed import Outages
     from inferway.learning.settings import Settings
     from inferway.learning.training import TrainingProgress
 
@@ -87,6 +88,14 @@ def train(
         Literal["drop", "serve"],
         says("What becomes of late requests; drop leaves servers out that would be late, too."),
     ] = "serve",
+    outages: Annotated[
+        list[str] | None,
+        says(
+            "Instances go away EVERY so often FOR so long in the mean, such as 1h/60s; file: as "
+            "its node's failures say. The policy is then for any part of them.",
+            metavar="[VARIANT=]EVERY/FOR|file",
+        ),
+    ] = None,
     start: Annotated[Path | None, options.file("A trained policy to begin with.")] = None,
     threads: Annotated[int, says("Threads; one is best.", min=1)] = 1,
     seeds: Annotated[
@@ -142,6 +151,7 @@ def train(
             node=node,
             accuracies=_accuracies(accuracies or []),
             late=late,
+            outages=_outages(outages or []),
         )
         wanted = _settings(paper, slots, settings or [])
         begun = None if start is None else read(start)
@@ -171,6 +181,7 @@ def train(
                     *(f"--set {one}" for one in settings or ()),
                     *(f"--accuracy {one}" for one in accuracies or ()),
                     *([f"--late {late}"] if late != "serve" else []),
+                    *(f"--outages '{one}'" for one in outages or ()),
                     *([f"--start {start}"] if start else []),
                 ]
             )
@@ -233,6 +244,32 @@ def _accuracies(written: list[str]) -> dict[str, float]:
         if not name or not 0 <= found.get(name, -1) <= 1:
             raise ValueError(f"--accuracy {one}: expected VARIANT=VALUE, an accuracy in 0..1")
     return found
+
+
+def _outages(written: list[str]) -> Outages | None:
+    """Read mean times, s: of all variants or by variant, or that they are the file's."""
+    from inferway.deployment.units import TIME, QuantityError
+
+    found: dict[str, tuple[float, float]] = {}
+    for one in written:
+        name, _, times = one.rpartition("=")
+        every, slash, lasting = times.partition("/")
+        if one == "file":
+            continue
+        try:
+            found[name] = float(TIME.parse(every.strip())), float(TIME.parse(lasting.strip()))
+        except QuantityError:
+            slash = ""
+        if not slash or min(found.get(name, (0.0,))) <= 0:
+            raise ValueError(
+                f"--outages {one}: expected EVERY/FOR, two times above 0 s such as 1h/60s, "
+                "VARIANT=EVERY/FOR, or file"
+            )
+    if len(written) > 1 and ("file" in written or "" in found):
+        raise ValueError("--outages: several are one for each variant, VARIANT=EVERY/FOR")
+    if "file" in written:
+        return "file"
+    return found.get("", found) or None
 
 
 @zoo.callback()

@@ -8,7 +8,8 @@ policy `alias`, so what happens is what happens there, and what is observed is w
 `inferway.scheduling.observation`, as for a deployed policy.
 
 Service times may drift (`inferway.twin.service_walk`): each site has a factor of its own, drawn
-when it begins and moved after each slot.
+when it begins and moved after each slot. Servers may fail and return at any time; all are there at
+the beginning.
 """
 
 from __future__ import annotations
@@ -70,6 +71,8 @@ class EventSites:
     ----------
     factor
         (E,) by which services take longer than is said; 1 where they do not drift.
+    away
+        (E, n) uint8: servers that are away where the slot ends are not 0.
     """
 
     def __init__(self, control: Control, *, count: int = 1, seed: int = 0) -> None:
@@ -108,6 +111,7 @@ class EventSites:
         self.observation = np.zeros((count, control.features), np.float32)
         self.rewards, self.clock_s = np.zeros((2, count))
         self.factor = np.ones(count)
+        self.away = np.zeros((count, fleet.servers), np.uint8)
         self.phase = self._flow.phase
         self.restart(seed)
 
@@ -213,10 +217,13 @@ class EventSites:
         self.rewards -= self.control.rejected_weight * outcomes.rejected
 
     def _look(self) -> None:
-        flow = self._flow
+        flow, there = self._flow, None
         for e, engine in enumerate(self._engines):
             signal = Signal(int(flow.phase[e]), float(self.clock_s[e] - flow.switch_s[e]))
-            self.observation[e] = observe(self._layout, engine.site, signal)
+            if self.control.changing:
+                there = np.flatnonzero(engine.site.healthy)
+                self.away[e] = ~engine.site.healthy
+            self.observation[e] = observe(self._layout, engine.site, signal, there, there)
 
     def clear(self) -> None:
         """Count anew."""
@@ -249,7 +256,7 @@ class EventSites:
         found |= {f"tally.{name}": of for name, of in self._tally.items()}
         for part in ("counts", "outcomes"):
             found |= {f"{part}.{k}": v for k, v in getattr(self, part)._asdict().items()}
-        own = ("clock_s", "rewards", "observation", "factor")
+        own = ["clock_s", "rewards", "observation", "factor", *["away"] * self.control.changing]
         return found | {name: getattr(self, name) for name in own} | {"streams": self._streams}
 
     def _world(self, e: int) -> dict[str, NDArray[Any]]:

@@ -23,8 +23,9 @@ class Control:
     """A site and how it is controlled; ValueError where slots of random routing cannot run it.
 
     The scenario is a fleet with a limited buffer, service times and how they drift, arrivals
-    (Poisson, map, phases or trace), deadline, and whether late requests are served. Its policy
-    plays no part.
+    (Poisson, map, phases or trace), deadline, whether late requests are served, and `failures`:
+    with them servers go away and come back at random, observations say which are there, and what
+    is trained is for any part of the fleet. Its policy plays no part.
     """
 
     scenario: Scenario
@@ -48,8 +49,8 @@ class Control:
             "random routing has no central queue: leave `queue: central` out": (
                 scenario.queue != "per-server"
             ),
-            "failures are not part of training: train for each fleet on its own": (
-                scenario.failures or scenario.outages
+            "outages at set times are not part of training, where servers come and go at random": (
+                scenario.outages
             ),
             "instances that wait for devices which they share are not part of training: leave the "
             "node's `devices` out": fleet.devices is not None,
@@ -76,6 +77,20 @@ class Control:
         """Tell whether its sites run event by event: for the shield of `late: drop`, or a drift."""
         drops = self.scenario.late == "drop" and self.scenario.deadline_s is not None
         return drops or self.scenario.walk is not None
+
+    @property
+    def changing(self) -> bool:
+        """Tell whether servers come and go."""
+        return bool(self.scenario.failures)
+
+    @property
+    def outages(self) -> tuple[tuple[float, float], ...]:
+        """(K, 2) mean times until a server of each class goes and is back, s; inf for never."""
+        never = (np.inf, np.inf)
+        return tuple(
+            never if failing is None else (failing.every_s, failing.for_s)
+            for failing in map(self.scenario.failures.get, self.scenario.fleet.variants)
+        )
 
     @property
     def deadline_s(self) -> float:
@@ -131,6 +146,7 @@ class Control:
             else None,
             phases=self.phases if self.sees_phase else None,
             longest_phase_s=longest_s,
+            outages=self.outages if self.changing else None,
             **trained,
         )
 

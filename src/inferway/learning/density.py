@@ -30,7 +30,9 @@ class SoftmaxGaussian(Distribution):  # type: ignore[misc]
     Parameters
     ----------
     loc
-        (..., n) f, what the network says; n at least 2.
+        (..., n) f, what the network says; n at least 2. Components that are minus infinity are
+        no part of the simplex: y is 0 there. That is for `validate_args=False` and
+        `log_prob_of_log` alone.
     scale
         sigma, above 0: a number or (...).
     validate_args
@@ -118,6 +120,9 @@ class SoftmaxGaussian(Distribution):  # type: ignore[misc]
         normalized
             Whether exp(log_y) is known to have the sum 1.
         """
+        away = torch.isneginf(self.loc)
+        if bool(away.any()):
+            return self._log_prob_of_part(log_y, ~away, normalized)
         n, q = self.event_shape[0], log_y - self.loc
         q = q - q.mean(-1, keepdim=True)
         square = (q * q).sum(-1) / (2 * self.scale**2)
@@ -125,6 +130,19 @@ class SoftmaxGaussian(Distribution):  # type: ignore[misc]
         total = log_y.sum(-1)
         if not normalized:
             total = total - n * torch.logsumexp(log_y, -1)
+        return -square - norm - total
+
+    def _log_prob_of_part(self, log_y: Tensor, there: Tensor, normalized: bool) -> Tensor:
+        """(...) as `log_prob_of_log` over the components that are there, one at least."""
+        n = there.sum(-1).to(self.loc.dtype)
+        q = torch.where(there, log_y - self.loc, 0.0)
+        q = torch.where(there, q - q.sum(-1, keepdim=True) / n[..., None], 0.0)
+        square = (q * q).sum(-1) / (2 * self.scale**2)
+        norm = (n - 1) * (self.scale.log() + 0.5 * math.log(2 * math.pi)) + 0.5 * n.log()
+        kept = torch.where(there, log_y, -math.inf)
+        total = torch.where(there, log_y, 0.0).sum(-1)
+        if not normalized:
+            total = total - n * torch.logsumexp(kept, -1)
         return -square - norm - total
 
     def entropy(self, samples: int = 256) -> Tensor:

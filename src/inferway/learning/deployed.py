@@ -18,7 +18,7 @@ from inferway.learning.settings import TUNED, Settings
 from inferway.learning.training import Trained, TrainingProgress
 from inferway.scheduling.neural_policy import About, NeuralPolicy
 from inferway.site import Fleet
-from inferway.twin.scenario import Scenario, scenario_of
+from inferway.twin.scenario import Failures, Scenario, scenario_of
 from inferway.twin.service_walk import ServiceWalk
 
 # Policies to train: fo sees the workload's phase, po does not; b sets batch sizes, too.
@@ -27,6 +27,9 @@ POLICIES: Final = ("rl-po", "rl-fo", "rl-po-b", "rl-fo-b")
 Observability = Literal["po", "fo"]
 # What becomes of requests that are late, as a node's key `late`.
 Late = Literal["drop", "serve"]
+# Mean times until an instance goes away and until it is back, s: of all variants, or by variant; or
+# the node's `failures`.
+Outages = tuple[float, float] | Mapping[str, tuple[float, float]] | Literal["file"]
 
 
 def task_of(deployment: Deployment, task: str | None = None) -> str:
@@ -60,16 +63,19 @@ def control_of(
     accuracies: Mapping[str, float] | None = None,
     late: Late = "serve",
     walk: ServiceWalk | None = None,
+    outages: Outages | None = None,
 ) -> Control:
     """The fleet, workload and deadline of a file, under slotted control.
 
     Late requests are served and counted as late, whatever the file says: that is what [Tan24]
     trains on. With `late` drop, the site is as it is deployed with that key: servers predicted to
     be late are left out, and requests that are turned away or dropped for it cost what rejected
-    ones do. With a walk, service times drift. The slot is the file's (``scheduling.slot``) or 1 s,
-    if not given. `accuracies` of all variants that run there count in the reward where these are
-    not to be the file's: the paper trains on other data than it is evaluated on. ValueError where
-    something is not clear, or such a site cannot be trained on.
+    ones do. With a walk, service times drift. With outages, instances go away and come back at
+    random, and what is trained is for any part of them; without, all are always there. The slot is
+    the file's (``scheduling.slot``) or 1 s, if not given. `accuracies` of all variants that run
+    there count in the reward where these are not to be the file's: the paper trains on other data
+    than it is evaluated on. ValueError where something is not clear, or such a site cannot be
+    trained on.
     """
     name, spec = policy_of(deployment, policy), deployment.scheduling
     if slot_s is None:
@@ -88,7 +94,7 @@ def control_of(
             scenario,
             late=late,
             walk=walk,
-            failures={},
+            failures=failures_of(scenario, outages),
             outages=(),
             # As deployed: a scheduler that sets no batches has requests served one by one.
             batches=scenario.batches if batches else (),
@@ -98,6 +104,33 @@ def control_of(
         batches=batches,
         gains=tuple(accuracies[variant] for variant in variants) if accuracies else (),
     )
+
+
+def failures_of(scenario: Scenario, outages: Outages | None) -> Mapping[str, Failures]:
+    """How servers fail and return in training, by class; none without `outages`.
+
+    ValueError where the node has no `failures`, for unknown variants, or times that are not above
+    0 s.
+    """
+    variants = scenario.fleet.variants
+    if outages is None:
+        return {}
+    if isinstance(outages, str):
+        if outages != "file":
+            raise ValueError(
+                f"outages are `file`, two times or two times by variant, not {outages!r}"
+            )
+        if not scenario.failures:
+            raise ValueError(
+                "the node has no `failures` to train with: write them there, or give the times"
+            )
+        return scenario.failures
+    by_variant = outages if isinstance(outages, Mapping) else dict.fromkeys(variants, outages)
+    if unknown := ", ".join(sorted(by_variant.keys() - set(variants))):
+        raise ValueError(f"outages of {unknown}; the variants are {', '.join(variants)}")
+    if not all(0 < one < np.inf for times in by_variant.values() for one in times):
+        raise ValueError("an outage comes after a time above 0 s and lasts for one above 0 s")
+    return {variant: Failures(every_s, for_s) for variant, (every_s, for_s) in by_variant.items()}
 
 
 def paper_site() -> Scenario:
@@ -140,6 +173,7 @@ def setting(
     gains: Sequence[float] | None = None,
     late: Late = "serve",
     walk: ServiceWalk | None = None,
+    outages: Outages | None = None,
 ) -> Control:
     """A site under slotted control.
 
@@ -163,6 +197,8 @@ def setting(
         ``drop`` for a site as it is deployed with that key, ``serve`` for what [Tan24] trains on.
     walk
         How service times drift; not at all if not given.
+    outages
+        How instances come and go, as `Outages`; all are always there if not given.
 
     Raises
     ------
@@ -183,15 +219,23 @@ def setting(
                 "the paper prints no service times of batches: give a file whose variants have "
                 "a `batch`"
             )
+        site = paper_site()
         control = Control(
-            replace(paper_site(), late=late, walk=walk),
+            replace(site, late=late, walk=walk, failures=failures_of(site, outages)),
             slot_s=1.0 if slot_s is None else slot_s,
             sees_phase=observability == "fo",
         )
     else:
         policy = f"rl-{observability}{'-b' if batching else ''}"
         control = control_of(
-            load(file), task, policy, node=node, slot_s=slot_s, late=late, walk=walk
+            load(file),
+            task,
+            policy,
+            node=node,
+            slot_s=slot_s,
+            late=late,
+            walk=walk,
+            outages=outages,
         )
     return replace(
         control,
@@ -226,8 +270,9 @@ def differences(
         "the node has `late: serve`: as deployed, all servers are there for the policy's choice "
         "and late requests are served; in training servers predicted to be late are left out and "
         "late requests are dropped": written.late == "serve" and control.scenario.late == "drop",
-        "the node's `failures` and `outages` are left out in training": (
-            written.failures or written.outages
+        "the node's `failures` and `outages` are left out in training: what is trained is for all "
+        "instances together. Train with `--outages file` for any part of them": (
+            bool(written.failures or written.outages) and not control.changing
         ),
         f"the task's `accuracy_target` of {written.target or 0:g} plays no part in training, where "
         "each answer counts its accuracy": written.target is not None,
@@ -269,6 +314,7 @@ def train(
     start: Path | None = None,
     late: Late = "serve",
     walk: ServiceWalk | None = None,
+    outages: Outages | None = None,
     progress: Callable[[TrainingProgress], None] | None = None,
     **settings: Any,
 ) -> Trained:
@@ -278,7 +324,7 @@ def train(
     ----------
     deployment
         From `inferway.load`.
-    task, policy, node, accuracies, late, walk
+    task, policy, node, accuracies, late, walk, outages
         As in `control_of`.
     slots
         How long; the settings' own if not given.
@@ -308,7 +354,14 @@ def train(
         raise ValueError(str(error)) from None
     return training.train(
         control_of(
-            deployment, name, chosen, node=node, accuracies=accuracies, late=late, walk=walk
+            deployment,
+            name,
+            chosen,
+            node=node,
+            accuracies=accuracies,
+            late=late,
+            walk=walk,
+            outages=outages,
         ),
         wanted,
         Path("out/train", chosen) if out is None else Path(out),

@@ -104,13 +104,23 @@ class Actor(nn.Module):  # type: ignore[misc]
         # By class: (P, 2) the pairs (smallest, largest) that its chances are of.
         self.rules = [np.array(pairs_of(sizes), np.int64) for sizes in offered]
         self.sizes = [control.scenario.fleet.servers, *map(len, self.rules)]
+        # Features that say which servers are there.
+        self.flagged = control.about().layout.flagged
         self.network = Perceptron(
             self.features, sum(self.sizes), settings, generator, gain=settings.actor_gain
         )
 
     def forward(self, observation: Tensor) -> Heads:
-        """Answer (B, d) observations, of which the critic may see more features."""
+        """Answer (B, d) observations, of which the critic may see more features.
+
+        What it says of a server that is away is minus infinity: it is no part of the routing.
+        Where all are, the first stands for them, and there is nothing to choose.
+        """
         f, *logits = self.network(observation[:, : self.features]).split(self.sizes, 1)
+        if self.flagged is not None:
+            away = observation[:, self.flagged] == 0
+            away[:, 0] &= ~away.all(1)
+            f = f.masked_fill(away, -math.inf)
         return f, *(torch.log_softmax(one, 1) for one in logits)
 
     def draw(self, heads: Heads, sigma: float, random: np.random.Generator) -> Actions:

@@ -5,7 +5,8 @@ up to date when the next request comes to it and when the slot ends. If besides 
 one at a time and never dropped, all that becomes of one is known when it comes (Lindley's
 recursion, doi 10.1017/S0305004100027638). What happens is the general engine's doing with the
 policy `alias`, event for event; but routing is as blind with `late: drop` as without, where
-dispatch would leave out the servers that are predicted to be late.
+dispatch would leave out the servers that are predicted to be late. Servers that come and go do so
+where slots end.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import numpy as np
 from inferway.dispatch.alias import tabulate
 from inferway.learning.arrivals import PHASES, Flow, next_event
 from inferway.site.compiled import jit
-from inferway.site.draw import step, uniform, word
+from inferway.site.draw import step, uniform, unit, word
 from inferway.site.handle import handle
 from inferway.site.view import Floats, Ints
 from inferway.twin.kernel.service_times import Laws, draw
@@ -87,6 +88,17 @@ class Terms(NamedTuple):
     age_s: float  # By which ages are divided
     sees_phase: bool
     batches: bool  # Observations say the sizes of the batches in service
+    changing: bool  # Servers come and go, and observations say which are there
+
+
+class Presence(NamedTuple):
+    """Servers that come and go: on or off for exponential times, as seen where slots end."""
+
+    away: np.ndarray  # (E, n) uint8: 0 where it is there
+    states: np.ndarray  # (E,) streams
+    share: Floats  # (E, n) routing of the slot among those that are there
+    goes: Floats  # (n,) chance that one that is there is away a slot later,
+    returns: Floats  # (n,) and that one that is away is there
 
 
 class SiteArrays(NamedTuple):
@@ -103,9 +115,11 @@ class SiteArrays(NamedTuple):
     reward: Floats  # (E,) of the last slot, eq. 2
     observation: np.ndarray  # (E, d) float32
     states: np.ndarray  # (E, 3) streams: of decisions, of service times, of arrivals
+    presence: Presence
 
 
 _DECISIONS, _SERVICE, _ARRIVALS = range(3)
+_AWAY, _GOING = 1, 2
 _INLINE = {"forceinline": True}
 
 
@@ -113,12 +127,18 @@ def advance(sites: SiteArrays, probabilities: Floats, batches: Ints, slot_s: flo
     """Run every site for a slot, then observe it.
 
     (E, n) probabilities are at least 0, each row with a sum above 0; (E, K, 2) are the smallest and
-    largest batch by class.
+    largest batch by class. Servers that are away are left out; where all are, requests are
+    rejected.
     """
     given = handle(_Given(probabilities, batches))
     routed, outcomes = sites.routed, sites.outcomes
     for e in range(sites.clock_s.size):
-        tabulate(given.probabilities[e], routed.threshold[e], routed.other[e])
+        if sites.terms.changing:
+            for s in range(given.probabilities.shape[1]):
+                sites.presence.share[e, s] = given.probabilities[e, s]
+            _share_out(sites, e)
+        else:
+            tabulate(given.probabilities[e], routed.threshold[e], routed.other[e])
         until_s = sites.clock_s[e] + slot_s
         outcomes.timely[e, :] = 0
         outcomes.arrived[e] = outcomes.rejected[e] = outcomes.late[e] = 0
@@ -138,6 +158,28 @@ def advance(sites: SiteArrays, probabilities: Floats, batches: Ints, slot_s: flo
 def look(sites: SiteArrays) -> None:
     """Observe every site as it is."""
     for e in range(sites.clock_s.size):
+        _observe(sites, e)
+
+
+def come_and_go(sites: SiteArrays) -> None:
+    """Let servers go and return where a slot ends; what is at one that goes is routed anew."""
+    presence = sites.presence
+    for e in range(sites.clock_s.size):
+        state, changed = presence.states[e], False
+        for s in range(presence.goes.size):
+            state = step(state)
+            gone = presence.away[e, s] != 0
+            if unit(state) < (presence.returns[s] if gone else presence.goes[s]):
+                presence.away[e, s] = 0 if gone else _GOING
+                changed = True
+        presence.states[e] = state
+        if not changed:
+            continue
+        _share_out(sites, e)
+        for s in range(presence.goes.size):
+            if presence.away[e, s] == _GOING:
+                _hand_over(sites, e, s)
+                presence.away[e, s] = _AWAY
         _observe(sites, e)
 
 
@@ -170,6 +212,63 @@ def _drawn(threshold: Floats, other: np.ndarray, state: Any) -> Any:
 
 
 @jit
+def _share_out(sites: SiteArrays, e: int) -> None:
+    """Tabulate the site's routing among the servers that are there; all alike where it has none."""
+    share, away = sites.presence.share[e], sites.presence.away[e]
+    total, there = 0.0, 0
+    for s in range(share.size):
+        share[s] = 0.0 if away[s] != 0 else share[s]
+        total += share[s]
+        there += away[s] == 0
+    if total <= 0.0:
+        for s in range(share.size):
+            share[s] = 1.0 if there == 0 or away[s] == 0 else 0.0
+    tabulate(share, sites.routed.threshold[e], sites.routed.other[e])
+
+
+@jit
+def _hand_over(sites: SiteArrays, e: int, s: int) -> None:
+    """Route anew, oldest first, what is at a server that goes; what finds no place is rejected."""
+    at, terms, counted = handle(_at(sites.servers, e)), sites.terms, sites.counted
+    threshold, other, away = (
+        sites.routed.threshold[e],
+        sites.routed.other[e],
+        sites.presence.away[e],
+    )
+    states, mask, now_s = sites.states[e], _mask(at.arrived_s), sites.clock_s[e]
+    oldest, waiting = _oldest(at, s), np.int64(at.queue[s])
+    at.queue[s] = 0
+    at.taken[s] = 0
+    for i in range(waiting):
+        place = (oldest + i) & mask
+        arrived_s, phase = at.arrived_s[s, place], at.phase[s, place]
+        at.ends_s[s, place] = 0.0
+        counted.sent[e, phase, terms.server_class[s]] -= 1
+        states[_DECISIONS] = step(states[_DECISIONS])
+        to = _drawn(threshold, other, states[_DECISIONS])
+        queue, tail, k = np.int64(at.queue[to]), np.int64(at.tail[to]), terms.server_class[to]
+        if away[to] != 0 or queue >= terms.capacity:
+            counted.rejected[e, phase] += 1
+            sites.outcomes.rejected[e] += 1
+            sites.reward[e] -= terms.loss
+            continue
+        counted.sent[e, phase, k] += 1
+        at.arrived_s[to, tail & mask] = arrived_s
+        at.phase[to, tail & mask] = phase
+        at.queue[to], at.tail[to] = queue + 1, tail + 1
+        if terms.eager:
+            # It starts now at the earliest, whenever it came.
+            before = (tail - 1) & mask
+            at.ends_s[to, before] = max(now_s, at.ends_s[to, before])
+            time_s, states[_SERVICE] = draw(sites.laws, k, 1, states[_SERVICE])
+            at.ends_s[to, tail & mask] = at.ends_s[to, before] + time_s
+            if queue == 0:
+                at.started_s[to] = now_s
+        elif at.taken[to] == 0:
+            _start(sites, e, to, now_s, sites.flow.phase[e])
+
+
+@jit
 def _run_eager(sites: SiteArrays, e: int, until_s: float) -> None:
     """Run one site up to a time, that included, where a request's times are known at once.
 
@@ -183,6 +282,7 @@ def _run_eager(sites: SiteArrays, e: int, until_s: float) -> None:
     sent, answered = counted.sent[e], counted.answered[e]
     server_class, worth, capacity = terms.server_class, terms.worth, terms.capacity
     deadline_s, loss, mask = terms.deadline_s, terms.loss, _mask(at.ends_s)
+    away = sites.presence.away[e]
     states = sites.states[e]
     decisions, service, arrivals = states[_DECISIONS], states[_SERVICE], states[_ARRIVALS]
     phase, next_s = flow.phase[e], flow.next_s[e]
@@ -196,7 +296,8 @@ def _run_eager(sites: SiteArrays, e: int, until_s: float) -> None:
         decisions = step(decisions)
         s = _drawn(threshold, other, decisions)
         tail = np.int64(at.tail[s])
-        if at.ends_s[s, (tail - capacity) & mask] > now_s:  # so many before it are still there
+        # So many before it are still there, or no server is.
+        if at.ends_s[s, (tail - capacity) & mask] > now_s or away[s] != 0:
             rejected[then] += 1
             reward -= loss
             continue
@@ -267,7 +368,7 @@ def _run(sites: SiteArrays, e: int, until_s: float) -> None:
         s = _drawn(threshold, other, states[_DECISIONS])
         _catch_up(sites, e, s, now_s, phase)
         queue, tail = at.queue[s], np.int64(at.tail[s])
-        if queue >= terms.capacity:
+        if queue >= terms.capacity or sites.presence.away[e, s] != 0:
             counted.rejected[e, then] += 1
             sites.reward[e] -= terms.loss
             continue
@@ -349,6 +450,9 @@ def _observe(sites: SiteArrays, e: int) -> None:
     row[:] = 0.0
     first, width, mask = 0, terms.capacity + 1, _mask(at.arrived_s)
     for s in range(at.queue.size):
+        if sites.presence.away[e, s] != 0:
+            first += 2 * width + 1
+            continue
         queue, oldest = at.queue[s], _oldest(at, s)
         row[first + queue] = 1.0
         first += width
@@ -364,6 +468,10 @@ def _observe(sites: SiteArrays, e: int) -> None:
         most = sites.laws.size.shape[1] - 1
         for s in range(at.queue.size):
             row[first + s] = at.taken[s] / most
+        first += at.queue.size
+    if terms.changing:
+        for s in range(at.queue.size):
+            row[first + s] = sites.presence.away[e, s] == 0
         first += at.queue.size
     if terms.sees_phase:
         row[first + flow.phase[e]] = 1.0

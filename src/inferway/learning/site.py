@@ -50,6 +50,9 @@ class SlottedSites:
         Of the requests since `clear`, by site and phase of arrival.
     clock_s, phase
         (E,) the time, and the workload's phase.
+    away
+        (E, n) uint8: servers that are away are not 0. Where the scenario has failures, each is on
+        or off for exponential times, in its long run at the beginning, and changes where slots end.
     """
 
     def __init__(self, control: Control, *, count: int = 1, seed: int = 0) -> None:
@@ -63,12 +66,14 @@ class SlottedSites:
         self._pinned = pin(sites)
         self._advance = call_of(_ADVANCE, self._pinned.kind, *_DECISION)
         self._look = call_of(_LOOK, self._pinned.kind)
+        self._come_and_go = call_of(_COME_AND_GO, self._pinned.kind) if control.changing else None
         own = [(1, 1) if batch is None else (batch.min, batch.max) for batch in control.offered]
         self._own_batches = np.array([own] * count, np.int64)
         self.observation, self.rewards = sites.observation, sites.reward
         self.outcomes, self.counts = sites.outcomes, sites.counted
         self.arrivals = sites.outcomes.arrived
         self.clock_s, self.phase = sites.clock_s, sites.flow.phase
+        self.away = sites.presence.away
         self.restart(seed)
 
     def restart(self, seed: int) -> None:
@@ -79,17 +84,26 @@ class SlottedSites:
         for e in range(self.count):
             sites.states[e] = streams(seed, e, 3)
             begin(sites.flow, e, arrivals, np.random.default_rng(streams(seed, e, 4)[3]))
+        if self._come_and_go is not None:
+            presence, gone = sites.presence, _gone(self.control)
+            presence.share[:] = 0.0
+            for e in range(self.count):
+                presence.states[e] = word = streams(seed, e, 5)[4]
+                presence.away[e] = np.random.default_rng(word).random(len(gone)) < gone
         self._look(self._pinned.handle)
 
     def step(self, probabilities: Floats, batches: Ints | None = None) -> Floats:
         """Run all sites for a slot; the (E,) rewards, in place as `rewards`.
 
         (E, n) probabilities by server are float64 at least 0, each row with a sum above 0; (E, K,
-        2) are int64 smallest and largest batches, None for the scenario's own.
+        2) are int64 smallest and largest batches, None for the scenario's own. What a server that
+        is away is given goes to the others.
         """
         rules = np.ascontiguousarray(self._own_batches if batches is None else batches)
         routing = np.ascontiguousarray(probabilities)
         self._advance(self._pinned.handle, routing, rules, self.control.slot_s)
+        if self._come_and_go is not None:
+            self._come_and_go(self._pinned.handle)
         return self.rewards
 
     def clear(self) -> None:
@@ -119,6 +133,9 @@ class SlottedSites:
         }
         flow = ("next_s", "phase", "switch_s", "end_s", "at", "base_s")
         nested |= {f"flow.{name}": getattr(sites.flow, name) for name in flow}
+        if self.control.changing:
+            for name in ("away", "states", "share"):
+                nested[f"presence.{name}"] = getattr(sites.presence, name)
         own = ("clock_s", "reward", "observation", "states")
         return nested | {name: getattr(sites, name) for name in own}
 
@@ -133,6 +150,7 @@ def sites_of(control: Control, *, count: int = 1, seed: int = 0) -> Sites:
 
 
 _ADVANCE, _LOOK = entry(routed.advance), entry(routed.look)
+_COME_AND_GO = entry(routed.come_and_go)
 # Types of what `routed.advance` takes besides the sites.
 _DECISION = (numba.float64[:, ::1], numba.int64[:, :, ::1], numba.float64)
 
@@ -146,6 +164,11 @@ def _sites(control: Control, count: int) -> routed.SiteArrays:
     mean_s = np.array([time.mean_s for time in scenario.service])
     drops = scenario.late == "drop" and scenario.deadline_s is not None
     gains = control.accuracy_weight * np.array(control.reward_gains)
+
+    every_s, for_s = np.array(control.outages).T
+    # The process at the ends of slots forgets where it was at this rate.
+    forgets_per_s = np.repeat(1.0 / every_s + 1.0 / for_s, fleet.count)
+    changes = 1.0 - np.exp(-control.slot_s * forgets_per_s)
 
     def zeros(*shape: int, kind: Any = np.float64) -> NDArray[Any]:
         return np.zeros((count, *shape), kind)
@@ -190,13 +213,28 @@ def _sites(control: Control, count: int) -> routed.SiteArrays:
             age_s=fleet.buffer * float(mean_s.max()),
             sees_phase=control.sees_phase,
             batches=control.batches,
+            changing=control.changing,
         ),
         laws=rule,
         clock_s=zeros(),
         reward=zeros(),
         observation=zeros(control.features, kind=np.float32),
         states=zeros(3, kind=np.uint64),
+        presence=routed.Presence(
+            away=zeros(n, kind=np.uint8),
+            states=zeros(kind=np.uint64),
+            share=zeros(n),
+            goes=_gone(control) * changes,
+            returns=(1.0 - _gone(control)) * changes,
+        ),
     )
+
+
+def _gone(control: Control) -> Floats:
+    """(n,) share of the time that each server is away."""
+    every_s, for_s = np.array(control.outages).T
+    gone = np.divide(for_s, every_s + for_s, out=np.zeros(len(for_s)), where=np.isfinite(every_s))
+    return np.repeat(gone, control.scenario.fleet.count)
 
 
 @dataclass(frozen=True)

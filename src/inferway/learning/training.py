@@ -423,6 +423,7 @@ def identity_of(
             **{name: getattr(control, name) for name in controlled},
             "gains": control.reward_gains,
             **{name: getattr(control.scenario, name) for name in described},
+            **({"outages": control.outages} if control.changing else {}),
         },
     }
     text = json.dumps(identity, default=_plain)

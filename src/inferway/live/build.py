@@ -349,7 +349,9 @@ def _deciding(
         spec, place = deployment.scheduling_of(task), "scheduling"
         if spec is None:
             return dispatcher, None, batches
-        conditions = Conditions(dispatcher.fleet, task.deadline_s, batches=batches)
+        conditions = Conditions(
+            dispatcher.fleet, task.deadline_s, batches=batches, changing=deployment.assigns
+        )
         return dispatcher, controller_of(spec, conditions, deployment.folder), batches
     except ValueError as error:
         raise ServeError(f"{deployment.path}: {place}: {error}") from error

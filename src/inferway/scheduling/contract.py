@@ -64,6 +64,8 @@ class Conditions:
     """By class; empty where no class serves batches."""
     policy: str = ""
     """The name that the file gives the scheduler."""
+    changing: bool = False
+    """Whether placement gives and takes servers, so that the fleet is one of many."""
 
     def deadline(self) -> float:
         """Return the deadline, s; ValueError where there is none."""

@@ -11,6 +11,7 @@ import io
 import json
 import lzma
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
 from itertools import combinations_with_replacement
@@ -48,6 +49,9 @@ class About:
     batch_service_s: tuple[tuple[float, ...], ...] | None = None
     phases: int | None = None  # Of the workload, where it sees them
     longest_phase_s: float | None = None  # Where phases are periodic, and seen
+    # By class, mean times until a server goes and until it is back, s, where they came and went: it
+    # is then for any part of its servers. None where all were always there.
+    outages: tuple[tuple[float, float], ...] | None = None
     slots: int = 0  # For how many it was trained
     seed: int = 0
     command: str = ""
@@ -69,6 +73,7 @@ class About:
             batch_service_s=self.batch_service_s,
             phases=self.phases or 0,
             longest_phase_s=self.longest_phase_s or 0.0,
+            flags=self.outages is not None,
         )
 
     @property
@@ -155,6 +160,7 @@ def _about(path: Path, text: NDArray[Any]) -> About:
         names = {one.name for one in fields(About)} & written.keys()
         about = About(**{name: _frozen(written[name]) for name in names})
         sound = len(about.variants) == len(about.counts) == len(about.service_s)
+        sound = sound and len(about.outages or about.variants) == len(about.variants)
         if not sound or min(about.counts) < 1 or not min(about.service_s) > 0:
             raise ValueError("its classes have no names, counts and service times alike")
         about.layout, about.outputs  # noqa: B018
@@ -176,14 +182,25 @@ def _numbers(path: Path, name: str, array: NDArray[Any], axes: int) -> NDArray[n
 
 
 def fits(
-    network: NeuralPolicy, fleet: Fleet, *, policy: str, deadline_s: float | None, slot_s: float
+    network: NeuralPolicy,
+    fleet: Fleet,
+    *,
+    policy: str,
+    deadline_s: float | None,
+    slot_s: float,
+    changing: bool = False,
 ) -> None:
     """Refuse a policy that was trained for something else than what it is to run.
 
-    Service times and accuracies may differ: those of training are estimates. ValueError for another
-    kind of policy, fleet, buffer, deadline or slot.
+    Service times and accuracies may differ: those of training are estimates. A policy that was
+    trained with servers that come and go is for any part of them. ValueError for another kind of
+    policy, fleet, buffer, deadline or slot; for another fleet not where fleets are `changing`.
     """
     about = network.about
+    if about.outages is None:
+        most, same = "", (about.variants, about.counts) == (fleet.variants, _counts(fleet))
+    else:
+        most, same = " or fewer of each", not beyond(about, fleet)
     limit = "no limit" if fleet.buffer is None else f"one of {fleet.buffer}"
     now_s = math.inf if deadline_s is None else deadline_s
     before, now = (
@@ -192,8 +209,8 @@ def fits(
     for agrees, reason in (
         (about.policy == policy, f"as {about.policy}, not as {policy}"),
         (
-            (about.variants, about.counts) == (fleet.variants, tuple(map(int, fleet.count))),
-            f"for {_servers(about.variants, about.counts)}, "
+            same or changing,
+            f"for {_servers(about.variants, about.counts)}{most}, "
             f"not for {_servers(fleet.variants, fleet.count)}",
         ),
         (about.buffer == fleet.buffer, f"for a buffer of {about.buffer}, and the node has {limit}"),
@@ -209,6 +226,19 @@ def fits(
     ):
         if not agrees:
             raise ValueError(f"{network.path} was trained {reason}")
+
+
+def beyond(about: About, fleet: Fleet) -> list[str]:
+    """Variants of which a fleet has more servers than a policy was trained for."""
+    most = dict(zip(about.variants, about.counts, strict=True))
+    present = Counter[str]()
+    for name, count in zip(fleet.names, _counts(fleet), strict=True):
+        present[name] += count
+    return [name for name, count in present.items() if count > most.get(name, 0)]
+
+
+def _counts(fleet: Fleet) -> tuple[int, ...]:
+    return tuple(map(int, fleet.count))
 
 
 def _servers(variants: Sequence[str], counts: Any) -> str:

@@ -1,7 +1,14 @@
-"""A store of trained policies, one for each set of instances left by faults ([Tan24], Sec. 6.3).
+"""Trained policies, and which of them decides for the servers that are there.
 
-At each slot the policy for the servers that are healthy now decides; it sees and routes to these
-alone. Where the store has none for them, no routing is set and each request is left to `deadline`.
+A policy is for one set of servers ([Tan24], Sec. 6.3, which switches between such policies at
+faults), or for any part of one: that is an extension which the paper names (Sec. 6.2) and does not
+build. The latter is trained with servers that come and go. It is told which are there, and what it
+gives those that are away is left out of its probabilities.
+
+At each slot the policy for just the servers that are healthy now decides; it sees and routes to
+these alone. Where there is none, one for any part decides, the one of the fewest servers among
+those that cover the present ones. Where there is neither, no routing is set and each request is
+left to `deadline`.
 """
 
 from __future__ import annotations
@@ -19,7 +26,7 @@ from inferway.scheduling.contract import Conditions, Event, Routing, Signal, Slo
 from inferway.scheduling.neural_policy import NeuralPolicy, fits, pairs_of, read
 from inferway.scheduling.observation import Vector, observe
 from inferway.site.fleet import Fleet
-from inferway.site.view import Floats, Ints, Site
+from inferway.site.view import Flags, Floats, Ints, Site
 
 
 class LearnedController:
@@ -29,17 +36,25 @@ class LearnedController:
         self.network = network
         self._layout = network.about.layout
 
-    def observe(self, site: Site, signal: Signal, servers: Ints | None = None) -> Vector:
+    def observe(
+        self,
+        site: Site,
+        signal: Signal,
+        servers: Ints | None = None,
+        places: Ints | None = None,
+    ) -> Vector:
         """The vector of `inferway.scheduling.observation`, of these servers or of all."""
-        return observe(self._layout, site, signal, servers)
+        return observe(self._layout, site, signal, servers, places)
 
     def act(self, observation: Vector) -> Routing:
         """Routing over the servers, and batch sizes of the classes, that it was trained for."""
-        return routing_of(self.network, self.network.forward(observation))
+        flagged = self._layout.flagged
+        there = None if flagged is None else observation[flagged] > 0
+        return routing_of(self.network, self.network.forward(observation), there)
 
 
-def routing_of(network: NeuralPolicy, outputs: Any) -> Routing:
-    """Read a network's (outputs,) numbers."""
+def routing_of(network: NeuralPolicy, outputs: Any, there: Flags | None = None) -> Routing:
+    """Read a network's (outputs,) numbers, where (n,) of its servers are there or all."""
     about = network.about
     servers, classes = sum(about.counts), len(about.counts)
     smallest, largest = np.ones(classes, np.int64), np.ones(classes, np.int64)
@@ -48,7 +63,10 @@ def routing_of(network: NeuralPolicy, outputs: Any) -> Routing:
         pairs = pairs_of(sizes)
         smallest[k], largest[k] = pairs[int(np.argmax(outputs[at : at + len(pairs)]))]
         at += len(pairs)
-    return Routing(softmax(outputs[:servers]), smallest, largest)
+    values = np.asarray(outputs[:servers], np.float64)
+    if there is not None and there.any():
+        values = np.where(there, values, -np.inf)
+    return Routing(softmax(values), smallest, largest)
 
 
 def softmax(values: Any) -> Floats:
@@ -57,16 +75,62 @@ def softmax(values: Any) -> Floats:
     return np.asarray(scaled / scaled.sum())
 
 
+class FittedPolicy:
+    """A trained policy at a fleet: which server stands where in what it sees and says.
+
+    Parameters
+    ----------
+    network
+        For one set of servers, those of all classes of its own, or for any part of them.
+    fleet
+        Whose servers they are; of a policy for any part, by the names of their variants.
+    """
+
+    def __init__(self, network: NeuralPolicy, fleet: Fleet) -> None:
+        about = network.about
+        self.controller = LearnedController(network)
+        self.most = np.array(about.counts)
+        names = fleet.variants if about.outages is None else tuple(fleet.names)
+        own = [about.variants.index(name) if name in about.variants else -1 for name in names]
+        # Classes of the fleet that it knows, and which of its own they are.
+        self.classes = np.flatnonzero(np.array(own) >= 0)
+        self.known = np.array(own, np.int64)[self.classes]
+        self._of = np.repeat(np.array(own, np.int64), fleet.count)  # by server
+        self._first = np.concatenate([[0], np.cumsum(self.most)[:-1]])
+        counts = np.bincount(self._of + 1, minlength=len(self.most) + 1)[1:]
+        everywhere = np.arange(fleet.servers)
+        fits = bool((self._of >= 0).all() and (counts <= self.most).all())
+        # A server keeps its place, where there is one for each.
+        self._places = self._placed(everywhere) if fits else None
+
+    def places(self, present: Ints) -> Ints | None:
+        """(m,) where the present servers stand; None where it is not for all of them."""
+        if self._places is not None:
+            return np.asarray(self._places[present])
+        of = self._of[present]
+        if (of < 0).any() or (np.bincount(of, minlength=len(self.most)) > self.most).any():
+            return None
+        return self._placed(present)
+
+    def _placed(self, servers: Ints) -> Ints:
+        of, found = self._of[servers], np.zeros(len(servers), np.int64)
+        for k, first in enumerate(self._first):
+            mine = np.flatnonzero(of == k)
+            found[mine] = first + np.arange(len(mine))
+        return found
+
+
 class Seen(NamedTuple):
     """Observation of a store."""
 
-    policy: LearnedController | None  # The policy for the present servers
+    fitted: FittedPolicy | None  # The policy that decides for the present servers
     vector: Vector
     servers: Ints  # The present servers
+    places: Ints | None  # Where these stand, for a policy of any part
 
 
 class PolicyStore:
-    """Trained policies by the number of healthy servers of each class.
+    """Trained policies by the number of healthy servers of each class, and those for any part.
 
     They are checked for the fleet but for the counts of servers; see `networks_of`.
     """
@@ -83,12 +147,16 @@ class PolicyStore:
         self.sees_phase = any(bool(network.about.phases) for network in networks)
         self._classes = len(fleet.variants)
         self._servers = fleet.servers
-        self._place = {variant: k for k, variant in enumerate(fleet.variants)}
-        self._by_counts: dict[tuple[int, ...], LearnedController] = {}
+        self._by_counts: dict[tuple[int, ...], FittedPolicy] = {}
+        self._parts: list[FittedPolicy] = []
         for network in networks:
-            counts = dict(zip(network.about.variants, network.about.counts, strict=True))
-            key = tuple(counts.get(variant, 0) for variant in fleet.variants)
-            self._by_counts[key] = LearnedController(network)
+            about, fitted = network.about, FittedPolicy(network, fleet)
+            if about.outages is not None:
+                self._parts.append(fitted)
+            elif set(about.variants) <= set(fleet.variants):
+                counts = dict(zip(about.variants, about.counts, strict=True))
+                self._by_counts[tuple(counts.get(one, 0) for one in fleet.variants)] = fitted
+        self._parts.sort(key=lambda fitted: int(fitted.most.sum()))
 
     @classmethod
     def build(
@@ -101,8 +169,8 @@ class PolicyStore:
             FuturePath,
             Field(
                 description="The trained policy, relative to this file; or a folder with one for "
-                "each set of healthy\ninstances, of which the matching one is used, and `deadline` "
-                "while there is none."
+                "each set of healthy\ninstances, of which the matching one is used, else one that "
+                "was trained with `--outages`,\nand `deadline` while there is none."
             ),
         ],
     ) -> PolicyStore:
@@ -115,7 +183,14 @@ class PolicyStore:
         """
         fleet = conditions.fleet
         policy, deadline_s = conditions.policy, conditions.deadline_s
-        networks = networks_of(checkpoint, fleet, policy=policy, deadline_s=deadline_s, slot_s=slot)
+        networks = networks_of(
+            checkpoint,
+            fleet,
+            policy=policy,
+            deadline_s=deadline_s,
+            slot_s=slot,
+            changing=conditions.changing,
+        )
         for network in networks:
             _check(network, conditions)
         return cls(networks, fleet, slot, event == "rejection")
@@ -124,35 +199,45 @@ class PolicyStore:
         """The healthy servers, as the policy for them sees them."""
         present = np.flatnonzero(site.healthy)
         counts = np.bincount(site.server_class[present], minlength=self._classes)
-        policy = self._by_counts.get(tuple(counts.tolist()))
-        if policy is None:
-            return Seen(None, np.zeros(0, np.float32), present)
-        everywhere = len(present) == self._servers
-        vector = policy.observe(site, signal, None if everywhere else present)
-        return Seen(policy, vector, present)
+        exact = self._by_counts.get(tuple(counts.tolist()))
+        if exact is not None:
+            everywhere = len(present) == self._servers
+            vector = exact.controller.observe(site, signal, None if everywhere else present)
+            return Seen(exact, vector, present, None)
+        for fitted in self._parts if len(present) else ():
+            if (places := fitted.places(present)) is not None:
+                vector = fitted.controller.observe(site, signal, present, places)
+                return Seen(fitted, vector, present, places)
+        return Seen(None, np.zeros(0, np.float32), present, None)
 
     def act(self, observation: Seen) -> Routing | None:
         """The routing over all servers; None where there is no policy for those that are left."""
-        policy, vector, servers = observation
-        if policy is None:
+        fitted, vector, servers, places = observation
+        if fitted is None:
             return None
-        routing = policy.act(vector)
+        routing = fitted.controller.act(vector)
         probabilities = np.zeros(self._servers)
-        probabilities[servers] = routing.probabilities
+        probabilities[servers] = routing.probabilities[slice(None) if places is None else places]
         # A class without a server left has no batches to form.
         smallest, largest = np.ones(self._classes, np.int64), np.ones(self._classes, np.int64)
-        present = [self._place[variant] for variant in policy.network.about.variants]
-        smallest[present], largest[present] = routing.smallest, routing.largest
+        smallest[fitted.classes] = routing.smallest[fitted.known]
+        largest[fitted.classes] = routing.largest[fitted.known]
         return Routing(probabilities, smallest, largest)
 
 
 def networks_of(
-    place: Path, fleet: Fleet, *, policy: str, deadline_s: float | None, slot_s: float
+    place: Path,
+    fleet: Fleet,
+    *,
+    policy: str,
+    deadline_s: float | None,
+    slot_s: float,
+    changing: bool = False,
 ) -> list[NeuralPolicy]:
     """The policies at a path: one file, or all ``.npz`` and ``.npz.xz`` files of a folder.
 
     ValueError where there is none, or one was trained for something else: another kind of policy,
-    buffer, deadline or slot, or servers that the fleet has not.
+    buffer, deadline or slot, or, unless fleets are `changing`, servers that the fleet has not.
     """
     folder = place.is_dir()
     files = [place]
@@ -161,11 +246,13 @@ def networks_of(
     networks = [read(file) for file in files]
     if not networks:
         raise ValueError(f"{place} holds no trained policy: there is no .npz or .npz.xz file in it")
-    by_counts: dict[tuple[tuple[str, int], ...], NeuralPolicy] = {}
+    by_counts: dict[Any, NeuralPolicy] = {}
     for network in networks:
+        about = network.about
         part = part_of(fleet, network) if folder else fleet
-        fits(network, part, policy=policy, deadline_s=deadline_s, slot_s=slot_s)
-        key = tuple(zip(network.about.variants, network.about.counts, strict=True))
+        fits(network, part, policy=policy, deadline_s=deadline_s, slot_s=slot_s, changing=changing)
+        servers = tuple(zip(about.variants, about.counts, strict=True))
+        key = servers, about.outages is None
         if key in by_counts:
             raise ValueError(
                 f"{network.path} and {by_counts[key].path} were trained for the same servers"
@@ -187,8 +274,11 @@ def part_of(fleet: Fleet, network: NeuralPolicy) -> Fleet:
         rate=fleet.rate[kept],
         accuracy=fleet.accuracy[kept],
         count=np.array([counts[fleet.variants[k]] for k in kept]),
+        graded=fleet.graded[kept],
         price=None,
         energy=np.empty(0),
+        confidence=None,
+        devices=None,
     )
 
 
@@ -208,8 +298,13 @@ def _check(network: NeuralPolicy, conditions: Conditions) -> None:
             f"{network.path} was trained for a workload of {about.phases} {kinds[0]} phases; "
             f"this one has {len(phases)} {kinds[1]} ones"
         )
-    offered = dict(zip(conditions.fleet.variants, conditions.batches, strict=False))
+    offered = dict(zip(conditions.fleet.names, conditions.batches, strict=False))
+    offered |= dict(zip(conditions.fleet.variants, conditions.batches, strict=False))
+    # Of a policy for any part of its servers, or of one of many fleets, some may not be there.
+    some = about.outages is not None or conditions.changing
     for variant, sizes in zip(about.variants, about.batch_sizes or (), strict=False):
+        if some and variant not in {*conditions.fleet.names, *conditions.fleet.variants}:
+            continue
         batch = offered.get(variant)
         served = (1,) if batch is None else batch.sizes
         if {1, *served} != {1, *sizes}:

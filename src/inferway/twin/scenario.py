@@ -249,6 +249,7 @@ class Scenario:
             phases=phases_of(self.arrivals, self.capacity_per_s),
             periodic=isinstance(self.arrivals, PhasedArrivals),
             batches=self.batches,
+            changing=self.movable,
         )
         return controller_of(self.scheduling, conditions, self.folder)
 

@@ -72,6 +72,27 @@ def test_is_the_change_of_variables() -> None:
     assert density(F4).log_prob(torch.tensor(y)).item() == pytest.approx(expected, rel=1e-12)
 
 
+def test_parts_that_are_away_leave_the_density_of_the_others() -> None:
+    some = [1.5, -math.inf, 0.0, -math.inf]
+    f = torch.tensor([some, F4, [-math.inf, 2.0, -math.inf, -math.inf]], dtype=torch.float64)
+    f.requires_grad_()
+    policy = SoftmaxGaussian(f, SIGMA, validate_args=False)
+    y = torch.tensor([[0.7, 0.0, 0.3, 0.0], [0.4, 0.3, 0.2, 0.1], [0.0, 1.0, 0.0, 0.0]]).double()
+    found = policy.log_prob_of_log(y.log(), normalized=True)
+    part = density([1.5, 0.0]).log_prob_of_log(y[0, [0, 2]].log(), normalized=True)
+    whole = density(F4).log_prob_of_log(y[1].log(), normalized=True)
+    assert found.tolist() == pytest.approx([part.item(), whole.item(), 0.0], rel=1e-12)
+    # Not normalized, what the others are multiplied by does not count.
+    torch.testing.assert_close(policy.log_prob_of_log(y.log() + 3.0), found)
+    found.sum().backward()
+    assert f.grad is not None
+    assert torch.isfinite(f.grad).all()
+    assert (f.grad[torch.isneginf(f)] == 0).all()
+    near = torch.tensor([1.5, 0.0], dtype=torch.float64, requires_grad=True)
+    SoftmaxGaussian(near, SIGMA).log_prob_of_log(y[0, [0, 2]].log(), normalized=True).backward()
+    torch.testing.assert_close(f.grad[0, [0, 2]], near.grad)
+
+
 def test_unnormalized_logarithms_say_the_same() -> None:
     policy = density(F4)
     z = torch.tensor([3.0, -2.0, 0.5, 1.0], dtype=torch.float64)

@@ -14,6 +14,7 @@ torch: Any = pytest.importorskip("torch", reason="needs PyTorch: pip install 'in
 from inferway.learning.ppo import Actions, Actor, DivergenceError, Learner  # noqa: E402
 from inferway.learning.settings import Settings  # noqa: E402
 from inferway.learning.site import SlottedSites, evaluate  # noqa: E402
+from inferway.twin.scenario import Failures  # noqa: E402
 
 KINDS = [
     {},
@@ -44,6 +45,51 @@ def test_goes_on_to_the_last_digit(kind: dict[str, bool]) -> None:
     same(second.state(), state)
     for _ in range(2):
         second.update()
+    same(whole.state(), second.state())
+
+
+def failing(**kind: bool) -> Any:
+    """The site with servers that come and go."""
+    made = control(**kind)
+    failures = {"light": Failures(20.0, 10.0), "heavy": Failures(20.0, 10.0)}
+    return replace(made, scenario=replace(made.scenario, failures=failures))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_goes_to_servers_that_are_away(kind: dict[str, bool]) -> None:
+    learner = Learner(failing(**kind), SMALL, seed=3)
+    for _ in range(30):
+        observation = learner.sites.observation.copy()
+        away = learner.sites.away != 0
+        for decide in (learner.actor.deployed, drawing(learner)):
+            probabilities, rules = decide(observation)
+            some = ~away.all(axis=1)
+            assert (probabilities[away & some[:, None]] == 0).all()
+            assert (probabilities[~away] > 0).all()
+            np.testing.assert_allclose(probabilities.sum(axis=1), 1.0, rtol=1e-6)
+        learner.sites.step(probabilities, rules)
+    first = learner.update()
+    assert np.isfinite([first.kl, first.surrogate, first.value_error]).all()
+
+
+def drawing(learner: Learner) -> Any:
+    def decide(observation: Any) -> Any:
+        with torch.no_grad():
+            heads = learner.actor(torch.from_numpy(observation))
+        return learner.actor.decisions(learner.actor.draw(heads, 0.5, learner.random))
+
+    return decide
+
+
+def test_training_with_servers_that_come_and_go_goes_on_to_the_last_digit() -> None:
+    settings = replace(SMALL, scale=True, potential="outcomes", baseline=-1.0, symlog=1.0)
+    whole, first = (Learner(failing(), settings, seed=3) for _ in range(2))
+    for learner in (whole, first):
+        learner.update()
+    second = Learner(failing(), settings, seed=99)
+    second.restore({name: array.copy() for name, array in first.state().items()})
+    for learner in (whole, second):
+        learner.update()
     same(whole.state(), second.state())
 
 

@@ -60,6 +60,11 @@ def test_what_makes_no_sense_is_refused(capsys: pytest.CaptureFixture[str]) -> N
         "no variant has a `batch`": ["--policy", "rl-po-b"],
         "is not a whole number": ["--slots", "0.5"],
         "--set: ": ["--set", "sigma=wide"],
+        "--outages 1h: expected EVERY/FOR": ["--outages", "1h"],
+        "--outages 1h/0s: expected EVERY/FOR": ["--outages", "1h/0s"],
+        "several are one for each variant": ["--outages", "1h/1s", "--outages", "light=1h/1s"],
+        "outages of hevy; the variants are ": ["--outages", "hevy=1h/60s"],
+        "the node has no `failures` to train with": ["--outages", "file"],
     }
     for said, options in wrong.items():
         assert said in complaint(capsys, str(FILE), *options, code=2)
@@ -102,6 +107,40 @@ def test_it_warns_where_what_is_deployed_is_not_what_is_trained(
     assert deadline.endswith(
         "was trained for a deadline of 300 ms, and this training is for 250 ms"
     )
+
+
+def test_a_policy_for_any_part_of_the_instances(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    pytest.importorskip("torch", reason="needs PyTorch: pip install 'inferway[learn]'")
+    from inferway.scheduling.neural_policy import read
+
+    file = tmp_path / "failing.yaml"
+    text = FILE.read_text()
+    entry = "failures: {recognise/heavy: {every: 30 min, for: 5 min}}"
+    assert "late: " not in text
+    file.write_text(text.replace("buffer: 15", f"buffer: 15, late: serve, {entry}"))
+    assert main(["train", str(file), *SMALL, "--json"]) == 0
+    (left_out,) = json.loads(capsys.readouterr().out)["tasks"]["recognise"]["warnings"]
+    assert "Train with `--outages file` for any part of them" in left_out
+    # What is another training's is not gone on with.
+    assert "is of another training: outages" in complaint(
+        capsys, str(file), *SMALL, "--outages", "file", code=1
+    )
+    said = {}
+    for name, written in {"file": "file", "all": "20min/60 s", "one": "heavy=1h/1min"}.items():
+        options = ["--outages", written, "--out", str(tmp_path / name), "--json"]
+        assert main(["train", str(file), *SMALL, *options]) == 0
+        assert json.loads(capsys.readouterr().out)["tasks"]["recognise"]["warnings"] == []
+        about = read(tmp_path / name / "policy.npz").about
+        assert f" --outages '{written}'" in about.command
+        said[name] = about.outages
+    never = (float("inf"), float("inf"))
+    assert said == {
+        "file": (never, (1800.0, 300.0)),
+        "all": ((1200.0, 60.0), (1200.0, 60.0)),
+        "one": (never, (3600.0, 60.0)),
+    }
 
 
 def changed(folder: Path) -> Path:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from inferway.deployment import Batch
+from inferway.deployment import Batch, ServiceTime
 from inferway.deployment.policies import spec_of
+from inferway.deployment.workloads import PoissonArrivals
 from inferway.dispatch import Dispatcher
 from inferway.scheduling import UNKNOWN, Conditions, Signal, controller_of, steer
 from inferway.scheduling.neural_policy import packed, read
-from inferway.scheduling.store import LearnedController
+from inferway.scheduling.store import LearnedController, routing_of
 from inferway.site import Fleet
+from inferway.twin.engine import engine_of
+from inferway.twin.scenario import Scenario, SetOutage
 from inferway.workload import Span
 
 Export = Callable[..., Path]
@@ -80,6 +84,146 @@ def test_packed_policies_are_in_a_store_as_well(export: Export, fleet: Fleet) ->
     assert routing.probabilities[2] == 0.0
     plain.unlink()
     assert made(plain.parent, fleet)
+
+
+ANY = ((600.0, 60.0), (600.0, 60.0))
+"""Mean times of a policy that was trained with servers that come and go, by class, s."""
+
+
+def test_one_policy_decides_for_any_servers_that_are_left(export: Export, fleet: Fleet) -> None:
+    path = export(outages=ANY)
+    controller, site = made(path, fleet), Dispatcher(fleet, "steered", target=None)
+    network = read(path)
+    layout = network.about.layout
+    for away in ((), (2,), (2, 0), (2, 0, 1), (1,), (3, 2)):
+        for server in range(4):
+            site.mark(server, server not in away, 1.0)
+        routing = controller.act(controller.observe(site.site, UNKNOWN))
+        steer(site.policy, routing)
+        assert site.policy.steered[0] == 1
+        there = [server for server in range(4) if server not in away]
+        assert np.flatnonzero(routing.probabilities).tolist() == there
+        # As the network says it, told who is there, and the rest of its numbers left out.
+        seen = np.zeros(layout.size, np.float32)
+        seen[[33 * server for server in there]] = 1.0  # an empty queue
+        seen[[4 * 33 + server for server in there]] = 1.0
+        outputs = network.forward(seen)[there].astype(float)
+        expected = np.exp(outputs) / np.exp(outputs).sum()
+        assert routing.probabilities[there] == pytest.approx(expected, rel=1e-5)
+    for server in range(4):
+        site.mark(server, False, 2.0)
+    assert controller.act(controller.observe(site.site, UNKNOWN)) is None
+
+
+def test_the_policy_for_just_these_servers_goes_before_one_for_any(
+    export: Export, fleet: Fleet
+) -> None:
+    folder = export("store/any.npz", outages=ANY).parent
+    export("store/one-heavy.npz", counts=(2, 1), seed=2)
+    controller, site = made(folder, fleet), Dispatcher(fleet, "steered", target=None)
+    alone = made(folder / "any.npz", fleet)
+
+    def both() -> tuple[list[float], list[float]]:
+        found, other = (one.act(one.observe(site.site, UNKNOWN)) for one in (controller, alone))
+        return found.probabilities.tolist(), other.probabilities.tolist()
+
+    found, any_part = both()
+    assert found == any_part
+    site.mark(3, False, 1.0)
+    found, any_part = both()
+    assert found != any_part
+    site.mark(2, False, 1.0)
+    found, any_part = both()
+    assert found == any_part
+    # Of two for any part, the one of fewer servers; they are told apart from each other.
+    export("store/few.npz", counts=(2, 1), outages=ANY, seed=3)
+    fewer = made(folder, fleet)
+    assert fewer.act(fewer.observe(site.site, UNKNOWN)).probabilities.tolist() != any_part
+
+
+def test_a_policy_for_any_part_serves_a_smaller_fleet_and_no_larger_one(
+    export: Export, fleet: Fleet
+) -> None:
+    path = export(outages=ANY)
+    part = replace(
+        fleet,
+        variants=("heavy",),
+        rate=fleet.rate[1:],
+        accuracy=fleet.accuracy[1:],
+        count=np.array([1]),
+        graded=fleet.graded[1:],
+        price=None,
+        energy=np.empty(0),
+    )
+    site = Dispatcher(part, "steered", target=None)
+    controller = made(path, part)
+    assert controller.act(controller.observe(site.site, UNKNOWN)).probabilities.tolist() == [1.0]
+    more = replace(fleet, count=np.array([2, 3]))
+    with pytest.raises(
+        ValueError, match="for 2 light and 2 heavy or fewer of each, not for 2 light and 3 heavy"
+    ):
+        made(path, more)
+    # Where placement gives and takes servers, more than it knows are left to `deadline`.
+    site, controller = Dispatcher(more, "steered", target=None), made(path, more, changing=True)
+    assert controller.act(controller.observe(site.site, UNKNOWN)) is None
+    site.mark(2, False, 1.0)
+    part_of = controller.act(controller.observe(site.site, UNKNOWN)).probabilities
+    assert np.flatnonzero(part_of).tolist() == [0, 1, 3, 4]
+    # One for a set of its own waits for that, too.
+    exact = made(export("exact.npz"), more, changing=True)
+    assert exact.act(exact.observe(site.site, UNKNOWN)) is not None
+    site.mark(2, True, 1.0)
+    assert exact.act(exact.observe(site.site, UNKNOWN)) is None
+
+
+def test_the_twin_runs_it_through_outages(export: Export, fleet: Fleet) -> None:
+    away = (SetOutage("heavy", 2, 3.0, 6.0), SetOutage("light", 1, 6.0, 6.0))
+    site = Scenario(
+        fleet=fleet,
+        service=tuple(ServiceTime("deterministic", 1 / rate) for rate in fleet.rate.tolist()),
+        arrivals=PoissonArrivals.read({"process": "poisson", "rate": "60/s"}),
+        deadline_s=0.3,
+        late="serve",
+        outages=away,
+    ).scheduled("rl-po", checkpoint=export(outages=ANY))
+    engine = engine_of(site, seed=2, kind="general")
+    sets = set()
+    for second in range(14):
+        engine.reroute()
+        healthy, routing = engine.site.healthy, engine.policy.probabilities
+        assert engine.policy.steered[0] == 1
+        assert (routing[~healthy] == 0.0).all()
+        assert (routing[healthy] > 0.0).all()
+        sets.add(tuple(healthy.tolist()))
+        engine.advance(10_000, second + 1.5)
+    assert len(sets) == 4
+
+
+def test_batches_of_a_policy_for_any_part(export: Export, fleet: Fleet) -> None:
+    sizes = ((1, 3, 5), (1, 3, 5))
+    path = export(policy="rl-po-b", batch_sizes=sizes, outages=ANY)
+    offered = Batch((1, 3, 5), (0.0107, 0.02, 0.03), 1, 5)
+    controller = made(path, fleet, "rl-po-b", batches=(offered, offered))
+    site = Dispatcher(fleet, "steered", target=None)
+    site.mark(0, False, 1.0)
+    seen = controller.observe(site.site, UNKNOWN)
+    routing = controller.act(seen)
+    network = read(path)
+    # Queues, batches in service, then who is there.
+    assert seen.vector[4 * 33 + 4 :].tolist() == [0.0, 1.0, 1.0, 1.0]
+    said = routing_of(network, network.forward(seen.vector))
+    assert routing.smallest.tolist() == said.smallest.tolist()
+    assert routing.largest.tolist() == said.largest.tolist()
+
+
+def test_a_store_may_have_policies_of_one_variant_alone(export: Export, fleet: Fleet) -> None:
+    heavy = {"variants": ("heavy",), "accuracies": (0.8278,), "service_s": (0.0429,)}
+    folder = export("store/heavy.npz", counts=(2,), **heavy).parent
+    controller, site = made(folder, fleet), Dispatcher(fleet, "steered", target=None)
+    for server in (0, 1):
+        site.mark(server, False, 1.0)
+    routing = controller.act(controller.observe(site.site, UNKNOWN))
+    assert np.flatnonzero(routing.probabilities).tolist() == [2, 3]
 
 
 def test_a_store_is_checked_as_a_whole(export: Export, fleet: Fleet, tmp_path: Path) -> None:

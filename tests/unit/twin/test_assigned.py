@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -44,6 +45,31 @@ def loaded(folder: Path, text: str = POOL) -> Deployment:
 @pytest.fixture
 def pool(tmp_path: Path) -> Deployment:
     return loaded(tmp_path)
+
+
+def test_one_learned_policy_follows_the_copies_that_a_task_has(tmp_path: Path) -> None:
+    about = {
+        **{"policy": "rl-po", "task": "a", "variants": ["low", "high"], "counts": [8, 8]},
+        **{"accuracies": [0.7, 0.9], "service_s": [0.005, 0.02], "buffer": 5, "deadline_s": 0.1},
+        **{"slot_s": 1.0, "outages": [[60.0, 60.0], [60.0, 60.0]], "schema": 1},
+    }
+    sizes = [(16 * 14, 8), (8, 8), (8, 16)]
+    arrays = {f"weight_{i}": np.zeros(size, np.float32) for i, size in enumerate(sizes)}
+    arrays |= {f"bias_{i}": np.zeros(size[1], np.float32) for i, size in enumerate(sizes)}
+    arrays["bias_2"][8:] = 9.0  # high ones, while there are any
+    np.savez(tmp_path / "any.npz", about=np.array(json.dumps(about)), **arrays)
+    text = POOL.replace("    instances", "    buffer: 5\n    late: serve\n    instances")
+    learned = text.replace(
+        "dispatch: {policy: deadline}", "scheduling: {policy: rl-po, checkpoint: any.npz}"
+    )
+    found, ruled = (
+        inferway.simulate(loaded(tmp_path, one), queries=40_000) for one in (learned, text)
+    )
+    assert found.placement is not None
+    assert found.placement.moves > 0
+    # Once low copies have come as well, the rule uses them, and this policy hardly does.
+    shares = [of.tasks["a"].classes["low"].share for of in (found, ruled)]
+    assert 0.0 < shares[0] < 0.5 * shares[1]
 
 
 def test_devices_follow_the_demand(pool: Deployment) -> None:

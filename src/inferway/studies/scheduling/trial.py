@@ -224,11 +224,14 @@ def learned(network: NeuralPolicy) -> Decide:
     """A trained policy as deployed, without noise."""
     servers = sum(network.about.counts)
     rules = [np.array(pairs_of(sizes), np.int64) for sizes in network.about.batch_sizes or ()]
-    ends = np.cumsum([servers, *map(len, rules)])
+    ends, flagged = np.cumsum([servers, *map(len, rules)]), network.about.layout.flagged
 
     def decide(observation: Observation) -> tuple[Floats, Ints | None]:
         routing, *parts = np.split(network.forward(observation), ends[:-1], axis=1)
         logits = routing.astype(np.float64)
+        if flagged is not None:  # where all are away, whatever it says is rejected
+            away = observation[:, flagged] == 0
+            logits[away & ~away.all(axis=1, keepdims=True)] = -np.inf
         weights = np.exp(logits - logits.max(axis=1, keepdims=True))
         chosen = [rule[part.argmax(axis=1)] for rule, part in zip(rules, parts, strict=True)]
         batches = np.stack(chosen, axis=1) if chosen else None
