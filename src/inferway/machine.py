@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import socket
 from collections.abc import Sequence
 from functools import cache
 from importlib.metadata import version
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +39,23 @@ def cores() -> int:
     """Cores that this process may use."""
     affinity = getattr(os, "sched_getaffinity", None)
     return len(affinity(0)) if affinity else os.cpu_count() or 1
+
+
+def is_here(host: str) -> bool:
+    """Tell whether an address, or all that a name stands for, are this machine's."""
+    import psutil
+
+    try:
+        found = {
+            str(address[0]).partition("%")[0]
+            for *_, address in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        }
+    except OSError:  # nobody knows it
+        return False
+    own = {one.address.partition("%")[0] for ones in psutil.net_if_addrs().values() for one in ones}
+    return all(
+        one in own or ip_address(one).is_loopback or ip_address(one).is_unspecified for one in found
+    )
 
 
 def made_on() -> str:

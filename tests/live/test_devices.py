@@ -215,6 +215,49 @@ def test_each_device_batches_as_its_hardware_does(start: Any, tmp_path: Path) ->
     assert ask_all(running, 20)[200] > 0
 
 
+DRIVEN = """
+dispatch: {policy: deadline}
+workload: {digits: {arrivals: {process: poisson, rate: 200/s}}}
+"""
+
+
+def test_a_twin_beside_a_drive_tells_shares_of_variants(
+    start: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Answers name the variant, whichever device it was on, and so does the twin's table."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    text = FILE.partition("dispatch:")[0].replace("    overhead: 200 us\n", "") + DRIVEN
+    (tmp_path / "digits.yaml").write_text(text)
+    deployment = inferway.load(tmp_path / "digits.yaml")
+    running = start(deployment=deployment)
+
+    def drive(host: str = "127.0.0.1", **options: Any) -> Any:
+        url = f"http://{running.url}".replace("127.0.0.1", host)
+        return inferway.drive(deployment, url, duration=1.0, twin=True, **options)
+
+    plain = drive()
+    shares = plain.to_json()["digits"]["twin"]["shares"]
+    assert set(shares) <= {"tiny", "small"}
+    assert sum(shares.values()) == pytest.approx(1.0)
+    assert set(plain.to_json()["digits"]["shares"]) <= {"tiny", "small"}
+    # What a server here has measured is of the twin, but where it is to forget that.
+    measuring = start(deployment=deployment, times=times_file())
+    measuring.call(measuring.server.meter.begin)
+    measure(measuring)
+    measuring.wait(measuring.server.stop())
+    kept = json.loads(times_file().read_text())
+    for one in kept["overheads"].values():
+        one["seconds"] = 4e-3
+    times_file().write_text(json.dumps(kept))
+    told = drive().twin["digits"].mean_s
+    forgotten = drive(forget=True).twin["digits"].mean_s
+    assert told > forgotten + 3e-3
+    assert forgotten == pytest.approx(plain.twin["digits"].mean_s)
+    # Of a server that is elsewhere, nothing is known here.
+    monkeypatch.setattr("inferway.experiments.driven.is_here", lambda host: host != "127.0.0.1")
+    assert drive().twin["digits"].mean_s == pytest.approx(forgotten)
+
+
 def test_another_file_takes_over_from_copies_on_several_devices(start: Any, tmp_path: Path) -> None:
     running = start(deployment=served(tmp_path))
     ask_all(running, 96)

@@ -234,3 +234,50 @@ def test_a_twin_that_cannot_be_is_said_before_anything_is_sent(
         said = capsys.readouterr().err
         assert sentence in said
         assert said.count("\n") == 1
+
+
+BY_HARDWARE = """
+tasks:
+  digits:
+    deadline: 10 s
+    variants:
+      tiny:
+        model: zoo://digits/tiny
+        service: {fast: {mean: 25 ms}, slow: {mean: 25 ms}}
+        batch:
+          fast: {sizes: [1, 2], service: [25 ms, 26 ms]}
+          slow: {sizes: [1, 2], service: [25 ms, 45 ms]}
+nodes: {here: {devices: {KIND: {cores: 1}}, overhead: 0 s, instances: {digits/tiny: 1}}}
+dispatch: {policy: deadline}
+workload: {digits: {arrivals: {process: poisson, rate: 38/s}}}
+"""
+TABLES = {"fast": {1: 0.025, 2: 0.026}, "slow": {1: 0.025, 2: 0.045}}
+
+
+def responses_s(arrived_s: list[float], table: dict[int, float]) -> list[float]:
+    """What requests take of one server that takes all that is there, as far as its sizes go."""
+    free_s, found, waiting = 0.0, [], arrived_s
+    while waiting:
+        free_s = max(free_s, waiting[0])
+        rows = min(max(table), sum(one <= free_s for one in waiting))
+        free_s += table[min(size for size in table if size >= rows)]
+        found += [free_s - one for one in waiting[:rows]]
+        waiting = waiting[rows:]
+    return found
+
+
+@pytest.mark.parametrize("kind", list(TABLES))
+def test_the_twin_beside_a_drive_batches_as_the_hardware_does(
+    start: Any, tmp_path: Path, kind: str
+) -> None:
+    file = tmp_path / "digits.yaml"
+    file.write_text(BY_HARDWARE.replace("KIND", kind))
+    deployment = inferway.load(file)
+    running = start(deployment=deployment)
+    driven = inferway.drive(deployment, f"http://{running.url}", duration=2.0, twin=True)
+    arrived_s = driven.records["digits"].intended_s.tolist()
+    expected_s = responses_s(arrived_s, TABLES[kind])
+    twin = driven.twin["digits"]
+    assert twin.mean_s == pytest.approx(np.mean(expected_s), rel=1e-3)
+    (other,) = TABLES.keys() - {kind}
+    assert abs(np.mean(responses_s(arrived_s, TABLES[other])) / np.mean(expected_s) - 1) > 0.05

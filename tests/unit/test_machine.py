@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from inferway.machine import processor
+import psutil
+import pytest
+
+from inferway.machine import is_here, processor
 
 PARTS = "processor\t: {0}\nCPU implementer\t: 0x41\nCPU part\t: {1}\n\n"
 
@@ -25,3 +28,14 @@ def test_one_that_names_no_model_is_its_board_and_parts(tmp_path: Path) -> None:
 
 def test_one_that_says_nothing_has_a_name(tmp_path: Path) -> None:
     assert processor(tmp_path)
+
+
+def test_own_addresses_are_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert all(map(is_here, ("127.0.0.1", "127.0.0.9", "::1", "0.0.0.0", "localhost")))
+    assert not is_here("192.0.2.7")  # of documentation, RFC 5737
+    own = psutil.net_if_addrs()
+    (named, *_) = own.values()
+    one = named[0]._replace(address="192.0.2.7")
+    monkeypatch.setattr(psutil, "net_if_addrs", lambda: {**own, "more": [one]})
+    assert is_here("192.0.2.7")
+    assert not is_here("192.0.2.8")

@@ -69,6 +69,10 @@ def drive(
         bool,
         says("Simulate the file under the same arrivals beside it, and say the error.", "--twin"),
     ] = False,
+    forget: Annotated[
+        bool,
+        says("Have the twin know nothing that a server here has measured.", "--forget"),
+    ] = False,
     require_target: Annotated[
         bool,
         says("Exit with 1 where the mean accuracy misses its target.", "--require-target"),
@@ -95,6 +99,8 @@ def drive(
         raise CommandError(f"{file} has no `network`: name its one server with --url")
     if addresses is not None and where is not None:
         raise CommandError("--url names one server and --addresses several: give one")
+    if forget and not twin:
+        raise CommandError("--forget is of the twin beside the drive: add --twin")
     if twin:
         with failing(ValueError):
             told_rates(deployment)
@@ -116,6 +122,7 @@ def drive(
             output=output,
             group=group,
             twin=twin,
+            forget=forget,
             progress=progress,
         )
     network, titled = driven.network, replace(driven, title=deployment.path.name)

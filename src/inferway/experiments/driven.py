@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,10 +38,12 @@ from inferway.experiments.text import (
 )
 from inferway.experiments.text import totals as laid_totals
 from inferway.loadgen import NetworkRecord, NetworkSummary, Record, Summary, profile_accuracy
+from inferway.machine import is_here
 from inferway.profiling import DataError, score_of
 from inferway.profiling.score import DEFAULT
 
 if TYPE_CHECKING:
+    from inferway.site import Fleet
     from inferway.twin.result import Error, Numbers
 
 _REPLICATIONS: Final = 16  # Of the twin, whose arrivals are the same in each
@@ -223,6 +226,7 @@ def drive(
     output: str | None = None,
     group: str | None = None,
     twin: bool = False,
+    forget: bool = False,
     progress: Callable[[str, float], None] | None = None,
 ) -> Driven:
     """Send the file's workload, open-loop, to a server or to the nodes of a network.
@@ -257,7 +261,10 @@ def drive(
         Array or column of the data that says which rows are alike, for the interval.
     twin
         Simulate the file under the arrivals that were sent, by its profiles alone, to see how far
-        the twin is off; of one site.
+        the twin is off; of one site. What requests take of a server besides models it has from one
+        that has measured it on this machine, where the one that is driven is here.
+    forget
+        Have the twin know nothing that a server has measured.
     progress
         Told what is being done, and the part of it that is done.
 
@@ -315,8 +322,10 @@ def drive(
         worth = _worth(record, known)
         counts[name] = _counts(record, worth, deployment.tasks[name].deadline_s)
     twins: dict[str, Numbers] = {}
-    # What a server on this machine has measured meanwhile, at this very rate.
-    if told and (took := recall_overhead(deployment.tasks)) is not None:
+    if told:
+        # What a server on this machine has measured meanwhile, at this very rate.
+        here = not forget and is_here(urlsplit(url or loadgen.URL).hostname or "")
+        took = recall_overhead(deployment.tasks) if here else None
         deployment = deployment.with_overhead(took)
     for together in _groups(deployment, told):
         if all(summaries[name].answered for name in together):
@@ -419,7 +428,20 @@ def twin_of(
         }
         scenarios, _ = without_absent(scenarios)
         found = run_traces(scenarios, queries=queries, replications=_REPLICATIONS, seed=seed)
-    return {name: simulated(one) for name, one in found.items()}
+    numbers = {name: simulated(one) for name, one in found.items()}
+    return {
+        name: replace(one, shares=_by_variant(one.shares, scenarios[name].fleet))
+        for name, one in numbers.items()
+    }
+
+
+def _by_variant(shares: Mapping[str, float], fleet: Fleet) -> dict[str, float]:
+    """Sum the shares of server classes by variant, which is what an answer names."""
+    names = dict(zip(fleet.variants, fleet.names, strict=True))
+    found = dict.fromkeys((names[one] for one in shares), 0.0)
+    for one, share in shares.items():
+        found[names[one]] += share
+    return found
 
 
 def _numbers(one: Summary) -> Numbers:
