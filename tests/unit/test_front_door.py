@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import doctest
+import hashlib
+import json
+import time
+import urllib.request
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,6 +17,9 @@ import inferway as iw
 from inferway.site import REJECT
 
 ROOT = Path(__file__).parents[2]
+MEDIUM = "zoo://digits/medium"
+WORK_S = 8e-3
+"""CPU time that a program takes for itself between two requests."""
 FLEET: dict[str, Any] = {
     "tasks": {
         "words": {
@@ -200,7 +207,7 @@ def test_what_is_served_here_can_be_driven() -> None:
                     "accuracy_target": 0.5,
                     "variants": {
                         "tiny": {"model": "zoo://digits/tiny"},
-                        "medium": {"model": "zoo://digits/medium"},
+                        "medium": {"model": MEDIUM},
                     },
                 }
             },
@@ -217,6 +224,33 @@ def test_what_is_served_here_can_be_driven() -> None:
     assert repr(server) == "<inferway server: stopped>"
     with pytest.raises(Exception, match="address"):
         iw.serve(deployment, host="192.0.2.1")
+
+
+def test_what_requests_take_of_a_server_is_measured_beside_other_work() -> None:
+    """What the program does meanwhile, which is far more, is no request's."""
+    image = np.zeros((1, 1, 32, 32), np.float32)
+    tensor = {"name": "image", "datatype": "FP32", "shape": [1, 1, 32, 32]}
+    body = json.dumps({"inputs": [tensor | {"data": image.ravel().tolist()}]}).encode()
+    deployment = iw.load({"tasks": {"digits": {"variants": {"medium": {"model": MEDIUM}}}}})
+    with iw.serve(deployment) as server:
+
+        def read(path: str, sent: bytes | None = None) -> Any:
+            with urllib.request.urlopen(path, sent, timeout=60) as answer:
+                return answer.read()
+
+        told, deadline_s = None, time.monotonic() + 180.0
+        while told is None:
+            assert time.monotonic() < deadline_s
+            for _ in range(10):
+                worked_s = time.thread_time()
+                while time.thread_time() < worked_s + WORK_S:
+                    hashlib.sha256(body).digest()
+                read(f"{server.url}/v2/models/digits/infer", body)
+            told = json.loads(read(f"{server.admin_url}/status")).get("overhead")
+        page = read(f"{server.admin_url}/metrics").decode()
+    assert told["by"] == "measured"
+    assert 0.0 < told["seconds"] < WORK_S / 2
+    assert "\ninferway_request_overhead_seconds " in page
 
 
 def test_a_study_has_its_figure_and_its_claims(tmp_path: Path) -> None:

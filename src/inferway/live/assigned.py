@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from inferway.deployment import Deployment
+from inferway.deployment.overhead import MeasuredOverhead
 from inferway.deployment.workloads import TraceArrivals
 from inferway.dispatch.joint import means_of
 from inferway.files import home_folder, write_whole
@@ -63,6 +64,9 @@ class DeviceAssignment:
         told, and by which clock requests are counted.
     log
         Told what moves, and what cannot.
+    overhead_s
+        What requests are measured to take besides models, s, where the file does not say it; None
+        before that is known.
 
     Attributes
     ----------
@@ -85,7 +89,12 @@ class DeviceAssignment:
         before: DeviceAssignment | None,
         options: ServerOptions,
         log: Any,
+        overhead_s: float | None = None,
     ) -> None:
+        if overhead_s is not None:
+            deployment = _with_overhead(deployment, overhead_s)
+        elif options.times is None:
+            deployment = deployment.with_overhead(None)  # nothing is recalled
         assert deployment.placement is not None
         (place,) = deployment.nodes.values()
         self._deployment, self._place, self._log = deployment, place, log
@@ -117,6 +126,16 @@ class DeviceAssignment:
         self._lingering: dict[str, Counter[Key]] = {}
         # By task and variant, the slot from which on it may be tried again.
         self._barred: dict[tuple[str, str], int] = {}
+
+    def set_overhead(self, seconds: float) -> None:
+        """Weigh copies from now on with what requests are measured to take besides models, s.
+
+        Where the file says an `overhead`, that stays.
+        """
+        self._deployment = _with_overhead(self._deployment, seconds)
+        (self._place,) = self._deployment.nodes.values()
+        self.policy.weigh(self._place, [*self._deployment.tasks.values()])
+        self.shift.weigh(self.policy.options)
 
     @property
     def held(self) -> dict[Key, int]:
@@ -337,6 +356,10 @@ def assigned_file(deployment: Path | None) -> Path:
     """File that keeps which copies of a deployment file have which devices."""
     name = "" if deployment is None else str(deployment.resolve())
     return home_folder("state") / "assigned" / f"{sha256(name.encode()).hexdigest()[:16]}.json"
+
+
+def _with_overhead(deployment: Deployment, seconds: float) -> Deployment:
+    return deployment.with_overhead(MeasuredOverhead(seconds, time.time(), Path()))
 
 
 def _named(copies: Mapping[Key, int]) -> dict[str, int]:

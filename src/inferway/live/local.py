@@ -20,7 +20,7 @@ from inferway.live.errors import WarmUpError
 from inferway.live.headroom import ANSWER_COPIES, Headroom, MemoryNeed, is_closed, too_many
 from inferway.live.instance import FAILURES, RETRY_S, Events
 from inferway.live.request import BAD_GATEWAY, EXPIRED, Job, Outcome
-from inferway.live.threads import TURN_S, run_detached
+from inferway.live.threads import TURN_S, ThreadClock, run_detached
 from inferway.protocol import RefusalError, Signature
 from inferway.runtime import Arrays, Fault, RemoteError, Runtime, Served, zeros
 from inferway.site.view import RUN_ROWS
@@ -355,6 +355,7 @@ class LocalInstance(ModelInstance):
         self._untaken: list[Job] = []
         self._told: asyncio.Event | None = None
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+        self.clock = ThreadClock()
 
     async def start(self, events: Events) -> None:
         """Warm up, unless the model is warm, and start the thread; WarmUpError as `warm_up`."""
@@ -527,6 +528,13 @@ class LocalInstance(ModelInstance):
             self.runtime.warmed_s = self._run_time.run_s
 
     def _work(self) -> None:
+        self.clock.begin()
+        try:
+            self._work_on()
+        finally:
+            self.clock.end()
+
+    def _work_on(self) -> None:
         take, waiting, posted = self._inbox.get, self._waiting, self._events.posted
         call = getattr(self.runtime, "call", None)
         while True:

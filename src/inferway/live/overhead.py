@@ -34,7 +34,7 @@ class ProcessCounts(NamedTuple):
     at_s
         When they were read, s.
     cpu_s
-        CPU time of the process, all threads together.
+        CPU time of the process, all threads together, or of the server's threads alone.
     run_cpu_s
         Of that, what models have taken, by what ran them.
     ended
@@ -104,8 +104,8 @@ class OverheadEstimate:
 class OverheadMeter:
     """Measures what requests take besides models, tells whoever predicts, and keeps it.
 
-    All methods belong to the event loop. It is of the whole process, which has to be the server's
-    own.
+    All methods belong to the event loop. It is of the whole process, where that is the server's
+    own, or of threads whose CPU time it is told how to read.
 
     Parameters
     ----------
@@ -135,10 +135,12 @@ class OverheadMeter:
         self._of = ""
         self._log, self._told, self._kept = log, -1.0, -1.0
         self._kept_at_s, self._fails = -KEEP_S, False
+        self._cpu_s: Callable[[], float] = time.process_time
         self._measuring: asyncio.Task[None] | None = None
 
-    def begin(self) -> None:
-        """Measure from now on."""
+    def begin(self, cpu_s: Callable[[], float] = time.process_time) -> None:
+        """Measure from now on, by the CPU time that this reads, s: that of the server."""
+        self._cpu_s = cpu_s
         self._measuring = asyncio.create_task(self._measure())
 
     async def end(self) -> None:
@@ -161,7 +163,7 @@ class OverheadMeter:
             self.estimate.begin_anew()
             self._of, self._kept = key, -1.0
         run_cpu_s, ended, in_flight = self._counts()
-        now = ProcessCounts(time.monotonic(), time.process_time(), run_cpu_s, ended, in_flight)
+        now = ProcessCounts(time.monotonic(), self._cpu_s(), run_cpu_s, ended, in_flight)
         self.estimate.take(now)
         seconds = self.estimate.seconds
         if seconds is not None and _is_news(seconds, self._told):

@@ -412,6 +412,11 @@ class Pool:
         self._leads = self.dispatcher.site.devices.lead_s.tobytes()
 
     @property
+    def thread_cpu_s(self) -> float:
+        """CPU time of the threads of instances, s."""
+        return sum(one.clock.seconds for one in self.instances if isinstance(one, LocalInstance))
+
+    @property
     def run_cpu_s(self) -> Mapping[int, float]:
         """CPU time of this process that models have taken, s, by what ran them."""
         return {id(one): one.run_cpu_s for one in self.instances if isinstance(one, LocalInstance)}

@@ -13,6 +13,7 @@ import uvloop
 from inferway.deployment import Deployment, measured
 from inferway.live.options import ServerOptions
 from inferway.live.server import Server
+from inferway.live.threads import reads_threads
 
 # How soon Ctrl-C is noticed: a thread that waits without a limit hears nothing.
 _POLL_S: Final = 0.1
@@ -81,7 +82,13 @@ class Running(AbstractContextManager["Running"]):
                 self._started.set_exception(error)
                 return
             self._started.set_result(None)
-            runner.run(self.server.ended())
+            runner.run(self._serve())
+
+    async def _serve(self) -> None:
+        # The process does other work as well, so that only threads of the server's own count.
+        if reads_threads():
+            self.server.meter.begin(self.server.threads_cpu_s)
+        await self.server.ended()
 
 
 def serve(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -85,7 +86,9 @@ class Server:
     deployment
         In force; None where the sites were made by hand and nobody has said it.
     meter
-        Measures what requests take besides models, where the process is this server's alone.
+        Measures what requests take besides models, once it has been begun.
+    passed
+        Counts requests that have gone on through this process, and are of no task here.
     dashboard
         Where a page shows this server, as the admin listener's root says; empty where none does.
 
@@ -151,6 +154,7 @@ class Server:
         self.meter = OverheadMeter(
             self._spent, self._predict_with, options.times, self._serves, self.log
         )
+        self.passed: Callable[[], int] = lambda: 0
         # Of tasks that are served no more, while requests of them are on their way.
         self._dropped: dict[asyncio.Task[None], TaskSite] = {}
         # Of tasks that keep no answers any more.
@@ -304,7 +308,12 @@ class Server:
         if not deployment.assigns:
             return None
         return await run_detached(
-            DeviceAssignment, deployment, self.assignment, self.options, self.log
+            DeviceAssignment,
+            deployment,
+            self.assignment,
+            self.options,
+            self.log,
+            self.meter.estimate.seconds,
         )
 
     def _bare(self, deployment: Deployment, sites: Mapping[str, TaskSite]) -> dict[str, TaskSite]:
@@ -355,19 +364,35 @@ class Server:
 
     def _spent(self) -> tuple[dict[int, float], int, int]:
         """Count CPU time of models, requests that have ended, and those in flight."""
-        sites = [*dict.fromkeys([*self.sites.values(), *self._dropped.values()])]
+        sites = self._all_sites()
         run_cpu_s = {key: took_s for site in sites for key, took_s in site.run_cpu_s.items()}
         return (
             run_cpu_s,
-            sum(site.stats.all_ended for site in sites),
+            sum(site.stats.all_ended for site in sites) + self.passed(),
             sum(site.in_flight for site in sites),
         )
 
+    def threads_cpu_s(self) -> float:
+        """CPU time of this server's threads, s: the event loop's, which asks, and the instances'.
+
+        It is for a process that does other work as well.
+        """
+        return time.thread_time() + sum(site.thread_cpu_s for site in self._all_sites())
+
+    def _all_sites(self) -> list[TaskSite]:
+        """List the sites of all tasks, also of those that are served no more."""
+        return [*dict.fromkeys([*self.sites.values(), *self._dropped.values()])]
+
     def _predict_with(self, seconds: float) -> None:
-        """Have all fleets predict with what requests are measured to take besides models."""
+        """Have all fleets predict with what requests are measured to take besides models.
+
+        What gives devices out weighs copies with it.
+        """
         for site in self.sites.values():
             for pool in site.pools:
                 pool.set_overhead(seconds)
+        if self.assignment is not None:
+            self.assignment.set_overhead(seconds)
 
     def _variants(self) -> dict[str, list[str]]:
         return {
@@ -764,7 +789,7 @@ class Server:
             await asyncio.sleep(_POLL_S)
         await asyncio.gather(*calls)
         # One that waits for a fleet may have one that goes.
-        sites = [*dict.fromkeys([*self.sites.values(), *self._dropped.values()])]
+        sites = self._all_sites()
         self._over = True
         if self.assignment is not None:
             self.assignment.retire()

@@ -237,6 +237,11 @@ class TaskSite:
         return sum(pool.in_flight for pool in self.pools)
 
     @property
+    def thread_cpu_s(self) -> float:
+        """CPU time of the threads of instances, s."""
+        return sum(pool.thread_cpu_s for pool in self.pools)
+
+    @property
     def run_cpu_s(self) -> dict[int, float]:
         """CPU time of this process that models have taken, s, by what ran them."""
         return {key: took_s for pool in self.pools for key, took_s in pool.run_cpu_s.items()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
@@ -60,6 +61,41 @@ async def run_in_thread(work: Callable[[], T], stop: Callable[[], None] = lambda
 def working() -> bool:
     """Tell whether such work goes on: the interpreter must not be taken down under it."""
     return any(thread.name == _NAME for thread in threading.enumerate())
+
+
+class ThreadClock:
+    """CPU time of a thread, which any thread of the process may read.
+
+    The thread itself begins and ends it: the system's clock of one that has ended must not be asked
+    for.
+    """
+
+    def __init__(self) -> None:
+        self._clock: int | None = None
+        self._seconds = 0.0
+
+    def begin(self) -> None:
+        """Read the clock of the thread that calls this, where the system has one."""
+        if reads_threads():
+            self._clock = time.pthread_getcpuclockid(threading.get_ident())
+
+    def end(self) -> None:
+        """Keep what has been read, as the thread ends."""
+        self._seconds, self._clock = self.seconds, None
+
+    @property
+    def seconds(self) -> float:
+        """CPU time of the thread so far, s; 0 before it began."""
+        clock = self._clock
+        if clock is not None:
+            with suppress(OSError):  # it has ended meanwhile
+                self._seconds = time.clock_gettime(clock)
+        return self._seconds
+
+
+def reads_threads() -> bool:
+    """Tell whether the system says what each thread takes."""
+    return hasattr(time, "pthread_getcpuclockid")
 
 
 class Wakeup:

@@ -49,6 +49,7 @@ _ROOM: Final = 0.004
 _GAIN: Final = 0.001
 _GAP: Final = 1e-3  # Of the solver: less than what a move has to gain
 _LEAST_PER_S: Final = 0.1  # A task without requests is asked for as seldom as that
+_LATE_PER_S: Final = 1e-3  # A copy that is there and has become too slow carries next to nothing
 
 
 class DemandForecast:
@@ -230,6 +231,17 @@ class Assign:
             means=means,
         )
 
+    def weigh(self, node: Node, tasks: Sequence[Task]) -> None:
+        """Go from now on by what copies are worth on the devices of a node as it is now.
+
+        What requests take besides their models may be another than before. Copies of which none
+        could keep its deadline any more may be there still: they carry next to nothing.
+        """
+        now = options_of(node, tasks, {task.name: task.deadline_s for task in tasks})
+        known = {one.key for one in now}
+        late = [one for one in self.options if one.key not in known]
+        self.options = [*now, *(replace(one, carried_per_s=_LATE_PER_S) for one in late)]
+
     def first(self, rates_per_s: Mapping[str, float]) -> dict[Key, int]:
         """Copies to begin with at these rates, 1/s, where nothing else is there yet."""
         asked = {name: max(rates_per_s.get(name, 0.0), _LEAST_PER_S) for name in self._tasks}
@@ -383,6 +395,10 @@ class Shift:
         self.draining: Counter[Key] = Counter()
         self.loading: Counter[Key] = Counter()
         self.wanted: Mapping[Key, int] = dict(held)
+
+    def weigh(self, options: Sequence[Option]) -> None:
+        """Go from now on by these, which are no fewer than before."""
+        self._option = {one.key: one for one in options}
 
     @property
     def there(self) -> dict[Key, int]:

@@ -152,6 +152,11 @@ class Member:
         assert self._node is not None
         return self._node.status()
 
+    def measure(self) -> None:
+        """Measure what requests take of it besides models, up to now."""
+        assert self._node is not None
+        self._node.server.meter.look()
+
     async def counted(self, metric: str, **labels: str) -> float:
         """Sum a metric's samples that have these labels."""
         page = text_string_to_metric_families(await self.get("/metrics"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -117,6 +118,31 @@ def run(main: Callable[[], Awaitable[None]]) -> None:
             await main()
 
     asyncio.run(limited())
+
+
+def test_a_node_that_runs_alone_measures_what_requests_take(asking: Asking) -> None:
+    """No one asks for it: a process of its own looks each second."""
+
+    async def main() -> None:
+        url = f"http://{asking.addresses['cloud'].http}/v2/models/digits/infer"
+        status = f"http://{asking.addresses['cloud'].admin}/status"
+        body = {"inputs": [asking.images[0]]}
+
+        def ask() -> Any:
+            with contextlib.suppress(OSError):  # it starts
+                for _ in range(5):
+                    post(url, body)
+                with urllib.request.urlopen(status, timeout=LIMIT_S) as answer:
+                    return json.loads(answer.read()).get("overhead")
+
+        asking.begin("cloud")
+        async with asyncio.timeout(START_S):
+            while (told := await asyncio.to_thread(ask)) is None:
+                assert asking.running["cloud"].poll() is None
+        assert told["by"] == "measured"
+        assert told["seconds"] > 0.0
+
+    run(main)
 
 
 def test_no_answer_is_lost_with_the_node_that_was_asked_again(asking: Asking) -> None:

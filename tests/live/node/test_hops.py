@@ -74,6 +74,33 @@ def test_the_answer_names_variant_node_path_and_time(run: Any, tmp_path: Path) -
     run(main())
 
 
+def test_each_node_tells_what_a_request_takes_of_it(run: Any, tmp_path: Path) -> None:
+    """Also one that has none of its own, and passes on what others ask."""
+
+    async def main() -> None:
+        async with row(tmp_path, *NAMES) as members:
+            client = await members[0].client()
+            for member in members:
+                assert "overhead" not in json.loads(await member.get("/status"))
+                assert await member.counted("inferway_request_overhead_seconds") == 0.0
+                member.measure()
+            for _ in range(5):
+                for _ in range(25):
+                    answer = await client.ask()
+                    assert answer.headers["inferway-path"] == "edge,metro,cloud"
+                for member in members:
+                    member.measure()
+            assert members[1].status()["passed"] == 125
+            for member in members:
+                told = json.loads(await member.get("/status"))["overhead"]
+                assert (told["by"], told["intervals"]) == ("measured", 5)
+                assert told["seconds"] == told["measured_s"] > 0.0
+                shown = await member.counted("inferway_request_overhead_seconds")
+                assert shown == told["seconds"]
+
+    run(main())
+
+
 def test_what_is_served_at_the_entry_says_so_too(run: Any, tmp_path: Path) -> None:
     async def main() -> None:
         async with row(tmp_path, *PAIR) as (edge, _):

@@ -136,7 +136,7 @@ class LiveNode:
         self.peers.on_neighbor(self._neighbor)
         for neighbor, upstream in self.upstreams.items():
             upstream.watch(partial(self._reached, neighbor))
-        self.demand = LocalDemand(name, plan.types)
+        self.demand = demand = LocalDemand(name, plan.types)
         http, admin = host_and_port(at.http), host_and_port(at.admin)
         # What it records and traces differs from what a server alone does, and nothing is recalled.
         self.server = Server(
@@ -169,6 +169,7 @@ class LiveNode:
             },
         )
         self.server.deployment = deployment
+        self.server.passed = lambda: demand.passed
         self.log = self.server.log.bind(node=name)
         if mine is None and not is_loopback(self._peer_at[0]):
             self.log.warning(
@@ -337,6 +338,7 @@ class LiveNode:
             return
         # The process is this node's own: sites come and go, and the rest is looked at no more.
         settle()
+        self.server.meter.begin()
         self._begun.set()
         if ready is not None:
             ready(self)
