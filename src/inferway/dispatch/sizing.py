@@ -20,8 +20,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.optimize import Bounds, LinearConstraint, milp
-from scipy.sparse import block_diag, csr_array, hstack, vstack
 
 from inferway.dispatch.escalation_bounds import EscalationProgram, escalation_program
 from inferway.dispatch.joint_bounds import JointMean
@@ -162,6 +160,9 @@ def _solve(
     Columns: V counts, T shares of traffic, T loads carried (of the arrival rate), and for each that
     failed V switches, one of which is on where more of their variant are taken.
     """
+    from scipy.optimize import Bounds, LinearConstraint, milp
+    from scipy.sparse import block_diag, csr_array, hstack, vstack
+
     needs = asked.needs
     size, ones = len(price), np.ones(len(price))
     programs, instances = zip(*(_traffic(need) for need in needs), strict=True)
@@ -260,6 +261,8 @@ def _traffic(need: Need) -> tuple[EscalationProgram, Any]:
     Rows of both together are at most 0: means that are kept, what instances have room for, and
     answers that may be asked again.
     """
+    from scipy.sparse import csr_array
+
     fleet = need.ample
     program = escalation_program(fleet, need.target, need.energy_budget)
     first, classes = len(program.units), np.arange(len(fleet.rate))

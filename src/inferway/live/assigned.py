@@ -9,6 +9,7 @@ stays until another of its copies has come, whatever became of its device meanwh
 from __future__ import annotations
 
 import asyncio
+import importlib
 import json
 import time
 from collections import Counter, deque
@@ -96,6 +97,7 @@ class DeviceAssignment:
         elif options.times is None:
             deployment = deployment.with_overhead(None)  # nothing is recalled
         assert deployment.placement is not None
+        importlib.import_module("scipy.optimize")  # What decides: not when the first requests wait
         (place,) = deployment.nodes.values()
         self._deployment, self._place, self._log = deployment, place, log
         self._moves, self._now, self._told = not options.dry_run, options.now, options.reassigned

@@ -17,14 +17,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-from scipy.optimize import Bounds, LinearConstraint, milp
-from scipy.sparse import coo_array
 
 from inferway.dispatch.joint_bounds import JointMean
 from inferway.dispatch.sizing import silence
 from inferway.site.view import Floats, Ints
 
 if TYPE_CHECKING:
+    from scipy.optimize import LinearConstraint
+
     from inferway.deployment import Node, Task, Variant
 
 # What a request that is not served costs, beside the accuracy that its answer would have had.
@@ -314,6 +314,8 @@ def assign(
     Assignment or None
         None where the devices cannot hold what has to be there.
     """
+    from scipy.optimize import Bounds, milp  # half a second, which most servers do not need
+
     tasks = list(asked)
     columns = [one for one in options if one.task in asked]
     count, total = len(columns), sum(one.rate_per_s for one in asked.values())
@@ -454,6 +456,9 @@ def _ask(
 def _constraint(
     rows: Sequence[Mapping[int, float]], limits: Sequence[tuple[float, float]], width: int
 ) -> LinearConstraint:
+    from scipy.optimize import LinearConstraint
+    from scipy.sparse import coo_array
+
     entries = [
         (number, column, value) for number, row in enumerate(rows) for column, value in row.items()
     ]

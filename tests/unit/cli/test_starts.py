@@ -68,6 +68,12 @@ def test_a_command_imports_only_what_it_needs(words: str) -> None:
     assert found["opened"]["profiles.json"] == 1
 
 
+def test_a_server_starts_without_the_solver_that_few_of_them_need() -> None:
+    code = "import sys, inferway.live.server; print('scipy.optimize' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert (done.stdout, done.stderr) == ("False\n", "")
+
+
 def test_a_model_of_several_tasks_is_read_and_measured_once(tmp_path: Path) -> None:
     shutil.copy(zoo.model_path("digits", "tiny"), tmp_path / "own.onnx")
     (tmp_path / "own.yaml").write_text(OWN)
