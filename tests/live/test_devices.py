@@ -156,8 +156,12 @@ def test_what_requests_take_is_kept_for_the_next_run(
     seconds = measure(running)
     running.wait(running.server.stop())
     deployment = inferway.load(tmp_path / "digits.yaml")
-    kept_s = deployment.nodes["here"].leads_s["big"]
-    assert kept_s == pytest.approx(seconds, rel=0.5)
+    measured = deployment.nodes["here"].measured_overhead
+    assert measured is not None
+    assert measured.own_s == pytest.approx(seconds, rel=0.5)
+    # Simulations count what models take beyond their profiles as well; servers measure that.
+    kept_s = measured.own_s
+    assert deployment.nodes["here"].leads_s["big"] == measured.seconds >= kept_s
     again = start(deployment=deployment, times=times_file())
     told = json.loads(again.get("/status", admin=True).body)["overhead"]
     assert (told["seconds"], told["by"]) == (kept_s, "earlier run")
@@ -247,7 +251,7 @@ def test_a_twin_beside_a_drive_tells_shares_of_variants(
     measuring.wait(measuring.server.stop())
     kept = json.loads(times_file().read_text())
     for one in kept["overheads"].values():
-        one["seconds"] = 4e-3
+        one |= {"seconds": 4e-3, "beyond_profile_s": 4e-3}
     times_file().write_text(json.dumps(kept))
     told = drive().twin["digits"].mean_s
     forgotten = drive(forget=True).twin["digits"].mean_s

@@ -200,7 +200,7 @@ def test_points_of_another_overhead_are_other_points(tmp_path: Path) -> None:
     plain = load(path)
 
     def swept(seconds: float) -> Sweep:
-        took = MeasuredOverhead(seconds, 1e9, tmp_path / "times.json")
+        took = MeasuredOverhead(seconds, 1e9, tmp_path / "times.json", seconds)
         return inferway.sweep(
             plain.with_overhead(took), load=[0.3, 0.5], queries=2_000, out=tmp_path / "out"
         )

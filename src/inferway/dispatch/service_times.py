@@ -88,14 +88,19 @@ def remember_loads(file: Path, load_s: Mapping[str, float]) -> None:
         _write(file, kept)
 
 
-def remember_overhead(file: Path, key: str, seconds: float) -> None:
+def remember_overhead(file: Path, key: str, seconds: float, beyond_s: float) -> None:
     """Write what a request takes besides its model to the file of `remember`, by key, s.
 
-    OSError where it cannot be written.
+    `beyond_s` has what its model takes beyond the profile as well. OSError where it cannot be
+    written.
     """
     with _WRITING:
         kept = _read(file)
-        kept.overheads[key] = {"seconds": seconds, "at": int(time.time())}
+        kept.overheads[key] = {
+            "seconds": seconds,
+            "beyond_profile_s": beyond_s,
+            "at": int(time.time()),
+        }
         _write(file, kept)
 
 

@@ -361,7 +361,7 @@ def assigned_file(deployment: Path | None) -> Path:
 
 
 def _with_overhead(deployment: Deployment, seconds: float) -> Deployment:
-    return deployment.with_overhead(MeasuredOverhead(seconds, time.time(), Path()))
+    return deployment.with_overhead(MeasuredOverhead(seconds, time.time(), Path(), seconds))
 
 
 def _named(copies: Mapping[Key, int]) -> dict[str, int]:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from inferway.deployment import Batch, Deployment, Node, Task, Variant, runtime_of
 from inferway.deployment.runtimes import in_turn
-from inferway.dispatch.batching import foresee, rules_of
+from inferway.dispatch.batching import foresee, rules_of, run_s_of
 from inferway.dispatch.deployed import dispatcher_of
 from inferway.dispatch.dispatcher import Dispatcher
 from inferway.dispatch.drift_alarm import unwatched
@@ -226,8 +226,12 @@ def pools_of(
 
     ServeError when a model or a policy cannot be loaded.
     """
-    if options.times is None:  # nothing is recalled
+    (node,) = deployment.nodes.values()
+    kept = node.measured_overhead
+    if options.times is None or kept is None:  # nothing is recalled
         deployment = deployment.with_overhead(None)
+    else:  # what models take beyond their profiles is measured, and recalled, as theirs
+        deployment = deployment.with_overhead(kept._replace(seconds=kept.own_s))
     (node,) = deployment.nodes.values()
     names = [task] if task is not None else [*deployment.tasks]
     if deployment.assigns:
@@ -256,6 +260,10 @@ def _pool(
     """Load one task; ServeError when a model or a policy cannot be loaded."""
     dispatcher, controller, batches = _deciding(deployment, task, node)
     fleet = dispatcher.fleet
+    # As the file says it, before anything that was measured is recalled.
+    profiled_s = [
+        partial(run_s_of, dispatcher.site.row_s[first].tolist()) for first in fleet.first[:-1]
+    ]
     lent = {} if instead is None else _borrowed(instead)
     with ExitStack() as undo:
         for loan in lent.values():
@@ -302,6 +310,7 @@ def _pool(
             remember=remember,
             now=options.now,
             leading=node.leading if node.overhead_s is None else "",
+            profiled_s=profiled_s,
         )
         # Instances of a variant share the weights; each calls from a thread of its own.
         runtimes = [models[name] for name in fleet.names]

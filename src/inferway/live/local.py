@@ -340,6 +340,9 @@ class LocalInstance(ModelInstance):
         # CPU time of the threads that called the model, while it ran; runs since their clock was
         # read, and in how many it is read.
         self.run_cpu_s = 0.0
+        # How much longer these runs took than by the profile, which the pool gives by rows.
+        self.stretched_s = 0.0
+        self.profiled_s: Callable[[int], float] | None = None
         self._unread, self._reads_each = 0, 1
         self._events: Events
         # What the loop is to run, and how many requests the thread was given and is done with. The
@@ -594,6 +597,9 @@ class LocalInstance(ModelInstance):
         finally:
             took_s = thread_time() - before_s
             self.run_cpu_s += took_s * stands_for
+            if self.profiled_s is not None:
+                rows = max(1, len(next(iter(inputs.values()), ())))
+                self.stretched_s += (took_s - self.profiled_s(rows)) * stands_for
             self._reads_each = 1 if took_s > _READ_EACH_S else _READ_ONE_IN
         return outputs
 

@@ -170,6 +170,8 @@ class PoolOptions:
     leading
         The device whose cores a request takes besides its model, as the server measures it; empty
         where there is none, or the file says how much.
+    profiled_s
+        By class, how long a run of so many rows takes by the profile, s; None where nobody asks.
     confidences
         By class, what reads the confidence of each row in a variant's outputs; None where it has
         none. Empty where no second variant is ever asked.
@@ -204,6 +206,7 @@ class PoolOptions:
     headroom: Headroom | None = None
     demands: Sequence[MemoryNeed | None] | None = None
     leading: str = ""
+    profiled_s: Sequence[Callable[[int], float]] | None = None
     confidences: Sequence[Callable[[Arrays], Floats] | None] = ()
     feedback: Feedback | None = None
     shadow: Shadow | None = None

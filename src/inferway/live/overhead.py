@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from statistics import median
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from inferway.dispatch.service_times import remember_overhead
@@ -41,6 +42,9 @@ class ProcessCounts(NamedTuple):
         Requests that have ended, one of several rows as so many.
     in_flight
         Requests that are here now.
+    stretched_s
+        How much more models have taken than by their profiles, by what ran them; below 0 where
+        they took less, as those that wait for an accelerator.
     """
 
     at_s: float
@@ -48,6 +52,7 @@ class ProcessCounts(NamedTuple):
     run_cpu_s: Mapping[int, float]
     ended: int
     in_flight: int
+    stretched_s: Mapping[int, float] = MappingProxyType({})
 
 
 class OverheadEstimate:
@@ -61,10 +66,15 @@ class OverheadEstimate:
     ----------
     seconds
         The estimate, s; None before there is one.
+    beyond_s
+        The same with what models take beyond their profiles, s. Between other work a model takes
+        longer than one call after the other, as it is profiled.
     """
 
     def __init__(self) -> None:
         self.seconds: float | None = None
+        self.beyond_s: float | None = None
+        self._beyond: deque[float] = deque(maxlen=LAST)
         self._busy: deque[float] = deque(maxlen=LAST)
         self._idle: deque[float] = deque(maxlen=LAST)
         self._last: ProcessCounts | None = None
@@ -77,6 +87,7 @@ class OverheadEstimate:
     def begin_anew(self) -> None:
         """Forget the intervals with requests, as other models are served; the estimate stays."""
         self._busy.clear()
+        self._beyond.clear()
 
     @property
     def idle_cores(self) -> float:
@@ -96,9 +107,16 @@ class OverheadEstimate:
         if ended == 0 and now.in_flight == before.in_flight == 0:
             self._idle.append(max(0.0, own_s / passed_s))
         elif ended >= ENOUGH:
-            self._busy.append(max(0.0, own_s - self.idle_cores * passed_s) / ended)
+            # What another process or device does while a model runs is not of these cores.
+            beyond_s = sum(
+                max(0.0, took_s - before.stretched_s.get(key, took_s))
+                for key, took_s in now.stretched_s.items()
+            )
+            own_s = max(0.0, own_s - self.idle_cores * passed_s)
+            self._busy.append(own_s / ended)
+            self._beyond.append((own_s + beyond_s) / ended)
             if len(self._busy) >= FEWEST:
-                self.seconds = median(self._busy)
+                self.seconds, self.beyond_s = median(self._busy), median(self._beyond)
 
 
 class OverheadMeter:
@@ -110,7 +128,8 @@ class OverheadMeter:
     Parameters
     ----------
     counts
-        Gives models' CPU time, requests that have ended, and those in flight: as `ProcessCounts`.
+        Gives models' CPU time, what of it is beyond profiles, requests that have ended, and those
+        in flight: as `ProcessCounts`.
     tell
         Called with the estimate where it is another, s.
     file
@@ -124,7 +143,7 @@ class OverheadMeter:
 
     def __init__(
         self,
-        counts: Callable[[], tuple[Mapping[int, float], int, int]],
+        counts: Callable[[], tuple[Mapping[int, float], Mapping[int, float], int, int]],
         tell: Callable[[float], None],
         file: Path | None,
         key: Callable[[], str],
@@ -133,7 +152,7 @@ class OverheadMeter:
         self.estimate = OverheadEstimate()
         self._counts, self._tell, self._file, self._key = counts, tell, file, key
         self._of = ""
-        self._log, self._told, self._kept = log, -1.0, -1.0
+        self._log, self._told, self._kept = log, -1.0, (-1.0, -1.0)
         self._kept_at_s, self._fails = -KEEP_S, False
         self._cpu_s: Callable[[], float] = time.process_time
         self._measuring: asyncio.Task[None] | None = None
@@ -161,9 +180,11 @@ class OverheadMeter:
         """Take an interval into account, which ends now."""
         if (key := self._key()) != self._of:
             self.estimate.begin_anew()
-            self._of, self._kept = key, -1.0
-        run_cpu_s, ended, in_flight = self._counts()
-        now = ProcessCounts(time.monotonic(), self._cpu_s(), run_cpu_s, ended, in_flight)
+            self._of, self._kept = key, (-1.0, -1.0)
+        run_cpu_s, stretched_s, ended, in_flight = self._counts()
+        now = ProcessCounts(
+            time.monotonic(), self._cpu_s(), run_cpu_s, ended, in_flight, stretched_s
+        )
         self.estimate.take(now)
         seconds = self.estimate.seconds
         if seconds is not None and _is_news(seconds, self._told):
@@ -175,18 +196,19 @@ class OverheadMeter:
         seconds, file, key = self.estimate.seconds, self._file, self._of
         if seconds is None or file is None or not key or self.estimate.intervals < FEWEST:
             return
-        if not _is_news(seconds, self._kept):
+        beyond_s = seconds if self.estimate.beyond_s is None else self.estimate.beyond_s
+        if not (_is_news(seconds, self._kept[0]) or _is_news(beyond_s, self._kept[1])):
             return
         self._kept_at_s = time.monotonic()
         try:
-            await asyncio.to_thread(remember_overhead, file, key, seconds)
+            await asyncio.to_thread(remember_overhead, file, key, seconds, beyond_s)
         except OSError as error:  # it is measured again by whoever starts next
             if not self._fails:
                 reason = error.strerror or str(error)
                 self._log.warning("overhead not kept", file=str(file), reason=reason)
             self._fails = True
         else:
-            self._kept, self._fails = seconds, False
+            self._kept, self._fails = (seconds, beyond_s), False
 
 
 def _is_news(now_s: float, before_s: float) -> bool:

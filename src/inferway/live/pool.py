@@ -223,7 +223,10 @@ class Pool:
             elif isinstance(one, AwaitedRuntime):
                 made.append(ServerInstance(name, one, terms, **bounds))
             else:
-                made.append(LocalInstance(name, one, drop_late=late, now=now, **bounds))
+                local = LocalInstance(name, one, drop_late=late, now=now, **bounds)
+                if options.profiled_s is not None:
+                    local.profiled_s = options.profiled_s[k]
+                made.append(local)
         return made
 
     async def start(self) -> list[str]:
@@ -420,6 +423,13 @@ class Pool:
     def run_cpu_s(self) -> Mapping[int, float]:
         """CPU time of this process that models have taken, s, by what ran them."""
         return {id(one): one.run_cpu_s for one in self.instances if isinstance(one, LocalInstance)}
+
+    @property
+    def stretched_s(self) -> Mapping[int, float]:
+        """CPU time of models beyond their profiles, s, below 0 where less, by what ran them."""
+        return {
+            id(one): one.stretched_s for one in self.instances if isinstance(one, LocalInstance)
+        }
 
     @property
     def in_flight(self) -> int:

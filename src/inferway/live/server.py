@@ -360,14 +360,15 @@ class Server:
         kept = None if node is None or self.options.times is None else node.measured_overhead
         if kept is None:
             return {}
-        return {"seconds": kept.seconds, "by": "earlier run", **told}
+        return {"seconds": kept.own_s, "by": "earlier run", **told}
 
-    def _spent(self) -> tuple[dict[int, float], int, int]:
-        """Count CPU time of models, requests that have ended, and those in flight."""
+    def _spent(self) -> tuple[dict[int, float], dict[int, float], int, int]:
+        """Count CPU time of models, and beyond profiles, requests that have ended and in flight."""
         sites = self._all_sites()
         run_cpu_s = {key: took_s for site in sites for key, took_s in site.run_cpu_s.items()}
         return (
             run_cpu_s,
+            {key: took_s for site in sites for key, took_s in site.stretched_s.items()},
             sum(site.stats.all_ended for site in sites) + self.passed(),
             sum(site.in_flight for site in sites),
         )

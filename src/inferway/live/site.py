@@ -247,6 +247,11 @@ class TaskSite:
         return {key: took_s for pool in self.pools for key, took_s in pool.run_cpu_s.items()}
 
     @property
+    def stretched_s(self) -> dict[int, float]:
+        """CPU time of models beyond their profiles, s, below 0 where less, by what ran them."""
+        return {key: took_s for pool in self.pools for key, took_s in pool.stretched_s.items()}
+
+    @property
     def unready(self) -> str:
         """Refusal of requests while the task is not ready, whichever protocol brings them."""
         if self.present is None:

@@ -249,7 +249,7 @@ def test_an_overhead_that_a_server_measured_is_said(
         times_file().unlink(missing_ok=True)
         assert main([words[0], str(file), *words[1:]]) == 0
         assert "recalled" not in capsys.readouterr().err
-        remember_overhead(times_file(), overhead_key(inferway.load(file).tasks), 250e-6)
+        remember_overhead(times_file(), overhead_key(inferway.load(file).tasks), 250e-6, 250e-6)
         assert main([words[0], str(file), *words[1:]]) == 0
         (line,) = capsys.readouterr().err.splitlines()
         assert line.startswith("inferway: the overhead of nodes.here is recalled: 250 us, which a")

@@ -23,10 +23,10 @@ FILE: dict[str, Any] = {
 
 @pytest.fixture(autouse=True)
 def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Give the file of what was measured: 250 us of task `a`."""
+    """Give the file of what was measured: 250 us of task `a`, of them 200 of the server itself."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     file = times_file()
-    remember_overhead(file, overhead_key(inferway.load(FILE).tasks), 250e-6)
+    remember_overhead(file, overhead_key(inferway.load(FILE).tasks), 200e-6, 250e-6)
     return file
 
 
@@ -46,6 +46,9 @@ def test_what_was_measured_stands_where_the_file_says_nothing(kept: Path) -> Non
     (sentence,) = inferway.check(deployment).overheads
     assert sentence.startswith("nodes.here.overhead: it is not given, and so 250 us, which a ")
     assert sentence.endswith(str(kept))
+    measured = deployment.nodes["here"].measured_overhead
+    assert measured is not None
+    assert measured.own_s == 200e-6
     # What else is kept leaves it there.
     remember_loads(kept, {"another": 1.0})
     assert lead_s(loaded()) == {"gpu": 0.0, "cpu": 250e-6}
@@ -82,7 +85,7 @@ def test_without_a_measurement_it_is_nothing(kept: Path, what: str) -> None:
 
 def test_a_changed_deployment_keeps_what_it_was_read_with(kept: Path) -> None:
     deployment = loaded()
-    remember_overhead(kept, overhead_key(loaded().tasks), 900e-6)
+    remember_overhead(kept, overhead_key(loaded().tasks), 900e-6, 900e-6)
     assert lead_s(deployment.with_(rate=20.0))["cpu"] == 250e-6
     assert lead_s(deployment.with_(**{"nodes.here.overhead": "70 us"}))["cpu"] == 70e-6
     assert lead_s(loaded())["cpu"] == 900e-6
@@ -94,7 +97,7 @@ def test_it_takes_of_the_devices_in_the_twin(kept: Path) -> None:
         assert result.devices is not None
         return result.devices["cpu"]
 
-    remember_overhead(kept, overhead_key(loaded().tasks), 10e-3)
+    remember_overhead(kept, overhead_key(loaded().tasks), 10e-3, 10e-3)
     with_it = used()
     kept.unlink()
     assert with_it == pytest.approx(2.0 * used(), rel=0.05)
@@ -110,7 +113,7 @@ def test_another_file_has_its_own(kept: Path) -> None:
         return inferway.load(data)
 
     assert lead_s(file("tiny"))["cpu"] == 0.0
-    remember_overhead(kept, overhead_key(file("tiny").tasks), 400e-6)
+    remember_overhead(kept, overhead_key(file("tiny").tasks), 400e-6, 400e-6)
     assert lead_s(file("tiny"))["cpu"] == lead_s(file("tiny", deadline="1 s"))["cpu"] == 400e-6
     assert lead_s(file("mini"))["cpu"] == 0.0
     assert lead_s(loaded())["cpu"] == 250e-6

@@ -157,6 +157,7 @@ def test_the_clock_is_read_for_one_brief_run_in_sixteen(
 
     monkeypatch.setattr("inferway.live.local.thread_time", thread_time)
     instance = LocalInstance("one", model)
+    instance.profiled_s = lambda rows: rows * took_s / 4
     rounds = 11  # whose runs are one more than a multiple of sixteen
     for _ in range(rounds):
         instance.warm_up()
@@ -164,3 +165,4 @@ def test_the_clock_is_read_for_one_brief_run_in_sixteen(
     assert runs % 16 == 1
     assert reads == 2 * (runs if reads_each else 1 + runs // 16)
     assert instance.run_cpu_s == pytest.approx(runs * took_s)
+    assert instance.stretched_s == pytest.approx(runs * took_s * 3 / 4)

@@ -26,13 +26,22 @@ class Process:
     """Counts of a server's process, interval by interval."""
 
     def __init__(self) -> None:
-        self.now = ProcessCounts(0.0, 5.0, {1: 1.0, 2: 0.0}, 7, 0)
+        self.now = ProcessCounts(0.0, 5.0, {1: 1.0, 2: 0.0}, 7, 0, {1: 0.0, 2: 0.0})
         self.estimate = OverheadEstimate()
         self.estimate.take(self.now)
 
-    def serve(self, requests: int, own_s: float = OWN_S, passed_s: float = 1.0) -> None:
-        """Let an interval pass in which so many requests ended."""
-        at_s, cpu_s, of_models, ended, _ = self.now
+    def serve(
+        self,
+        requests: int,
+        own_s: float = OWN_S,
+        passed_s: float = 1.0,
+        beyond_s: tuple[float, float] = (0.0, 0.0),
+    ) -> None:
+        """Let an interval pass in which so many requests ended.
+
+        Each of two models took so much longer than by its profile, for each request.
+        """
+        at_s, cpu_s, of_models, ended, _, stretched_s = self.now
         models_s = MODEL_S * requests
         self.now = ProcessCounts(
             at_s + passed_s,
@@ -40,6 +49,10 @@ class Process:
             {1: of_models[1] + models_s / 3, 2: of_models[2] + 2 * models_s / 3},
             ended + requests,
             0,
+            {
+                key: stretched_s.get(key, 0.0) + requests * each_s
+                for key, each_s in zip((1, 2), beyond_s, strict=True)
+            },
         )
         self.estimate.take(self.now)
 
@@ -57,6 +70,16 @@ def test_it_is_what_models_and_an_idle_server_do_not_take(process: Process) -> N
         process.serve(100 * (number + 1), passed_s=1.0 + number / 10)
     assert process.estimate.seconds == pytest.approx(OWN_S)
     assert process.estimate.idle_cores == pytest.approx(IDLE)
+
+
+def test_what_models_take_beyond_their_profiles_is_told_apart(process: Process) -> None:
+    process.serve(0)
+    assert process.estimate.beyond_s is None
+    for _ in range(FEWEST):
+        # The second waits for an accelerator, which is not of these cores.
+        process.serve(100, beyond_s=(150e-6, -1e-3))
+    assert process.estimate.seconds == pytest.approx(OWN_S)
+    assert process.estimate.beyond_s == pytest.approx(OWN_S + 150e-6)
 
 
 def test_intervals_with_few_requests_or_none_tell_nothing(process: Process) -> None:
@@ -107,8 +130,8 @@ def test_what_is_kept_is_of_the_models_that_are_served(tmp_path: Path) -> None:
     file, served, told = tmp_path / "times.json", ["one"], list[float]()
     ended = 0
 
-    def counts() -> tuple[dict[int, float], int, int]:
-        return {1: 0.0}, ended, 0
+    def counts() -> tuple[dict[int, float], dict[int, float], int, int]:
+        return {1: 0.0}, {1: 0.0}, ended, 0
 
     async def serve() -> None:
         nonlocal ended
