@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import skops.io
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 
@@ -148,6 +147,8 @@ def test_what_is_not_there(tmp_path: Path, out: Path) -> None:
 def test_types_that_skops_does_not_trust_are_named_and_may_be_allowed(
     flowers: Any, tmp_path: Path, out: Path
 ) -> None:
+    import skops.io  # a second, which collecting the tests does not need
+
     plain, forest = tmp_path / "plain.skops", tmp_path / "forest.skops"
     skops.io.dump(LogisticRegression(max_iter=500).fit(flowers.rows, flowers.kinds), plain)
     skops.io.dump(RandomForestClassifier(3).fit(flowers.rows, flowers.kinds), forest)
