@@ -403,14 +403,20 @@ Sec. 3.1.4 | The alias method. | covered
 - routing-cost
 Sec. 6.2, events | Decisions triggered by events. | covered
 - table-2
-Sec. 6.2, ensembles | Adaptive ensembles of models. | not there
+Sec. 6.2, ensembles | Adaptive ensembles of models. | different
 - escalation
-= schedulers choose one instance a request; a second variant may be asked by dispatch
-Sec. 6.2, instances | Model instances that change with time, and scaling. | not there
-- inferway.scheduling.store:PolicyStore
-= one learned policy per set of instances, switched when the set changes; a single policy for
-  all sets needs observations that tell which servers are there, and training in which they come
-  and go
+- inferway.dispatch.escalate:Escalate
+= by a rule of dispatch and not learned: where an answer's confidence says that it pays, a second
+  variant is asked, and its answer takes the first one's place; answers are not combined, and
+  schedulers choose one instance a request
+Sec. 6.2, instances | Model instances that change with time, and scaling. | different
+- changing-instances
+- inferway.learning.routed:come_and_go
+- theory/test_come_and_go.py::test_a_plain_site_whose_servers_come_and_go
+- unit/scheduling/test_store.py::test_one_policy_decides_for_any_servers_that_are_left
+- live/test_scheduling.py::test_one_policy_follows_whatever_instances_there_are
+= one learned policy is told which of its instances are there and decides for any part of them;
+  which these are is not its choice: faults, files and the placement policy `assign` say it
 Sec. 6.2, tasks | Several tasks in one policy. | not there
 = a site schedules each task by itself; one policy for several needs a controller that is shown
   the sites of all its tasks at once, in the twin's joint loop and live, a key of the file that
@@ -479,6 +485,7 @@ _SECTIONS: Final = {
     "batch-sizes": "batches-fig-5",
     "batch-course": "batches-in-training-fig-5a-b-d-e",
     "routing-cost": "routing-cost-sec-524",
+    "changing-instances": "instances-that-come-and-go",
 }
 
 

@@ -64,6 +64,7 @@ STUDIES = {
     "deadline-bound": "scheduling.deadlines",
     "burst-batches": "scheduling.burst_batches",
     "burst-training": "scheduling.burst_training",
+    "changing-instances": "scheduling.changing",
     "training-tricks": "scheduling.training_tricks",
 }
 """Dispatch, placement, scheduling; in each part the papers come first and ours last."""

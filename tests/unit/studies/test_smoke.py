@@ -169,6 +169,8 @@ VERDICTS = {
     },
     "burst-batches": {"Nobody is late": True, "That is so as it heeds": True},
     "burst-training": {"It is then where `deadline` is": True, "Who is turned away": True},
+    # So little training says nothing of who is ahead.
+    "changing-instances": {},
     "training-tricks": {},
 }
 # Three of each text; `make test-slow` runs the others.
