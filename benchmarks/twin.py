@@ -1,7 +1,7 @@
 """How fast the twin is: queries per second of CPU on one core, against what it has to reach.
 
     python benchmarks/twin.py [--rounds 5] [--json]
-    python benchmarks/twin.py --beside DIR [--turns 7] [--scale 0.25]
+    python benchmarks/twin.py --beside DIR [--turns 7] [--scale 0.25] [--only "on the zoo"]
 
 TAD-OP on [Anonymous]'s four classes (rates 2, 1, 0.9, 0.1; accuracies 0.7, 0.75, 0.8, 1; equal
 counts; target 0.76) at load 0.5, every response time kept, for each engine and three sizes; a
@@ -16,7 +16,8 @@ turns in each round and the best round of each counts: others may use the machin
 With ``--beside DIR``, the twin of another checkout takes turns with ours, a process each, without
 the peers: the ratio of CPU time for each case and for the whole process, with its interval. Then,
 on standard error, whether what knows no devices is as fast as there, and what devices cost; the
-exit code is 1 where one of them is not as wanted.
+exit code is 1 where one of them is not as wanted. With ``--only TEXT``, of the cases with that in
+their names.
 """
 
 from __future__ import annotations
@@ -276,11 +277,13 @@ def measure(rounds: int, scale: float) -> dict[str, float]:
     return {name: abs(value) for name, value in best.items()}
 
 
-def turn(scale: float) -> dict[str, float]:
+def turn(scale: float, only: str) -> dict[str, float]:
     """CPU seconds of a million queries, by case, and of a start, each once it is warm."""
     costs_s = {}
     with tempfile.TemporaryDirectory() as folder:
         for name, case in cases(Path(folder), scale).items():
+            if only not in name:
+                continue
             case()
             costs_s[f"{name}, 1e6 queries"] = 1e6 / case()
     return costs_s | {"start of simulate": start_s(cpu=True)}
@@ -322,7 +325,7 @@ def verdict(rows: dict[str, dict[str, Any]]) -> bool:
         (f"devices over none, {name}", here_s[f"general, devices, {name}"] / here_s[of], DEVICES)
         for name in (*SHARED, *ON_ZOO)
         for of in [without(name)]
-        if f"general, devices, {name}" in here_s  # as an older checkout has it, too
+        if f"general, devices, {name}" in here_s and of in here_s  # an older checkout has them, too
     ]
     for what, value, most in lines:
         met = "met" if value <= most else "NOT met"
@@ -336,14 +339,18 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--scale", type=float, default=1.0, help="of the number of queries")
     parser.add_argument("--json", action="store_true", help="one JSON document")
+    parser.add_argument(
+        "--only", default="", metavar="TEXT", help="with --beside: cases with that in their names"
+    )
     add_options(parser)
     add_turn(parser)
     options = parser.parse_args()
     if options.turn:
-        print(json.dumps(turn(options.scale)))
+        print(json.dumps(turn(options.scale, options.only)))
         return
     if options.beside is not None:
-        rows = compare(__file__, ["--scale", str(options.scale)], options)
+        given = ["--scale", str(options.scale), "--only", options.only]
+        rows = compare(__file__, given, options)
         sys.exit(0 if verdict(rows) else 1)
     # Here, as a checkout of another time that is measured beside may not have it.
     from inferway.machine import machine

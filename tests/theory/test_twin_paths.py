@@ -9,7 +9,7 @@ import pytest
 from fleets import sure
 from hypothesis import Phase, given, note, settings
 from hypothesis import strategies as st
-from plain_site import ANSWERED, DROPPED, LATE, MarkovSite
+from plain_site import ANSWERED, DROPPED, LATE, REJECTED, MarkovSite
 from systems import (
     HERE,
     PATIENT,
@@ -102,18 +102,22 @@ def test_second_answers_on_shared_devices_event_for_event(scenario: Scenario, se
     compare(scenario, REQUESTS, seed, "general")
 
 
-def test_runs_that_are_overdue_give_their_slots_at_once() -> None:
-    service = (ServiceTime("exponential", 0.5), ServiceTime("exponential", 2.0))
-    scenario = two_classes(service=service, arrivals=poisson(0.5), options={"mode": 3})
+def on_device(scenario: Scenario, slots: int, taken: tuple[int, int]) -> Scenario:
+    """The same where both classes share a device."""
     devices = DeviceSlots(
         names=("x",),
-        slots=np.array([3]),
+        slots=np.array([slots]),
         exclusive=np.array([False]),
         overhead_s=np.zeros(1),
         device=np.array([0, 0]),
-        taken=np.array([1, 3]),
+        taken=np.array(taken),
     )
-    compare(replace(scenario, fleet=replace(scenario.fleet, devices=devices)), 400, 1, "general")
+    return replace(scenario, fleet=replace(scenario.fleet, devices=devices))
+
+
+def test_runs_that_are_overdue_give_their_slots_at_once() -> None:
+    scenario = two_classes(arrivals=poisson(0.5), options={"mode": 3})
+    compare(on_device(scenario, 3, (1, 3)), 400, 1, "general")
 
 
 @QUICK
@@ -139,6 +143,15 @@ def test_deadlines_at_shared_devices_event_for_event(policy: str) -> None:
         compare(scenario, REQUESTS, seed, "general")
 
     check()
+
+
+@pytest.mark.parametrize(("slots", "taken"), [(1, (1, 1)), (2, (1, 1)), (2, (1, 2)), (3, (2, 1))])
+def test_late_ones_are_left_out_at_shared_devices(slots: int, taken: tuple[int, int]) -> None:
+    scenario = two_classes(
+        policy=SOONEST, arrivals=poisson(3.0), deadline_s=2.5001, late="drop", options={}
+    )
+    left = compare(on_device(scenario, slots, taken), 600, 1, "general")
+    assert any(one.outcome == REJECTED for one in left)
 
 
 @QUICK

@@ -223,7 +223,8 @@ def _cheaper_sharing(
     much that no chain of costs that count as equal leads from one to the other, none is the
     cheapest, whatever their servers have to do.
     """
-    foresee_cramped(devices, site)
+    if not foresee_cramped(devices, site):
+        return _cheaper_busy(devices, site, request, price, energy_price, energy, wait, best, least)
     delays = max(0.0, wait - 1.0 + CROWD)
     guess, likely, likely_s, most = -1, -1, np.inf, least
     if best < 0:
@@ -240,16 +241,17 @@ def _cheaper_sharing(
             guess = -1
     for k in range(energy.size):
         worth = price * site.accuracy[k] - energy_price * energy[k]
+        # Service times of the class beyond which none of its servers can be the cheapest.
+        worthwhile = (min(least, most) + worth) * site.rate[k]
         if k == guess:
             server, cost_s = likely, likely_s
         elif has_room(devices, k):
-            if (1.0 + wait) / site.rate[k] - worth >= min(least, most):
+            if 1.0 + wait >= worthwhile:
                 continue
             server, cost_s = _least_busy(devices, site, request, k, wait)
+        elif 1.0 + delays * crowd_at(devices, k) >= worthwhile:
+            continue
         else:
-            crowd = crowd_at(devices, k)
-            if (1.0 + delays * crowd) / site.rate[k] - worth >= min(least, most):
-                continue
             server, cost_s = _least_cramped(devices, site, request, k, wait)
         if cost_s - worth < least - _EQUAL / site.rate[k]:
             best, least = server, cost_s - worth

@@ -11,6 +11,7 @@ import numpy as np
 
 from inferway.site.claims import DEVICE, HOLDS, TAKEN, UNTIL_S, WORK_S
 from inferway.site.compiled import either, jit, seldom
+from inferway.site.masks import lowest
 from inferway.site.view import (
     AllTasks,
     Changes,
@@ -46,6 +47,12 @@ _is_exclusive = either(Changes, lambda changes, d: changes.exclusive[d], lambda 
 
 
 @jit
+def is_exclusive(devices: Any, d: int) -> bool:
+    """Tell whether a device holds one variant at a time."""
+    return _is_exclusive(devices.changes, d)
+
+
+@jit
 def _may_start(devices: Any, d: int, k: int) -> bool:
     """Tell whether a run of class k could start at its device, or its change, if it is first."""
     used = devices.used[d] + devices.others_used[d]
@@ -64,7 +71,7 @@ def _room(devices: Any, d: int) -> int:
 @jit
 def _has_room(devices: Any, k: int) -> bool:
     d = devices.device[k]
-    return d < 0 or (devices.taken[k] <= _room(devices, d) and _holds(devices.changes, d, k))
+    return d < 0 or (devices.taken[k] <= devices.shown[d] and _holds(devices.changes, d, k))
 
 
 @jit
@@ -116,7 +123,12 @@ def _show(devices: Any, site: Site, k: int) -> None:
 @jit
 def _show_room(devices: Any, site: Site, d: int) -> None:
     """Let the view follow the device's room, where that decides for any class."""
-    room, before = _room(devices, d), devices.shown[d]
+    _show_as(devices, site, d, _room(devices, d))
+
+
+@jit
+def _show_as(devices: Any, site: Site, d: int, room: int) -> None:
+    before = devices.shown[d]
     devices.shown[d] = room
     exclusive = _is_exclusive(devices.changes, d)
     if not exclusive and (room == before or min(room, before) >= devices.widest[d]):
@@ -165,8 +177,8 @@ rest = either(SharedDevices, _rested, _idled)
 def _ask(devices: Any, site: Site, server: int, due_s: float) -> bool:
     k = site.server_class[server]
     d = devices.device[k]
-    if d < 0:
-        return True
+    if d < 0 or (devices.taken[k] <= devices.shown[d] and _holds(devices.changes, d, k)):
+        return True  # while anyone waits, no room is shown
     if devices.waits[server] or _loads_for(devices.changes, d) == server:
         return False
     if _nobody_waits(devices, d) and _may_start(devices, d, k):
@@ -214,9 +226,11 @@ def _hold(devices: Any, site: Site, server: int) -> None:
     k = site.server_class[server]
     d = devices.device[k]
     if d >= 0:
-        devices.used[d] += devices.taken[k]
+        taken, shown = devices.taken[k], devices.shown[d]
+        devices.used[d] += taken
         devices.holds[server] = True
-        _show_room(devices, site, d)
+        # While anyone waits, no room is shown.
+        _show_as(devices, site, d, shown - taken if shown >= taken else _room(devices, d))
 
 
 @jit
@@ -224,9 +238,10 @@ def _give(devices: Any, site: Site, server: int) -> None:
     k = site.server_class[server]
     d = devices.device[k]
     if d >= 0 and devices.holds[server]:
-        devices.used[d] -= devices.taken[k]
+        taken, shown = devices.taken[k], devices.shown[d]
+        devices.used[d] -= taken
         devices.holds[server] = False
-        _show_room(devices, site, d)
+        _show_as(devices, site, d, shown + taken if shown > 0 else _room(devices, d))
 
 
 @jit
@@ -365,8 +380,10 @@ def _foresee(devices: Any, site: Site) -> None:
 @jit
 def _note_crowd(devices: Any, site: Site, d: int) -> None:
     """Note how many requests there are at this site's servers of the device, for all widths."""
-    present, slots = 0, devices.slots[d]
-    for k in range(devices.device.size):
+    present, slots, left = 0, devices.slots[d], site.busy_classes[0]
+    while left != 0:
+        k = lowest(left)
+        left &= left - 1
         if devices.device[k] == d:
             present += site.in_system[k]
     for c in range(devices.widest[d] if devices.lazily else slots):
@@ -396,37 +413,80 @@ def _look_ahead(devices: Any, site: Site, d: int) -> None:
 
 @jit
 def _foresee_slots(devices: Any, site: Site, d: int) -> None:
-    devices.runs_end_s[d, : devices.slots[d]] = site.clock_s[0]
+    if devices.widest[d] == 1 and devices.lazily and devices.others_count[0] == 0:
+        _foresee_slot(devices.joined, devices, site, d)
+    else:
+        _foresee_every_slot(devices, site, d)
+
+
+@jit
+def _foresee_every_slot(devices: Any, site: Site, d: int) -> None:
+    runs_end_s, now_s = devices.runs_end_s, site.clock_s[0]
+    for slot in range(devices.slots[d]):
+        runs_end_s[d, slot] = now_s
     servers = _gather(devices, site, d)
     _room_behind(devices, site, d, servers)
 
 
-@jit
-def _gather(devices: Any, site: Site, d: int) -> int:
-    """Note what servers of the device have to do, the shortest first, and how many they are."""
-    # Arrays by themselves: who writes to one of a tuple may have moved the others.
-    first, queue, device, all_taken = site.first, site.queue, devices.device, devices.taken
-    holds, services_end_s, all_free_s = devices.holds, site.ends_s, site.free_s
-    works_s, wide = devices.work_s, devices.wide
-    ends_s, now_s, servers = devices.runs_end_s[d, : devices.slots[d]], site.clock_s[0], 0
-    for k in range(device.size):
+def _foresee_first(joined: Any, devices: Any, site: Site, d: int) -> None:
+    """As `_foresee_every_slot`, of the first slot alone: where each run takes one, that is all."""
+    first, queue, device, holds = site.first, site.queue, devices.device, devices.holds
+    services_end_s, all_free_s, works_s = site.ends_s, site.free_s, devices.work_s
+    now_s, slots, left = site.clock_s[0], devices.slots[d], site.busy_classes[0]
+    servers, runs, first_s, done_s = 0, 0, np.inf, 0.0
+    while left != 0:
+        k = lowest(left)
+        left &= left - 1
         if device[k] != d:
             continue
-        taken = all_taken[k]
         for server in range(first[k], first[k + 1]):
             if queue[server] == 0:
                 continue
             if holds[server]:
                 end_s = max(now_s, services_end_s[server])
-                for _ in range(taken):
-                    ends_at(ends_s, end_s)
+                runs += 1
+                first_s = min(first_s, end_s)
                 work_s = end_s - now_s + (all_free_s[server] - services_end_s[server])
             elif site.healthy[server]:
                 work_s = _work(site, server)
             else:  # what is there will be elsewhere
                 continue
-            _insert(works_s, wide, servers, work_s, taken)
+            place = servers
+            while place > 0 and works_s[place - 1] > work_s:
+                works_s[place] = works_s[place - 1]
+                place -= 1
+            works_s[place] = work_s
             servers += 1
+    devices.runs_end_s[d, 0] = first_s if runs == slots else now_s
+    at_s, level_s, one = 0.0, 0.0, 0
+    if servers >= slots:
+        at_s = works_s[servers - slots]
+    if servers > slots:
+        while one <= servers - slots:
+            done_s += works_s[one]
+            one += 1
+        while one < servers and done_s > works_s[one] * (slots - servers + one):
+            done_s += works_s[one]
+            one += 1
+        level_s = done_s / (slots - servers + one)
+    devices.free_s[d, 0] = now_s + max(level_s, at_s)
+
+
+# ``_foresee_slot(joined, devices, site, d)``: the same, of one task alone.
+_foresee_slot = either(
+    AllTasks,
+    lambda joined, devices, site, d: _foresee_every_slot(devices, site, d),
+    _foresee_first,
+)
+
+
+@jit
+def _gather(devices: Any, site: Site, d: int) -> int:
+    """Note what servers of the device have to do, the shortest first, and how many they are."""
+    servers, now_s = 0, site.clock_s[0]
+    for k in range(devices.device.size):
+        if devices.device[k] == d:
+            servers = _gather_class(devices, site, d, k, servers)
     for other in range(devices.others_count[0]):
         row = devices.others[other]
         if devices.own[int(row[DEVICE])] != d:
@@ -435,8 +495,32 @@ def _gather(devices: Any, site: Site, d: int) -> int:
         if row[HOLDS] > 0.0:
             end_s = max(now_s, row[UNTIL_S])
             for _ in range(taken):
-                ends_at(ends_s, end_s)
+                _run_ends_at(devices.runs_end_s, d, devices.slots[d], end_s)
             work_s += end_s - now_s
+        _insert(devices.work_s, devices.wide, servers, work_s, taken)
+        servers += 1
+    return servers
+
+
+@jit
+def _gather_class(devices: Any, site: Site, d: int, k: int, servers: int) -> int:
+    """Note what servers of class k have to do beside so many others; how many these are then."""
+    # Arrays by themselves: who writes to one of a tuple may have moved the others.
+    queue, holds, services_end_s, all_free_s = site.queue, devices.holds, site.ends_s, site.free_s
+    works_s, wide, taken = devices.work_s, devices.wide, devices.taken[k]
+    runs_end_s, slots, now_s = devices.runs_end_s, devices.slots[d], site.clock_s[0]
+    for server in range(site.first[k], site.first[k + 1]):
+        if queue[server] == 0:
+            continue
+        if holds[server]:
+            end_s = max(now_s, services_end_s[server])
+            for _ in range(taken):
+                _run_ends_at(runs_end_s, d, slots, end_s)
+            work_s = end_s - now_s + (all_free_s[server] - services_end_s[server])
+        elif site.healthy[server]:
+            work_s = _work(site, server)
+        else:  # what is there will be elsewhere
+            continue
         _insert(works_s, wide, servers, work_s, taken)
         servers += 1
     return servers
@@ -462,6 +546,16 @@ def _insert(works_s: Floats, wide: Ints, servers: int, work_s: float, taken: int
 
 
 @jit
+def _run_ends_at(runs_end_s: Floats, d: int, slots: int, at_s: float) -> None:
+    """As `ends_at`, of so many slots of device d: to make a slice costs more than all this."""
+    place = 0
+    while place + 1 < slots and runs_end_s[d, place + 1] < at_s:
+        runs_end_s[d, place] = runs_end_s[d, place + 1]
+        place += 1
+    runs_end_s[d, place] = max(at_s, runs_end_s[d, place])
+
+
+@jit
 def ends_at(ends_s: np.ndarray, at_s: float) -> None:
     """Let a slot that is free now, the first, be free at a later time, in order."""
     place = 0
@@ -481,7 +575,7 @@ def _room_behind(devices: Any, site: Site, d: int, servers: int) -> None:
     (doi 10.1287/mnsc.6.1.1).
     """
     now_s, slots = site.clock_s[0], devices.slots[d]
-    works_s, wide, free_s = devices.work_s, devices.wide, devices.free_s[d]
+    works_s, wide, free_s = devices.work_s, devices.wide, devices.free_s
     wanted = 0
     for one in range(servers):
         wanted += wide[one]
@@ -502,13 +596,16 @@ def _room_behind(devices: Any, site: Site, d: int, servers: int) -> None:
             at_s = works_s[one]
             wanted -= wide[one]
             one += 1
-        free_s[c] = now_s + max(level_s, at_s)
+        free_s[d, c] = now_s + max(level_s, at_s)
 
 
-def _foresee_cramped(devices: Any, site: Site) -> None:
+def _foresee_cramped(devices: Any, site: Site) -> bool:
+    cramped_ = False
     for d in range(devices.slots.size):
-        if devices.shown[d] < devices.widest[d]:
+        if devices.shown[d] < devices.widest[d] or _is_exclusive(devices.changes, d):
+            cramped_ = True
             _foresee_at(devices, site, d)
+    return cramped_
 
 
 def _foresee_all(devices: Any, site: Site) -> None:
@@ -560,8 +657,9 @@ def _device_wait(devices: Any, site: Site, k: int, server: int, own_s: float) ->
 foresee_devices = either(SharedDevices, _foresee, lambda devices, site: None)
 # ``foresee_device(devices, site, d)``: the same of device d, where that has been left for now.
 foresee_device = either(SharedDevices, _foresee_at, lambda devices, site, d: None)
-# ``foresee_cramped(devices, site)``: the same of all devices that lack room for a class.
-foresee_cramped = either(SharedDevices, _foresee_cramped, lambda devices, site: None)
+# ``foresee_cramped(devices, site)``: the same of all devices that lack room for a class; whether
+# any does, or is exclusive.
+foresee_cramped = either(SharedDevices, _foresee_cramped, lambda devices, site: False)
 # ``foresee_all(devices, site)``: the same of all devices.
 foresee_all = either(SharedDevices, _foresee_all, lambda devices, site: None)
 # ``device_wait(devices, site, k, server, own_s)``: as `shared_wait`, at a server of class k whose

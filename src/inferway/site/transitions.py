@@ -7,9 +7,11 @@ along with the first of a batch stand behind it, each with no service time of it
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
-from inferway.site.compiled import jit
+from inferway.site.compiled import either, jit
 from inferway.site.selection import (
     awaited,
     forms_batches,
@@ -18,8 +20,8 @@ from inferway.site.selection import (
     predicted_service,
     size_class,
 )
-from inferway.site.sharing import foresee_all, rest, resting
-from inferway.site.view import SIZES, Site
+from inferway.site.sharing import foresee_all, is_exclusive, rest, resting
+from inferway.site.view import SIZES, SharedDevices, Site
 
 
 @jit
@@ -43,9 +45,23 @@ def narrow(
     Those too are left out where a request is predicted to wait for more than `max_wait_s`, unless
     their class is in the bit mask `lasting`. Returns whether there is any.
     """
+    foresee_all(site.devices, site)
+    return _NARROW(site.devices, site, allowed, classes, deadline_s, rows, max_wait_s, lasting)
+
+
+@jit
+def _narrow(
+    devices: Any,
+    site: Site,
+    allowed: np.ndarray,
+    classes: int,
+    deadline_s: float,
+    rows: int,
+    max_wait_s: float,
+    lasting: int,
+) -> bool:
     now_s = site.clock_s[0]
     found = False
-    foresee_all(site.devices, site)
     for k in range(site.rate.size):
         in_class = (classes >> k) & 1 != 0
         most_s = np.inf if (lasting >> k) & 1 != 0 else max_wait_s
@@ -57,6 +73,49 @@ def narrow(
             allowed[server] = fits
             found = found or fits
     return found
+
+
+@jit
+def _narrow_sharing(
+    devices: SharedDevices,
+    site: Site,
+    allowed: np.ndarray,
+    classes: int,
+    deadline_s: float,
+    rows: int,
+    max_wait_s: float,
+    lasting: int,
+) -> bool:
+    """As `_narrow` where servers share devices; without branches for those that form no batches."""
+    # Arrays by themselves: who writes to one of a tuple may have moved the others.
+    first, open_, queue, row_s, sizes = site.first, site.open, site.queue, site.row_s, site.sizes
+    all_ends_s, all_free_s, runs_end_s = site.ends_s, site.free_s, devices.runs_end_s
+    device, taken, holds, lead_s = devices.device, devices.taken, devices.holds, devices.lead_s
+    now_s, found = site.clock_s[0], False
+    for k in range(device.size):
+        in_class = (classes >> k) & 1 != 0
+        most_s = np.inf if (lasting >> k) & 1 != 0 else max_wait_s
+        d, last = device[k], taken[k] - 1
+        plain = d >= 0 and sizes[k, 1] == 0 and rows == 1 and not is_exclusive(devices, d)
+        held_s = max(0.0, runs_end_s[d, last] - now_s)
+        behind_s = devices.free_s[d, last] - now_s
+        for server in range(first[k], first[k + 1]):
+            if plain:
+                end_s = all_ends_s[server]
+                own_s = max(0.0, end_s - now_s) + (all_free_s[server] - end_s)
+                own_s = own_s if queue[server] > 0 else 0.0
+                wait_s = max(own_s + (0.0 if holds[server] else held_s), behind_s)
+                service_s = row_s[server, 0] + lead_s[k]
+            else:
+                wait_s, service_s = awaited(site, k, server, rows)
+            in_time = now_s + wait_s + service_s <= deadline_s
+            fits = in_class & open_[server] & (wait_s <= most_s) & in_time
+            allowed[server] = fits
+            found = found | fits
+    return found
+
+
+_NARROW = either(SharedDevices, _narrow_sharing, _narrow)
 
 
 @jit
@@ -421,21 +480,16 @@ def begin_batch(site: Site, server: int, taken: int) -> None:
 
 
 @jit
-def ready_alone(site: Site, server: int) -> None:
-    """As `ready`."""
-    if site.queue[server] > 0 and np.isnan(site.started_s[server]):
-        now_s, all_s = site.clock_s[0], site.free_s[server] - site.ends_s[server]
-        site.started_s[server] = now_s
-        site.ends_s[server] = now_s + predicted_service(site, server, 1)
-        site.free_s[server] = now_s + all_s
-
-
-@jit
 def admit_alone(site: Site, server: int, places: int) -> int:
-    """As `admit` at a server with so many places; the server's class."""
+    """As `ready` and `admit` at a server with so many places; the server's class."""
     now_s, service_s = site.clock_s[0], predicted_service(site, server, 1)
     if site.queue[server] > 0:
-        site.free_s[server] += service_s
+        free_s = site.free_s[server]
+        if np.isnan(site.started_s[server]):  # what waits could start now
+            free_s = now_s + (free_s - site.ends_s[server])
+            site.started_s[server] = now_s
+            site.ends_s[server] = now_s + service_s
+        site.free_s[server] = free_s + service_s
     else:
         site.started_s[server] = now_s
         site.ends_s[server] = now_s + service_s
@@ -445,12 +499,16 @@ def admit_alone(site: Site, server: int, places: int) -> int:
 
 @jit
 def release_alone(site: Site, server: int, k: int) -> None:
-    """As `release`, of a server of class k."""
-    now_s = site.clock_s[0]
-    site.free_s[server] += now_s - site.ends_s[server]
+    """As `ready` and `release`, of a server of class k."""
+    now_s, service_s = site.clock_s[0], predicted_service(site, server, 1)
+    free_s, ends_s = site.free_s[server], site.ends_s[server]
+    if np.isnan(site.started_s[server]):  # it could start now
+        free_s = now_s + (free_s - ends_s)
+        ends_s = now_s + service_s
     if leave(site, server, k) > 0:
         site.started_s[server] = now_s
-        site.ends_s[server] = now_s + predicted_service(site, server, 1)
+        site.ends_s[server] = now_s + service_s
+        site.free_s[server] = free_s + (now_s - ends_s)
     else:
         site.started_s[server] = np.nan
         site.ends_s[server] = np.nan
@@ -459,19 +517,24 @@ def release_alone(site: Site, server: int, k: int) -> None:
 
 @jit
 def begin_alone(site: Site, server: int, starts: bool) -> None:
-    """As `begin_batch` of one request, or none where nothing starts."""
+    """As `ready` and `begin_batch` of one request, or none where nothing starts."""
     if site.queue[server] == 0:
         return
     now_s, service_s = site.clock_s[0], predicted_service(site, server, 1)
-    ahead_s = site.free_s[server] - site.ends_s[server]
+    free_s, ends_s = site.free_s[server], site.ends_s[server]
+    if np.isnan(site.started_s[server]):  # it could start now
+        free_s = now_s + (free_s - ends_s)
+        ends_s = now_s + service_s
+    ahead_s = free_s - ends_s
     if starts:
+        ends_s = now_s + service_s
         site.started_s[server] = now_s
-        site.ends_s[server] = now_s + service_s
-    else:  # it could start now
+    else:
         ahead_s += service_s
+        ends_s = now_s
         site.started_s[server] = np.nan
-        site.ends_s[server] = now_s
-    site.free_s[server] = site.ends_s[server] + ahead_s
+    site.ends_s[server] = ends_s
+    site.free_s[server] = ends_s + ahead_s
 
 
 @jit

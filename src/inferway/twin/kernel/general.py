@@ -279,7 +279,7 @@ def _start(world: World, server: int, k: int, now_s: float) -> None:
 def _granted(devices: SharedDevices, world: World, server: int, now_s: float) -> None:
     site, rules = world.bound.site, world.rules
     d = devices.device[site.server_class[server]]
-    if d < 0:
+    if d < 0 or devices.shown[d] > 0:  # while anyone waits, no room is shown
         return
     # Before a run begins, the policy may be asked or told of something, or that of another task.
     at_once = rules.pulls or rules.deadline_s < np.inf or has_others(world.others)

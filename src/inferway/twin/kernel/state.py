@@ -22,7 +22,6 @@ from inferway.site.transitions import (
     join,
     leave,
     ready,
-    ready_alone,
     release,
     release_alone,
 )
@@ -246,17 +245,14 @@ class Times(NamedTuple):
 
 
 def _enter_ends(upkeep: Any, site: Site, server: int, places: int) -> int:
-    ready_alone(site, server)
     return admit_alone(site, server, places)
 
 
 def _exit_ends(upkeep: Any, site: Site, server: int, k: int) -> None:
-    ready_alone(site, server)
     release_alone(site, server, k)
 
 
 def _begin_ends(upkeep: Any, site: Site, server: int, taken: int) -> None:
-    ready_alone(site, server)
     begin_alone(site, server, taken > 0)
 
 
