@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
 import msgspec
 
 from inferway.live.http.routes import document
 
-print(msgspec.json.format(msgspec.json.encode(document()), indent=1).decode())
+# A line for each value, and no spaces before it: the document is for programs.
+told = json.loads(msgspec.json.encode(document()))
+print(json.dumps(told, indent=0, ensure_ascii=False))
