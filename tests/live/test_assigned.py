@@ -249,6 +249,71 @@ def test_copies_of_a_variant_are_given_out_on_each_of_its_devices(
     assert copies(again) == {f"{task}/{one}:{device}": n for task, one, device, n in kept}
 
 
+# Copies on one kind of device carry 5 requests a second each, in batches, and on the other one.
+BY_HARDWARE = """
+tasks:
+  a: &task
+    deadline: 10 min
+    variants:
+      small:
+        {model: zoo://digits/tiny, accuracy: 0.9,
+         service: {good: {mean: 1 s}, poor: {mean: 1 s}},
+         batch: {good: {sizes: [1, 8], service: [1 s, 1.6 s]}}}
+  b: *task
+nodes:
+  here:
+    devices: {DEVICES}
+    instances: {a/small: {poor: 2}, b/small: {good: 2}}
+placement: {policy: assign, slot: 0.5 s}
+dispatch: {policy: deadline}
+"""
+DEVICES = ["good: {cores: 2}", "poor: {cores: 2}"]
+
+
+def by_hardware(start: Any, folder: Path, devices: list[str], **options: Any) -> Any:
+    text = BY_HARDWARE.replace("DEVICES", ", ".join(devices))
+    return start(deployment=inferway.load(write(folder, text)), **options)
+
+
+@pytest.mark.parametrize("devices", [DEVICES, DEVICES[::-1]], ids=["good first", "poor first"])
+def test_a_busy_task_gets_the_devices_on_which_it_batches_well(
+    start: Any, tmp_path: Path, devices: list[str]
+) -> None:
+    running = by_hardware(start, tmp_path, devices)
+    demand = Demand(running)
+    wanted = {"a/small:good": 2, "a/small:poor": 1, "b/small:poor": 1}
+    try:
+        until(lambda: copies(running) == wanted)
+    finally:
+        demand.stop()
+    assert {status for _, status in demand.statuses} == {200}
+    fleet = json.loads(running.get("/deployment/a", admin=True).body)
+    sizes = {one["name"]: one["batch"] and one["batch"]["sizes"] for one in fleet["classes"]}
+    assert sizes == {"small:good": [1, 8], "small:poor": None}
+    pool = running.server.sites["a"].pool
+    largest = {
+        name: rule.largest for name, rule in zip(pool.variants, pool.options.rules, strict=True)
+    }
+    assert largest == {"small:good": 8, "small:poor": 1}
+
+
+@pytest.mark.parametrize("devices", [DEVICES, DEVICES[::-1]], ids=["good first", "poor first"])
+def test_a_dry_run_says_that_it_would_get_them(
+    start: Any, tmp_path: Path, devices: list[str]
+) -> None:
+    told: list[Any] = []
+    running = by_hardware(start, tmp_path, devices, dry_run=True, reassigned=told.append)
+    demand = Demand(running)
+    try:
+        until(lambda: any(one["rates_per_s"]["a"] > 20 for one in told))
+    finally:
+        demand.stop()
+    come = [move["to"] for move in told[-1]["moves"]]
+    assert come.count({"variant": "a/small", "device": "good"}) == 2
+    assert {"variant": "b/small", "device": "poor"} in come
+    assert copies(running) == {"a/small:poor": 2, "b/small:good": 2}
+
+
 def test_what_was_measured_on_a_device_stays_when_others_have_copies(
     start: Any, tmp_path: Path
 ) -> None:

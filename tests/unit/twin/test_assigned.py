@@ -129,6 +129,52 @@ def test_copies_of_a_variant_are_on_each_of_its_devices(tmp_path: Path) -> None:
                 assert move["from"]["device"] == move["to"]["device"]
 
 
+BY_HARDWARE = """\
+tasks:
+  a: &task
+    deadline: 400 ms
+    variants:
+      v:
+        accuracy: 0.9
+        service: {good: {mean: 50 ms}, poor: {mean: 50 ms}}
+        batch: {good: {sizes: [1, 8], service: [50 ms, 80 ms]}}
+  b: *task
+nodes:
+  here:
+    devices: {DEVICES}
+    instances: {a/v: {poor: 4}, b/v: {good: 4}}
+dispatch: {policy: deadline}
+placement: {policy: assign}
+workload:
+  a: {arrivals: {process: poisson, rate: 200/s}}
+  b: {arrivals: {process: poisson, rate: 5/s}}
+"""
+DEVICES = ["good: {count: 4}", "poor: {count: 4}"]
+
+
+@pytest.mark.parametrize("devices", [DEVICES, DEVICES[::-1]])
+def test_copies_move_to_where_they_batch_well(tmp_path: Path, devices: list[str]) -> None:
+    """A copy carries 100/s in batches of 8, which one hardware has, and 20/s one by one."""
+    pool = loaded(tmp_path, BY_HARDWARE.replace("DEVICES", ", ".join(devices)))
+    still = inferway.simulate(pool, queries=20_000, warmup=0, dry_run=True)
+    moved = inferway.simulate(pool, queries=20_000)
+    assert still.placement is not None
+    assert moved.placement is not None
+    assert still.placement.copies == {"a/v:poor": 4.0, "b/v:good": 4.0}
+    for found in (still, moved):
+        assert found.placement is not None
+        (first, *_) = found.placement.decisions
+        come = [move["to"] for move in first["moves"]]
+        assert {"variant": "a/v", "device": "good"} in come
+        assert {"variant": "a/v", "device": "poor"} not in come
+    # Four single-run copies carry 80 of 200 requests per second; with batches nothing is late.
+    assert still.tasks["a"].violation_ratio > 0.5
+    assert moved.tasks["a"].violation_ratio < 0.02
+    good = moved.tasks["a"].classes["v:good"]
+    assert good.share > 0.5
+    assert moved.placement.copies["a/v:good"] >= 2.0
+
+
 def test_nothing_of_the_future_is_known(pool: Deployment) -> None:
     # The first slot's decision comes after its end.
     found = inferway.simulate(pool, queries=10_000)

@@ -245,6 +245,48 @@ def test_nodes_form_batches_of_their_clients_and_their_neighbors_requests(small)
     assert batched.in_system == pytest.approx(batched.flow)
 
 
+@pytest.mark.parametrize(("own", "other"), [("cpu", "gpu"), ("gpu", "cpu")])
+@pytest.mark.parametrize("where", ["cloud", "edge-1"])
+def test_nodes_form_the_batches_of_their_own_hardware(small, own, other, where) -> None:
+    """A table for each hardware is, where all copies are on one, that one's table for all."""
+    well = "sizes: [1, 2, 4], service: [8 ms, 10 ms, 16 ms]"
+    badly = "sizes: [1, 2, 4], service: [8 ms, 16 ms, 32 ms]"
+    described = {"cloud": "repository: true", "edge-1": "budget: 500 MB"}
+    busy = [
+        ("policy: infida", "policy: repository-only"),
+        ("rate: 7/s", "rate: 160/s"),
+        ("process: constant", "process: poisson"),
+        ("  quiet:\n    max_instances", "  quiet:\n    deadline: 90 ms\n    max_instances"),
+        *(
+            (f"{name}: {{{said}}}", f"{name}: {{{said}, hardware: {own if one else other}, MORE}}")
+            for name, said in described.items()
+            for one in [name == where]
+        ),
+    ]
+    if where == "edge-1":
+        busy += [
+            (f"hardware: {own}, MORE", f"hardware: {own}, pinned: {{quiet/large: 1}}"),
+            ("nodes: [edge-1, edge-2]}}\n  other", "nodes: [edge-1]}}\n  other"),
+        ]
+    else:
+        pinned = "instances: {quiet/large: 2}, pinned: {quiet/large: 2}"
+        busy.append((f"hardware: {own}, MORE", f"hardware: {own}, {pinned}"))
+    busy.append((", MORE", ""))
+
+    def latency_s(batch: str) -> float:
+        text = ("mean: 8 ms}", f"mean: 8 ms}}, batch: {{{batch}}}")
+        return float(simulate_events(small(*busy, text), slots=1).latency_s)
+
+    best_s, worst_s = latency_s(well), latency_s(badly)
+    near_s = 0.25 * (worst_s - best_s)
+    assert near_s > 0.0
+    # The other node has a few of the requests at most.
+    both_s = latency_s(f"{own}: {{{well}}}, {other}: {{{badly}}}")
+    assert both_s == pytest.approx(best_s, abs=near_s)
+    turned_s = latency_s(f"{own}: {{{badly}}}, {other}: {{{well}}}")
+    assert turned_s == pytest.approx(worst_s, abs=near_s)
+
+
 def test_a_policy_that_pulls_says_what_is_dropped_where_no_batches_are_offered(small) -> None:
     busy = (
         ("policy: infida", "policy: repository-only"),
