@@ -101,6 +101,17 @@ def test_who_has_a_deadline_goes_before_who_has_none() -> None:
     mean_is(results["b"], 1 + left_s / ((1 - 0.3) * (1 - 0.7)))
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_who_is_held_for_another_tasks_run_leaves_as_well(seed: int) -> None:
+    """At the end nothing of the task is under way, and its central queue goes on later."""
+    quick, slow = tasks_on(1, (1.0, 0.2)).values()
+    quick = replace(quick, queue="central")
+    fleet = replace(slow.fleet, rate=np.array([1 / 40]))
+    slow = replace(slow, fleet=fleet, service=(ServiceTime("deterministic", 40.0),))
+    left, _ = compare_jointly([quick, slow], [8, 4], seed)
+    assert len(left) == 8
+
+
 def test_others_go_on_where_a_task_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "MOST_PRESENT", 2048)
     results = run_together(tasks_on(1, (50.0, 0.4)), queries=50_000, seed=4)

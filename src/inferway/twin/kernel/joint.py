@@ -103,6 +103,10 @@ def _is_left(world: World) -> bool:
     for server in range(site.queue.size):
         if site.devices.waits[server]:
             return False
+    if site.held[0] > 0:  # where a run of whichever task ends, it is decided again
+        for d in range(site.devices.used.size):
+            if site.devices.used[d] > 0:
+                return False
     return next_s(world.future) == np.inf or is_stuck(world)
 
 
