@@ -417,10 +417,10 @@ Sec. 6.2, instances | Model instances that change with time, and scaling. | diff
 - live/test_scheduling.py::test_one_policy_follows_whatever_instances_there_are
 = one learned policy is told which of its instances are there and decides for any part of them;
   which these are is not its choice: faults, files and the placement policy `assign` say it
-Sec. 6.2, tasks | Several tasks in one policy. | not there
-= a site schedules each task by itself; one policy for several needs a controller that is shown
-  the sites of all its tasks at once, in the twin's joint loop and live, a key of the file that
-  names these tasks, and an action with a part for each
+Sec. 6.2, tasks | Several tasks in one policy. | covered
+- inferway.learning.together:JointSites
+- unit/scheduling/test_together_in_the_twin.py::test_all_are_shown_at_once_each_slot_and_all_obey
+- unit/live/test_scheduler.py::test_one_controller_routes_the_requests_of_several_tasks
 Sec. 6.3 | A policy for each setting of instances, switched at faults. | covered
 - unit/scheduling/test_store.py::test_the_policy_of_the_servers_that_are_left_takes_over
 """,

@@ -142,11 +142,11 @@ def train(
     who = options.workers(workers, "processes")
     deployment = options.opened(file)
     with failing(ValueError):
-        name = deployed.task_of(deployment, task)
-        chosen = deployed.policy_of(deployment, policy)
+        names = deployed.trained_for(deployment, task)
+        name, chosen = names[0], deployed.policy_of(deployment, policy)
         control = deployed.control_of(
             deployment,
-            name,
+            task,
             chosen,
             node=node,
             accuracies=_accuracies(accuracies or []),
@@ -182,6 +182,7 @@ def train(
                     *(f"--accuracy {one}" for one in accuracies or ()),
                     *([f"--late {late}"] if late != "serve" else []),
                     *(f"--outages '{one}'" for one in outages or ()),
+                    *([f"--task {task}"] if task and len(deployment.tasks) > 1 else []),
                     *([f"--start {start}"] if start else []),
                 ]
             )
@@ -206,7 +207,8 @@ def train(
                 )
             trained, shown = every, every.tables()
             slots_done = sum(one.slots for one in every.seeds)
-    tasks = {name: {**trained.to_json(), "warnings": warnings}}
+    # Of one policy for several tasks, what is said is of all of them.
+    tasks = {", ".join(names): {**trained.to_json(), "warnings": warnings}}
     terminal.present(json, lambda: {"schema": 1, "tasks": tasks, "network": None}, lambda: shown)
     if not trained.finished:
         terminal.complain(f"interrupted after {slots_done:,} slots; the same command goes on")

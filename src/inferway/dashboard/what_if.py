@@ -240,6 +240,11 @@ def rehearsal(told: ObservedTask) -> tuple[Deployment, str]:
     """
     fleet, content = told.fleet, deepcopy(told.content)
     task = str(fleet["task"])
+    if len(together := content.get("scheduling", {}).get("tasks") or ()) > 1:
+        raise WhatIfError(
+            f"one policy schedules {' and '.join(map(str, together))} together, and what is "
+            "replayed here is one task's doing: `inferway simulate FILE --trace` replays all"
+        )
     every = [told, *told.beside]
     node = {key: fleet[key] for key in ("buffer", "queue", "late") if fleet[key] is not None}
     node["instances"] = {

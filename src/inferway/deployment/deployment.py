@@ -33,6 +33,7 @@ from inferway.deployment.policies import (
     SchedulingPolicy,
     row_of,
     scheduled_dispatch,
+    scheduled_together,
     spec_of,
 )
 from inferway.deployment.resolution import Resolution
@@ -228,6 +229,11 @@ class Deployment(Section):
         """
         task = self._task(task)
         return self.scheduling if task.dispatch is None else None
+
+    @property
+    def scheduled_together(self) -> tuple[str, ...]:
+        """Tasks that one policy schedules together, in its order; none where each is by itself."""
+        return scheduled_together(self.scheduling)
 
     def line_of(self, field: str) -> int:
         """Return the line of a field such as ``tasks.digits.deadline``, or of what is around it.
@@ -480,6 +486,14 @@ def _resolved(stated: Deployment, source: Source) -> Deployment:
             "they are kept by one balance of a site's answers, and the nodes of a `network` share "
             "none; give each task its own",
         )
+    if stated.scheduling is not None and row_of("scheduling", stated.scheduling.policy).together:
+        resolution.check_scheduled(stated.scheduling.options.get("tasks") or ())
+        if _within(stated.placement) and scheduled_together(stated.scheduling):
+            source.note(
+                ("scheduling", "tasks"),
+                "a policy is trained for the fleets of its tasks, and `placement` gives the node's "
+                "devices out anew; give a `dispatch` policy instead",
+            )
     for target in targets.values() if stated.network is None else ():
         resolution.check_joint_target(target)
         for name in target.tasks:

@@ -69,6 +69,7 @@ class Row(NamedTuple):
     weighing: bool = False  # of dispatch or scheduling: it tells variants apart by accuracy alone
     within: bool = False  # of placement: it gives out the devices of one site, without a network
     sighted: bool = False  # of a scheduler: it goes by the workload's state, unseen by live servers
+    together: bool = False  # of a scheduler: one policy may schedule several tasks
 
 
 # What the sections are; policies with the same options share one.
@@ -149,7 +150,11 @@ DISPATCH: Final[Mapping[str, Row]] = {
 }
 
 _LEARNED: Final = Row(
-    "scheduling.store:PolicyStore", "LearnedScheduling", implies="steered", weighing=True
+    "scheduling.store:PolicyStore",
+    "LearnedScheduling",
+    implies="steered",
+    weighing=True,
+    together=True,
 )
 _FIXED: Final = Row("scheduling.fixed:FixedRouting", "FixedScheduling", weighing=True)
 # `hw-e` and `sq` are all dispatch and need no controller.
@@ -351,6 +356,17 @@ def scheduled_dispatch(scheduling: PolicySpec) -> PolicySpec:
     """Return the dispatch policy that a scheduling policy implies."""
     name = row_of("scheduling", scheduling.policy).implies
     return PolicySpec(name, dict(scheduling.options) if name == scheduling.policy else {})
+
+
+def scheduled_together(scheduling: PolicySpec | None) -> tuple[str, ...]:
+    """Name the tasks that one policy schedules together, in its order.
+
+    None where each task is scheduled by itself, as one is that is named alone.
+    """
+    if scheduling is None or not row_of("scheduling", scheduling.policy).together:
+        return ()
+    tasks = tuple(scheduling.options.get("tasks") or ())
+    return tasks if len(tasks) > 1 else ()
 
 
 _CALLS = ("choose", "act", "step")

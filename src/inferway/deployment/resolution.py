@@ -686,6 +686,39 @@ class Resolution:
                 f"{canary.variant} is the only variant, and who is no canary answers the others",
             )
 
+    def check_scheduled(self, names: Sequence[str]) -> None:
+        """Refuse tasks for one policy that there are not, or that would be scheduled besides."""
+        place: Place = ("scheduling", "tasks")
+        for index, name in enumerate(names):
+            task = self.tasks.get(name)
+            if name not in self._written:
+                self._note(
+                    (*place, index), f"there is no task {name}; {nearest(name, self._written)}"
+                )
+            elif name in names[:index]:
+                self._note((*place, index), f"{name} is named twice")
+            elif task is not None and task.count > 1:
+                self._note(
+                    (*place, index),
+                    f"{name} counts {task.count} tasks, and one policy schedules single ones; list "
+                    "them under names of their own",
+                )
+            elif task is not None and task.dispatch is not None:
+                self._note(
+                    (*place, index),
+                    f"{name} has a `dispatch` of its own, so nothing schedules it; leave out one "
+                    "of the two",
+                )
+        others = [
+            name for name, task in self.tasks.items() if name not in names and task.dispatch is None
+        ]
+        if names and others:
+            self._note(
+                place,
+                f"{', '.join(others)} would be scheduled, too: name all that are, or give a task a "
+                "`dispatch` of its own",
+            )
+
     def check_joint_target(self, target: JointTarget) -> None:
         """Refuse a target over tasks that there are not, or that none of their variants reaches."""
         place: Place = ("targets", target.name)

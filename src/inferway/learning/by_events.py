@@ -14,6 +14,7 @@ the beginning.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -30,7 +31,9 @@ from inferway.site.compiled import entry
 from inferway.site.draw import streams
 from inferway.site.view import Floats, Ints
 from inferway.twin.engine import GeneralEngine, engine_of
+from inferway.twin.kernel.others import Others
 from inferway.twin.kernel.state import REROUTED
+from inferway.twin.scenario import Scenario
 
 _ROOM = 1024  # Arrivals of a slot that there is room for, to begin with
 # Counters of the twin that count here; its others, which are larger, all sites write together.
@@ -94,6 +97,7 @@ class EventSites:
         self._times_s, self._phases = np.zeros(_ROOM), np.zeros(_ROOM, np.int64)
         self._engines: list[GeneralEngine] = []
         self._tally: dict[str, Ints] = {}
+        self._before: dict[str, Ints] = {}  # The same when the slot began
 
         def ints(*shape: int) -> Ints:
             return np.zeros((count, *shape), np.int64)
@@ -115,10 +119,11 @@ class EventSites:
         self.phase = self._flow.phase
         self.restart(seed)
 
-    def restart(self, seed: int) -> None:
+    def restart(self, seed: int, engines: Sequence[GeneralEngine] = ()) -> None:
         """Empty all sites, at time 0, the workload somewhere in its long run.
 
-        Where services drift, each site draws where its drift begins.
+        Where services drift, each site draws where its drift begins. `engines` are those of the
+        sites where they share devices with other tasks; see `inferway.learning.together`.
         """
         walk = self._scenario.walk
         self._engines = []
@@ -129,11 +134,7 @@ class EventSites:
             self._streams[e] = streams(seed, e, 3)[2]
             workload = np.random.default_rng(streams(seed, e, 4)[3])
             begin(self._flow, e, self._scenario.arrivals, workload)
-            # The engine's own drift is that of a run of the twin; here a slot is a step.
-            made = engine_of(
-                replace(self._scenario, walk=None), seed=seed, replication=e, kind="general"
-            )
-            assert isinstance(made, GeneralEngine)
+            made = engines[e] if engines else self._made(seed, e)
             bound = made.world.bound._replace(measures=walk is not None)
             made.world = made.world._replace(bound=bound)
             made.count_anew()
@@ -143,6 +144,16 @@ class EventSites:
         self._share()
         self.clear()
         self._look()
+
+    @property
+    def scenario(self) -> Scenario:
+        """What an engine runs: routed at random, without the drift of a run of the twin."""
+        return replace(self._scenario, walk=None)  # here a slot is a step of it
+
+    def _made(self, seed: int, e: int) -> GeneralEngine:
+        made = engine_of(self.scenario, seed=seed, replication=e, kind="general")
+        assert isinstance(made, GeneralEngine)
+        return made
 
     def _share(self) -> None:
         """Let the counters of all sites, and what batches take, lie in arrays of all sites."""
@@ -168,23 +179,41 @@ class EventSites:
         (E, n) probabilities by server are at least 0, each row with a sum above 0; (E, K, 2) are
         smallest and largest batches, None for the scenario's own. ValueError for others.
         """
+        self.route(probabilities, batches)
+        for e, engine in enumerate(self._engines):
+            until_s = float(self.clock_s[e]) + self.control.slot_s
+            times_s, phases, came = self.arriving(e, until_s)
+            engine.run(times_s[:came], phases[:came], until_s)
+        return self.end_slot()
+
+    def route(self, probabilities: Floats, batches: Ints | None = None) -> None:
+        """Begin a slot with its routing, as `step` does."""
         rules = self._own_batches if batches is None else batches
-        before = {name: of.copy() for name, of in self._tally.items()}
-        walk, slot_s = self._scenario.walk, self.control.slot_s
+        self._before = {name: of.copy() for name, of in self._tally.items()}
         share = probabilities / probabilities.sum(axis=1, keepdims=True)
         for e, engine in enumerate(self._engines):
             set_routing(engine.policy, share[e], rules[e, :, 0], rules[e, :, 1])
             engine.world.counts[REROUTED] = 1
-            until_s = float(self.clock_s[e]) + slot_s
-            came = self._come(e, until_s)
-            engine.run(self._times_s[:came], self._phases[:came], until_s)
-            if walk is not None:
-                self.factor[e] = walk.after(self.factor[e : e + 1], slot_s, self._random[e])[0]
+
+    def end_slot(self) -> Floats:
+        """Count a slot that is over, and look at the sites; the rewards, as `step` has them."""
+        walk, slot_s = self._scenario.walk, self.control.slot_s
+        if walk is not None:
+            for e, random in enumerate(self._random):
+                self.factor[e] = walk.after(self.factor[e : e + 1], slot_s, random)[0]
         self.clock_s += slot_s
         self._slow()
-        self._count(before)
+        self._count(self._before)
         self._look()
         return self.rewards
+
+    def arriving(self, e: int, until_s: float) -> tuple[Floats, Ints, int]:
+        """A site's arrivals up to a time and inf behind them, their phases, and how many these are.
+
+        The next call writes over them.
+        """
+        came = self._come(e, until_s)
+        return self._times_s, self._phases, came
 
     def _come(self, e: int, until_s: float) -> int:
         """Write a site's arrivals down up to a time, and inf behind them; how many these are."""
@@ -263,6 +292,8 @@ class EventSites:
         """Arrays of one site's engine, by name, and the state of its drift."""
         found: dict[str, NDArray[Any]] = {}
         world = self._engines[e].world._replace(tally=(), laws=(), records=(), outages=())
+        if isinstance(world.others, Others):  # addresses are those of this process
+            world = world._replace(others=world.others._replace(act=(), seat=()))
         _gather("world", world, found)
         return found | {"world.drift": _words(self._random[e])}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -38,6 +38,8 @@ class Control:
     # (K,) accuracies in the reward, else the fleet's: the paper trains on other data than it is
     # evaluated on.
     gains: tuple[float, ...] = ()
+    # The sites of further tasks that the same policy decides for; see `parts`.
+    others: tuple[Control, ...] = ()
 
     def __post_init__(self) -> None:
         scenario, fleet, gains = self.scenario, self.scenario.fleet, self.reward_gains
@@ -52,8 +54,6 @@ class Control:
             "outages at set times are not part of training, where servers come and go at random": (
                 scenario.outages
             ),
-            "instances that wait for devices which they share are not part of training: leave the "
-            "node's `devices` out": fleet.devices is not None,
             f"a slot is longer than 0 s, not {self.slot_s:g}": not self.slot_s > 0,
             f"the deadline of {self.deadline_s:g} s is shorter than the fastest service time, "
             f"{fastest_s:g} s: no request could be in time": self.deadline_s < fastest_s,
@@ -67,16 +67,37 @@ class Control:
             f"gains are {len(fleet.rate)} accuracies in 0..1, not {gains}": (
                 len(gains) != len(fleet.rate) or not all(0 <= gain <= 1 for gain in gains)
             ),
+            "servers come and go in the training of one task: leave the outages of several out": (
+                bool(self.others) and any(one.scenario.failures for one in (self, *self.others))
+            ),
+            "tasks of one policy have slots of one length, it sees and sets the same of each": any(
+                (one.slot_s, one.sees_phase, one.batches)
+                != (self.slot_s, self.sees_phase, self.batches)
+                for one in self.others
+            ),
         }
         for sentence, holds in refused.items():
             if holds:
                 raise ValueError(sentence)
 
     @property
+    def parts(self) -> tuple[Control, ...]:
+        """The control of each task that one policy decides for: one, as a rule."""
+        return replace(self, others=()), *self.others
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """The tasks that one policy decides for, by name."""
+        return tuple(part.scenario.fleet.task for part in self.parts)
+
+    @property
     def by_events(self) -> bool:
-        """Tell whether its sites run event by event: for the shield of `late: drop`, or a drift."""
+        """Tell whether its sites run event by event.
+
+        That is for the shield of `late: drop`, services that drift, or devices that servers share.
+        """
         drops = self.scenario.late == "drop" and self.scenario.deadline_s is not None
-        return drops or self.scenario.walk is not None
+        return drops or self.scenario.walk is not None or self.scenario.fleet.devices is not None
 
     @property
     def changing(self) -> bool:
@@ -147,10 +168,11 @@ class Control:
             phases=self.phases if self.sees_phase else None,
             longest_phase_s=longest_s,
             outages=self.outages if self.changing else None,
+            others=tuple(one.about(one.scenario.fleet.task) for one in self.others),
             **trained,
         )
 
     @property
     def features(self) -> int:
-        """Length of an observation."""
-        return self.about().layout.size
+        """Length of an observation, of all tasks."""
+        return self.about().inputs

@@ -43,6 +43,16 @@ def task_of(deployment: Deployment, task: str | None = None) -> str:
     return task
 
 
+def trained_for(deployment: Deployment, task: str | None = None) -> tuple[str, ...]:
+    """The tasks that a policy is trained for: the one named, or all that it schedules together.
+
+    ValueError where that is not clear.
+    """
+    if task is None and deployment.scheduled_together:
+        return deployment.scheduled_together
+    return (task_of(deployment, task),)
+
+
 def policy_of(deployment: Deployment, policy: str | None = None) -> str:
     """The policy to train: the one named, the file's where that is learned, else ``rl-po``."""
     if policy is None:
@@ -76,11 +86,28 @@ def control_of(
     there count in the reward where these are not to be the file's: the paper trains on other data
     than it is evaluated on. ValueError where something is not clear, or such a site cannot be
     trained on.
+
+    Where no task is named and the file has one policy for several, these are its parts.
     """
+    tasks = trained_for(deployment, task)
+    if len(tasks) > 1:
+        if accuracies:
+            raise ValueError(
+                "accuracies for the reward are those of one task's variants, and one policy "
+                f"schedules {' and '.join(tasks)}; write them into the file instead"
+            )
+        if outages:
+            raise ValueError(
+                "outages are for the training of one task, and one policy schedules "
+                f"{' and '.join(tasks)}"
+            )
+        given: dict[str, Any] = {"node": node, "slot_s": slot_s, "late": late, "walk": walk}
+        first, *others = (control_of(deployment, name, policy, **given) for name in tasks)
+        return replace(first, others=tuple(others))
     name, spec = policy_of(deployment, policy), deployment.scheduling
     if slot_s is None:
         slot_s = 1.0 if spec is None else float(spec.options.get("slot", 1.0))
-    scenario = scenario_of(deployment, task_of(deployment, task), node)
+    scenario = scenario_of(deployment, tasks[0], node)
     if scenario.deadline_s is None:
         raise ValueError("what is trained keeps a deadline: give the task a `deadline`")
     variants, batches = scenario.fleet.variants, name.endswith("-b")
@@ -237,6 +264,10 @@ def setting(
             walk=walk,
             outages=outages,
         )
+        if control.others:
+            raise ValueError(
+                f"an environment is of one task; name one of {', '.join(control.tasks)}"
+            )
     return replace(
         control,
         rejected_weight=alpha,
@@ -259,6 +290,13 @@ def differences(
     `control` is what `control_of` made of the deployment, `start` the policy that the training
     begins with.
     """
+    if control.others:
+        every = [
+            (name, differences(deployment, one, name, policy, node=node))
+            for name, one in zip(control.tasks, control.parts, strict=True)
+        ]
+        found = [f"{name}: {sentence}" for name, sentences in every for sentence in sentences]
+        return found + (_begun_elsewhere(start, control) if start is not None else [])
     written = scenario_of(deployment, task, node)
     asked = policy if deployment.scheduling is None else deployment.scheduling.policy
     said = {
@@ -280,14 +318,22 @@ def differences(
         f"{policy}-b sets batch sizes": any(written.batches) and not policy.endswith("-b"),
         f"the file's `scheduling` is {asked}, and {policy} is trained": asked != policy,
     }
-    if start is not None:
-        begun, now = _purpose(start.about), _purpose(control.about())
-        said |= {
-            f"{start.path} was trained for {what} {begun[what]}, and this training is for "
-            f"{now[what]}": begun[what] != now[what]
-            for what in now
-        }
-    return [sentence for sentence, holds in said.items() if holds]
+    found = [sentence for sentence, holds in said.items() if holds]
+    return found + (_begun_elsewhere(start, control) if start is not None else [])
+
+
+def _begun_elsewhere(start: NeuralPolicy, control: Control) -> list[str]:
+    """Say what a policy that a training begins with was trained for, where that was else."""
+    begun, now = (
+        [_purpose(part) for part in about.parts] for about in (start.about, control.about())
+    )
+    return [
+        f"{start.path} was trained for {what} {before[what]}, and this training is for "
+        f"{wanted[what]}"
+        for before, wanted in zip(begun, now, strict=False)
+        for what in wanted
+        if before[what] != wanted[what]
+    ]
 
 
 def _purpose(about: About) -> dict[str, str]:
@@ -320,6 +366,8 @@ def train(
 ) -> Trained:
     """Train a scheduler for a deployment's fleet, workload and deadline; needs the extra `learn`.
 
+    Where the file has one policy for several tasks and none is named, it is trained for all.
+
     Parameters
     ----------
     deployment
@@ -346,7 +394,7 @@ def train(
     ValueError
         Where something is not clear, or such a site cannot be trained on.
     """
-    name, chosen = task_of(deployment, task), policy_of(deployment, policy)
+    names, chosen = trained_for(deployment, task), policy_of(deployment, policy)
     changes = settings if slots is None else {"slots": slots, **settings}
     try:
         wanted = replace(Settings() if paper else TUNED, **changes)
@@ -355,7 +403,7 @@ def train(
     return training.train(
         control_of(
             deployment,
-            name,
+            task,
             chosen,
             node=node,
             accuracies=accuracies,
@@ -365,7 +413,7 @@ def train(
         ),
         wanted,
         Path("out/train", chosen) if out is None else Path(out),
-        task=name,
+        task=names[0],
         seed=deployment.seed if seed is None else seed,
         command=f"inferway.train(..., policy={chosen!r}, slots={wanted.slots})",
         start=start,

@@ -2,14 +2,15 @@
 
 Networks, the policy, what becomes of rewards, then `Learner`: it collects, estimates, and learns.
 Departures from the paper, all in `Settings`: trajectories come from E sites at a time, and the
-options in its second part. With batches, each part of an action has a clipped surrogate of its own,
-as in H-PPO ([Tan24], ref. 71: doi 10.24963/ijcai.2019/316).
+options in its second part. With batches, and with several tasks, each part of an action has a
+clipped surrogate of its own, as in H-PPO ([Tan24], ref. 71: doi 10.24963/ijcai.2019/316).
 """
 
 from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -22,10 +23,11 @@ from torch import Tensor, nn
 from inferway.learning.control import Control
 from inferway.learning.density import SoftmaxGaussian
 from inferway.learning.settings import Settings
-from inferway.learning.site import Floats, Ints, PhaseTally, sites_of
+from inferway.learning.site import Floats, Ints, PhaseTally, joint_sites_of, parts_of
 from inferway.scheduling.neural_policy import pairs_of
 
-# (B, n) f of eq. 8, and with batches, by class, (B, P) log chances of its pairs of sizes.
+# (B, n) f of eq. 8, and with batches, by class, (B, P) log chances of its pairs of sizes; those of
+# each task where there are several.
 Heads = tuple[Tensor, ...]
 
 
@@ -59,6 +61,7 @@ class Perceptron(nn.Module):  # type: ignore[misc]
         generator: torch.Generator | None = None,
         *,
         gain: float = 1.0,
+        apart: Sequence[tuple[int, int]] = (),
     ) -> None:
         super().__init__()
         sizes = pairwise((inputs, *settings.hidden, outputs))
@@ -72,6 +75,25 @@ class Perceptron(nn.Module):  # type: ignore[misc]
                 bound = layer.in_features**-0.5 * (gain if last else 1.0)
                 for part in (layer.weight, layer.bias):
                     nn.init.uniform_(part, -bound, bound, generator=generator)
+        if len(apart) > 1:
+            self._keep_apart(apart, settings.hidden)
+
+    def _keep_apart(self, apart: Sequence[tuple[int, int]], hidden: Sequence[int]) -> None:
+        """Let parts with so many inputs and outputs each share no weight: these are and stay 0.
+
+        Hidden units are shared out evenly.
+        """
+        count = len(apart)
+        even = [
+            [(k + 1) * units // count - k * units // count for k in range(count)]
+            for units in hidden
+        ]
+        inputs, outputs = zip(*apart, strict=True)
+        for layer, widths in zip(self.layers, pairwise((inputs, *even, outputs)), strict=True):
+            before, after = (torch.repeat_interleave(torch.tensor(one)) for one in widths)
+            own = (after[:, None] == before[None, :]).float()
+            layer.weight.data *= own
+            layer.weight.register_hook(own.mul)
 
     def forward(self, values: Tensor) -> Tensor:
         """(B, out) of (B, in)."""
@@ -88,7 +110,8 @@ class Perceptron(nn.Module):  # type: ignore[misc]
 class Actions(NamedTuple):
     """Answers to B observations."""
 
-    log_routing: Tensor  # (B, n) log y: eq. 8 in logarithms, as y may be rounded to 0
+    # (B, n) log y, task by task: eq. 8 in logarithms, as y may be rounded to 0
+    log_routing: Tensor
     pairs: Tensor  # (B, K) which pair of batch sizes; (B, 0) without batches
 
 
@@ -100,14 +123,28 @@ class Actor(nn.Module):  # type: ignore[misc]
     ) -> None:
         super().__init__()
         self.features = control.features
-        offered = control.sizes if control.batches else ()
         # By class: (P, 2) the pairs (smallest, largest) that its chances are of.
-        self.rules = [np.array(pairs_of(sizes), np.int64) for sizes in offered]
-        self.sizes = [control.scenario.fleet.servers, *map(len, self.rules)]
-        # Features that say which servers are there.
+        self.rules: list[NDArray[np.int64]] = []
+        # Of each head its length, and whether it is a task's routing; the others are batch rules.
+        self.sizes: list[int] = []
+        self.routes: list[bool] = []
+        for part in control.parts:
+            offered = part.sizes if part.batches else ()
+            rules = [np.array(pairs_of(sizes), np.int64) for sizes in offered]
+            self.rules += rules
+            self.sizes += [part.scenario.fleet.servers, *map(len, rules)]
+            self.routes += [True, *(False for _ in rules)]
+        self.servers = [part.scenario.fleet.servers for part in control.parts]
+        # Features that say which servers are there; of one task alone.
         self.flagged = control.about().layout.flagged
+        each = [(part.features, part.about().outputs) for part in control.parts]
         self.network = Perceptron(
-            self.features, sum(self.sizes), settings, generator, gain=settings.actor_gain
+            self.features,
+            sum(self.sizes),
+            settings,
+            generator,
+            gain=settings.actor_gain,
+            apart=each if settings.apart else (),
         )
 
     def forward(self, observation: Tensor) -> Heads:
@@ -116,27 +153,39 @@ class Actor(nn.Module):  # type: ignore[misc]
         What it says of a server that is away is minus infinity: it is no part of the routing.
         Where all are, the first stands for them, and there is nothing to choose.
         """
-        f, *logits = self.network(observation[:, : self.features]).split(self.sizes, 1)
+        heads = self.network(observation[:, : self.features]).split(self.sizes, 1)
+        both = zip(heads, self.routes, strict=True)
+        f, *others = (head if routes else torch.log_softmax(head, 1) for head, routes in both)
         if self.flagged is not None:
             away = observation[:, self.flagged] == 0
             away[:, 0] &= ~away.all(1)
             f = f.masked_fill(away, -math.inf)
-        return f, *(torch.log_softmax(one, 1) for one in logits)
+        return f, *others
 
     def draw(self, heads: Heads, sigma: float, random: np.random.Generator) -> Actions:
         """Draw an action for each answer."""
-        f, *rules = heads
-        noise = torch.from_numpy(random.standard_normal(f.shape, np.float32))
-        # The greatest of log chances with Gumbel noise has these chances.
-        noisy = [log + torch.from_numpy(random.gumbel(size=log.shape)) for log in rules]
-        return self.best((f + sigma * noise, *noisy))
+
+        def noisy(head: Tensor, routes: bool) -> Tensor:
+            if routes:
+                return head + sigma * torch.from_numpy(
+                    random.standard_normal(head.shape, np.float32)
+                )
+            # The greatest of log chances with Gumbel noise has these chances.
+            return head + torch.from_numpy(random.gumbel(size=head.shape))
+
+        return self.best(tuple(map(noisy, heads, self.routes)))
 
     def best(self, heads: Heads) -> Actions:
         """Choose as a deployed policy does: sigma = 0, and the likeliest batch rules."""
-        f, *rules = heads
-        none = torch.empty((len(f), 0), dtype=torch.int64)
+        routings, rules = self._apart(heads)
+        none = torch.empty((len(routings[0]), 0), dtype=torch.int64)
         pairs = torch.stack([log.argmax(1) for log in rules], 1) if rules else none
-        return Actions(torch.log_softmax(f, 1), pairs)
+        return Actions(torch.cat([torch.log_softmax(f, 1) for f in routings], 1), pairs)
+
+    def _apart(self, heads: Heads) -> tuple[list[Tensor], list[Tensor]]:
+        """The heads that are routings, and those that are batch rules."""
+        both = list(zip(heads, self.routes, strict=True))
+        return [one for one, routes in both if routes], [one for one, routes in both if not routes]
 
     def decisions(self, actions: Actions) -> tuple[Floats, Ints | None]:
         """(B, n) probabilities and (B, K, 2) batch rules, as sites take them."""
@@ -152,16 +201,19 @@ class Actor(nn.Module):  # type: ignore[misc]
         return self.decisions(self.best(self(torch.from_numpy(observation))))
 
     def log_probs(self, heads: Heads, actions: Actions, sigma: float) -> Tensor:
-        """(B, 1 + K) log density of the routing (eq. 9), and log chances of the rules."""
-        f, *rules = heads
-        density = SoftmaxGaussian(f, sigma, validate_args=False)
-        routing = density.log_prob_of_log(actions.log_routing, normalized=True)
+        """(B, T + K) log densities of T tasks' routings (eq. 9), and log chances of the rules."""
+        routings, rules = self._apart(heads)
+        each = zip(routings, actions.log_routing.split(self.servers, 1), strict=True)
+        dense = [
+            SoftmaxGaussian(f, sigma, validate_args=False).log_prob_of_log(own, normalized=True)
+            for f, own in each
+        ]
         chosen = [log.gather(1, actions.pairs[:, k, None])[:, 0] for k, log in enumerate(rules)]
-        return torch.stack([routing, *chosen], 1)
+        return torch.stack([*dense, *chosen], 1)
 
     def rule_entropy(self, heads: Heads) -> Tensor:
         """(B,) entropy of the batch rules."""
-        return -torch.cat([log.exp() * log for log in heads[1:]], 1).sum(1)
+        return -torch.cat([log.exp() * log for log in self._apart(heads)[1]], 1).sum(1)
 
 
 class Potential:
@@ -269,6 +321,11 @@ class Update:
     scale: float  # By which rewards were divided
 
 
+def _baseline(control: Control, given: float) -> float:
+    least = min(control.reward_gains)
+    return (least if given < 0 else given) * control.accuracy_weight
+
+
 class DivergenceError(RuntimeError):
     """A number of the training is none any more."""
 
@@ -281,9 +338,11 @@ class Learner:
 
     def __init__(self, control: Control, settings: Settings, seed: int = 0) -> None:
         self.control, self.settings = control, settings
+        if settings.critic_sees_phase and control.others:
+            raise ValueError("critic_sees_phase is for the training of one task")
         seen = replace(control, sees_phase=control.sees_phase or settings.critic_sees_phase)
         words = np.random.SeedSequence([seed, 3]).generate_state(2, np.uint64)
-        self.sites = sites_of(seen, count=settings.sites, seed=int(words[0] >> 1))
+        self.sites = joint_sites_of(seen, count=settings.sites, seed=int(words[0] >> 1))
         self.random = np.random.default_rng([seed, 4])
         generator = torch.Generator().manual_seed(int(words[1] >> 1))
         self.actor = Actor(control, settings, generator)
@@ -291,11 +350,12 @@ class Learner:
         self._modules: dict[str, nn.Module] = {"actor": self.actor, "critic": self.critic}
         groups = [{"params": list(part.parameters())} for part in self._modules.values()]
         self.optimizer = torch.optim.Adam(groups, lr=settings.learning_rate)
-        least, given = min(control.reward_gains), settings.baseline or 0.0
-        # Subtracted for each arrival: exogenous, so that no action is better for it.
-        self.baseline = (least if given < 0 else given) * control.accuracy_weight
+        # Subtracted for each arrival, by task: exogenous, so that no action is better for it.
+        self.baselines = [_baseline(part, settings.baseline or 0.0) for part in control.parts]
         kind = settings.potential
-        self.potential = None if kind == "none" else Potential(kind, control)
+        # By task, and where its observation ends.
+        self.potentials = [] if kind == "none" else [Potential(kind, one) for one in control.parts]
+        self._ends = np.cumsum([part.features for part in control.parts]).tolist()
         self.scale = RunningScale(settings.sites, settings.discount)
         self.slots = 0
 
@@ -309,12 +369,12 @@ class Learner:
         *rates, sigma = settings.at(self.slots)
         for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
             group["lr"] = rate
-        observation, taken, log_probs, rewards, arrivals = self._collect(sigma)
+        observation, taken, log_probs, rewards, exogenous = self._collect(sigma)
         tally = PhaseTally.of(self.sites)
         # What is exogenous is taken off, and the rest shaped.
-        paid = rewards - self.baseline * arrivals
-        if self.potential is not None:
-            worth = np.stack([self.potential.of(seen.numpy()) for seen in observation])
+        paid = rewards - exogenous
+        if self.potentials:
+            worth = np.stack([self._worth(seen.numpy()) for seen in observation])
             paid += settings.discount * worth[1:] - worth[:-1]
         if settings.scale:
             self.scale.see(paid)
@@ -349,13 +409,13 @@ class Learner:
     def _collect(self, sigma: float) -> tuple[Tensor, Actions, Tensor, Floats, Floats]:
         """Trajectories of T slots at E sites.
 
-        (T + 1, E, d) observations, actions of T E rows and their (T E, 1 + K) log chances, and
-        (T, E) rewards, eq. 2, and arrivals.
+        (T + 1, E, d) observations, actions of T E rows and their log chances, and (T, E) rewards,
+        eq. 2, and what of them is taken off for those who arrived.
         """
         sites, actor = self.sites, self.actor
         steps = self.settings.slots_per_update // sites.count
         observation = torch.empty(steps + 1, *sites.observation.shape)
-        rewards, arrivals = np.empty((2, steps, sites.count))
+        rewards, exogenous = np.zeros((2, steps, sites.count))
         taken, log_probs = [], []
         sites.clear()
         for t in range(steps):
@@ -365,10 +425,20 @@ class Learner:
             taken.append(actions)
             log_probs.append(actor.log_probs(heads, actions, sigma))
             rewards[t] = sites.step(*actor.decisions(actions))
-            arrivals[t] = sites.arrivals
+            for part, baseline in zip(parts_of(sites), self.baselines, strict=True):
+                exogenous[t] += baseline * part.arrivals
         observation[steps] = torch.from_numpy(sites.observation)
         actions = Actions(*map(torch.cat, zip(*taken, strict=True)))
-        return observation, actions, torch.cat(log_probs), rewards, arrivals
+        return observation, actions, torch.cat(log_probs), rewards, exogenous
+
+    def _worth(self, observation: NDArray[np.float32]) -> Floats:
+        """(B,) potential of (B, d) observations, of all tasks."""
+        worth = np.zeros(len(observation))
+        for potential, first, end in zip(
+            self.potentials, [0, *self._ends], self._ends, strict=False
+        ):
+            worth += potential.of(observation[:, first:end])
+        return worth
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def _values(self, observation: Tensor) -> Floats:

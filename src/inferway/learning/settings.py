@@ -64,6 +64,8 @@ class Settings:
     final_sigma: float | None = None  # sigma at the end, reached linearly
     norm: float | None = None  # Greatest norm of a network's gradient
     kl: float | None = None  # Epochs end where old and new policy differ by more, in nats
+    # Of a policy for several tasks, each part of the actor is shown its own task's site alone.
+    apart: bool = False
     entropy: float = 0.0  # Bonus for the entropy of batch rules; that of routing follows from sigma
 
     def __post_init__(self) -> None:

@@ -7,7 +7,7 @@ policy as it is deployed and counts what came of the requests.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -20,6 +20,7 @@ from inferway.learning import routed
 from inferway.learning.arrivals import begin, flow_of
 from inferway.learning.by_events import EventSites
 from inferway.learning.control import Control
+from inferway.learning.together import JointSites
 from inferway.site.compiled import call_of, entry
 from inferway.site.draw import streams
 from inferway.site.handle import pin
@@ -144,9 +145,24 @@ Sites = SlottedSites | EventSites
 
 
 def sites_of(control: Control, *, count: int = 1, seed: int = 0) -> Sites:
-    """Make the sites of a control: by events where it needs that, else those that are faster."""
+    """Make the sites of a task: by events where it needs that, else those that are faster."""
     made = EventSites if control.by_events else SlottedSites
     return made(control, count=count, seed=seed)
+
+
+def joint_sites_of(control: Control, *, count: int = 1, seed: int = 0) -> Sites | JointSites:
+    """Make the sites of a control: those of its one task, or of all of them together."""
+    parts = [sites_of(one, count=count, seed=seed) for one in control.parts]
+    if len(parts) == 1:
+        return parts[0]
+    joint = JointSites(control, parts)
+    joint.restart(seed)
+    return joint
+
+
+def parts_of(sites: Sites | JointSites) -> list[Sites]:
+    """The sites of each task: one, as a rule."""
+    return sites.parts if isinstance(sites, JointSites) else [sites]
 
 
 _ADVANCE, _LOOK = entry(routed.advance), entry(routed.look)
@@ -247,18 +263,27 @@ class PhaseTally:
     timely: Ints  # (m, K) answered in time
     sent: Ints  # (m, K) accepted
     accuracy: Floats  # (K,)
+    # (m,) the most accurate class for the phase's requests; of several tasks, their own
+    best: Ints
 
     @staticmethod
-    def of(sites: Sites) -> PhaseTally:
-        """Sum what sites have counted since they were cleared."""
+    def of(sites: Sites | JointSites) -> PhaseTally:
+        """Sum what sites have counted since they were cleared.
+
+        Phases and classes of several tasks are those of each, one behind the other.
+        """
+        if isinstance(sites, JointSites):
+            return _one_behind_the_other([PhaseTally.of(part) for part in sites.parts])
         counts = sites.counts
+        accuracy = np.asarray(sites.control.scenario.fleet.accuracy, np.float64)
         return PhaseTally(
             arrived=counts.arrived.sum(axis=0),
             rejected=(counts.rejected + counts.dropped).sum(axis=0),
             late=counts.answered[..., 1].sum(axis=(0, 2)),
             timely=counts.answered[..., 0].sum(axis=0),
             sent=counts.sent.sum(axis=0),
-            accuracy=np.asarray(sites.control.scenario.fleet.accuracy, np.float64),
+            accuracy=accuracy,
+            best=np.full(counts.arrived.shape[1], accuracy.argmax()),
         )
 
     @property
@@ -274,7 +299,7 @@ class PhaseTally:
     @property
     def heavy(self) -> Floats:
         """(m,) share of the accepted requests at the most accurate class."""
-        return _share(self.sent[:, int(self.accuracy.argmax())], self.sent.sum(axis=1))
+        return _share(self.sent[np.arange(len(self.best)), self.best], self.sent.sum(axis=1))
 
     @property
     def overall_goodput(self) -> float:
@@ -295,6 +320,31 @@ class PhaseTally:
         }
         overall = {"goodput": self.overall_goodput, "violations": self.overall_violations}
         return overall | by_phase
+
+
+def _one_behind_the_other(tallies: Sequence[PhaseTally]) -> PhaseTally:
+    """The tally of several tasks: no request of one goes to a class of another."""
+    classes = np.cumsum([0, *(len(one.accuracy) for one in tallies)])
+
+    def blocks(arrays: Sequence[Ints]) -> Ints:
+        every = np.zeros((sum(len(one) for one in arrays), classes[-1]), np.int64)
+        at = 0
+        for first, one in zip(classes, arrays, strict=False):
+            every[at : at + len(one), first : first + one.shape[1]] = one
+            at += len(one)
+        return every
+
+    return PhaseTally(
+        arrived=np.concatenate([one.arrived for one in tallies]),
+        rejected=np.concatenate([one.rejected for one in tallies]),
+        late=np.concatenate([one.late for one in tallies]),
+        timely=blocks([one.timely for one in tallies]),
+        sent=blocks([one.sent for one in tallies]),
+        accuracy=np.concatenate([one.accuracy for one in tallies]),
+        best=np.concatenate(
+            [one.best + first for one, first in zip(tallies, classes, strict=False)]
+        ),
+    )
 
 
 def _share(part: NDArray[np.generic], whole: Ints) -> Floats:
@@ -323,7 +373,7 @@ def evaluate(
     600,000 by default. Sites begin empty, the workload in its long run; their first slots, the
     warm-up, do not count. The seed is that of workload, service times and routing.
     """
-    run = sites_of(control, count=sites, seed=seed)
+    run = joint_sites_of(control, count=sites, seed=seed)
     for t in range(warmup + -(-slots // sites)):
         if t == warmup:
             run.clear()

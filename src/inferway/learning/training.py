@@ -412,22 +412,29 @@ def identity_of(
     chosen = dataclasses.asdict(settings)
     if not settings.scheduled:
         del chosen["slots"]
-    controlled = ("slot_s", "sees_phase", "batches", "rejected_weight", "accuracy_weight")
-    described = ("fleet", "service", "arrivals", "deadline_s", "late", "walk", "batches")
+    if not settings.apart:  # as it was before there was such a setting
+        del chosen["apart"]
+    sites, *others = map(_described, control.parts)
     identity = {
         "task": task,
         "seed": seed,
         "start": start,
         "settings": chosen,
-        "sites": {
-            **{name: getattr(control, name) for name in controlled},
-            "gains": control.reward_gains,
-            **{name: getattr(control.scenario, name) for name in described},
-            **({"outages": control.outages} if control.changing else {}),
-        },
+        "sites": sites | ({"others": others} if others else {}),
     }
     text = json.dumps(identity, default=_plain)
     return dict(json.loads(text, parse_constant=lambda name: str(float(name))))
+
+
+def _described(control: Control) -> dict[str, Any]:
+    controlled = ("slot_s", "sees_phase", "batches", "rejected_weight", "accuracy_weight")
+    described = ("fleet", "service", "arrivals", "deadline_s", "late", "walk", "batches")
+    return {
+        **{name: getattr(control, name) for name in controlled},
+        "gains": control.reward_gains,
+        **{name: getattr(control.scenario, name) for name in described},
+        **({"outages": control.outages} if control.changing else {}),
+    }
 
 
 def _plain(value: Any) -> Any:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Any, Final
 
 from inferway.dispatch.recording import Recording, RecordingGap, has_room
-from inferway.scheduling import Controller
-from inferway.scheduling.contract import UNKNOWN
+from inferway.scheduling import Controller, JointController
+from inferway.scheduling.contract import UNKNOWN, decided
 
 # A process that dies loses what has been recorded for so long at most.
 FLUSH_S: Final = 1.0
@@ -22,10 +22,11 @@ LONGEST_PAUSE_S: Final = 30.0
 class SchedulerLoop:
     """Once a slot looks at the real queues and sets how requests are routed.
 
-    Also at once when an instance fails or returns, so that the policy for those that are left takes
-    over, and after a rejection where the controller asks for it ([Tan24], Sec. 6.2 and 6.3). The
-    controller gets no `Signal`: a live server does not see the workload's state. The dispatcher is
-    the one of the moment. `report` is told of an error of the controller; the routing stays then.
+    These are of one task, or of several that a `JointController` schedules together. Also at once
+    when an instance fails or returns, so that the policy for those that are left takes over, and
+    after a rejection where the controller asks for it ([Tan24], Sec. 6.2 and 6.3). The controller
+    gets no `Signal`: a live server does not see the workload's state. The dispatchers are those of
+    the moment. `report` is told of an error of the controller; the routing stays then.
 
     `slots` have begun; its decisions took `spent_s` of the event loop's time, together, and the
     longest `longest_s`.
@@ -33,12 +34,12 @@ class SchedulerLoop:
 
     def __init__(
         self,
-        controller: Controller,
-        dispatcher: Callable[[], Any],
+        controller: Controller | JointController,
+        dispatchers: Callable[[], Sequence[Any]],
         now: Callable[[], float],
         report: Callable[[Exception], None],
     ) -> None:
-        self._controller, self._dispatcher = controller, dispatcher
+        self._controller, self._dispatchers = controller, dispatchers
         self._now, self._report = now, report
         self.slots, self.spent_s, self.longest_s = 0, 0.0, 0.0
         self._timer: asyncio.Handle | None = None
@@ -53,7 +54,7 @@ class SchedulerLoop:
         self._begun_s = asyncio.get_running_loop().time()
         self._slot()
 
-    def go_on(self, before: SchedulerLoop) -> None:
+    def go_on(self, before: Scheduler) -> None:
         """Count on from where another one is."""
         self.slots += before.slots
         self.spent_s += before.spent_s
@@ -89,17 +90,73 @@ class SchedulerLoop:
 
     def _decide(self) -> None:
         began_s = perf_counter()
-        dispatcher = self._dispatcher()
+        dispatchers = self._dispatchers()
         try:
-            view = dispatcher.site
-            view.clock_s[0] = self._now()
-            routing = self._controller.act(self._controller.observe(view, UNKNOWN))
-            dispatcher.route(*((None,) if routing is None else routing))
+            now_s, views = self._now(), [one.site for one in dispatchers]
+            for view in views:
+                view.clock_s[0] = now_s
+            routings = decided(self._controller, views, [UNKNOWN] * len(views))
+            for dispatcher, routing in zip(dispatchers, routings, strict=True):
+                dispatcher.route(*((None,) if routing is None else routing))
         except Exception as error:  # a controller that breaks must not end the slots
             self._report(error)
         took_s = perf_counter() - began_s
         self.spent_s += took_s
         self.longest_s = max(self.longest_s, took_s)
+
+
+class SharedScheduler:
+    """One task's share in the `SchedulerLoop` of several.
+
+    The loop begins when all of them have begun, and ends with the first that ends: their fleets
+    come and go together. What its decisions take is divided evenly among them.
+    """
+
+    def __init__(self, loop: SchedulerLoop, begun: list[bool], place: int) -> None:
+        self._loop, self._begun, self._place = loop, begun, place
+        # Of fleets before this one: slots, and what decisions took.
+        self._before, self._longest_s = (0, 0.0), 0.0
+
+    @property
+    def slots(self) -> int:
+        """Slots that have begun."""
+        return self._before[0] + self._loop.slots
+
+    @property
+    def spent_s(self) -> float:
+        """Part of this task in the time that decisions took."""
+        return self._before[1] + self._loop.spent_s / len(self._begun)
+
+    @property
+    def longest_s(self) -> float:
+        """The longest that one took, of all tasks."""
+        return max(self._longest_s, self._loop.longest_s)
+
+    def begin(self) -> None:
+        """Begin the first slot, where all other tasks have begun."""
+        self._begun[self._place] = True
+        if all(self._begun):
+            self._loop.begin()
+
+    def go_on(self, before: Scheduler) -> None:
+        """Count on from where another one is."""
+        self._before = before.slots, before.spent_s
+        self._longest_s = max(self._longest_s, before.longest_s)
+
+    def stop(self) -> None:
+        """Begin no more slots, of any of the tasks."""
+        self._loop.stop()
+
+    def again(self) -> None:
+        """Decide at once, for all."""
+        self._loop.again()
+
+    def rejected(self) -> None:
+        """A request of this task has been rejected."""
+        self._loop.rejected()
+
+
+Scheduler = SchedulerLoop | SharedScheduler
 
 
 async def keep_recording(recording: Recording, task: str, log: Any) -> None:

@@ -38,7 +38,7 @@ from inferway.live.headroom import (
 )
 from inferway.live.lent import Loan, lend
 from inferway.live.options import HELD_LIMIT, PoolOptions, ServerOptions
-from inferway.live.pool import Pool
+from inferway.live.pool import Pool, schedule_together
 from inferway.live.upstream.remote import Forwarding
 from inferway.profiling.confidence import confidence_reader
 from inferway.protocol import Signature
@@ -51,7 +51,13 @@ from inferway.runtime import (
     UnsaidSignatureError,
 )
 from inferway.runtime.growth import Growth
-from inferway.scheduling import Conditions, Controller, controller_of
+from inferway.scheduling import (
+    Conditions,
+    Controller,
+    JointController,
+    controller_of,
+    joint_controller_of,
+)
 from inferway.site import Fleet
 from inferway.site.view import WHOLE, Floats
 
@@ -96,11 +102,14 @@ def would_serve(deployment: Deployment) -> dict[str, list[str]]:
     """
     check_served(deployment)
     (node,) = deployment.nodes.values()
-    return {
-        name: list(dict.fromkeys(_deciding(deployment, task, node)[0].fleet.names))
+    fleets = {
+        name: _deciding(deployment, task, node)[0].fleet
         for name, task in deployment.tasks.items()
         if not deployment.assigns or deployment.running(task)
     }
+    if together := deployment.scheduled_together:
+        _joint_controller(deployment, [fleets[name] for name in together])
+    return {name: list(dict.fromkeys(fleet.names)) for name, fleet in fleets.items()}
 
 
 def pool_of(
@@ -243,8 +252,29 @@ def pools_of(
             pools.append(_pool(deployment, kind, node, options, headroom, growths, log, instead))
             for runtime in {id(one): one for one in _leads(pools[-1])}.values():
                 undo.callback(runtime.close)
+        if together := deployment.scheduled_together:
+            by_task = {pool.task: pool for pool in pools}
+            every = [by_task[name] for name in together]
+            controller = _joint_controller(deployment, [one.dispatcher.fleet for one in every])
+            schedule_together(controller, every)
         undo.pop_all()
     return pools
+
+
+def _joint_controller(deployment: Deployment, fleets: Sequence[Fleet]) -> JointController:
+    """Make what schedules several tasks of a file together; ServeError where it cannot be made."""
+    (node,) = deployment.nodes.values()
+    tasks = [deployment.tasks[name] for name in deployment.scheduled_together]
+    spec = deployment.scheduling
+    assert spec is not None
+    conditions = [
+        Conditions(fleet, task.deadline_s, batches=_batches(task, node, fleet))
+        for task, fleet in zip(tasks, fleets, strict=True)
+    ]
+    try:
+        return joint_controller_of(spec, conditions, deployment.folder)
+    except ValueError as error:
+        raise ServeError(f"{deployment.path}: scheduling: {error}") from error
 
 
 def _pool(
@@ -356,7 +386,7 @@ def _deciding(
         # Times of batches are predicted as the file says them.
         foresee(dispatcher.site, batches)
         spec, place = deployment.scheduling_of(task), "scheduling"
-        if spec is None:
+        if spec is None or deployment.scheduled_together:  # which is made when all are there
             return dispatcher, None, batches
         conditions = Conditions(
             dispatcher.fleet, task.deadline_s, batches=batches, changing=deployment.assigns

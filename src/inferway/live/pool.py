@@ -22,7 +22,7 @@ from inferway.dispatch.joint import TargetState
 from inferway.dispatch.measured import Exploration
 from inferway.dispatch.promise import overloads
 from inferway.dispatch.recording import Recording
-from inferway.live.background import SchedulerLoop, keep_recording
+from inferway.live.background import Scheduler, SchedulerLoop, SharedScheduler, keep_recording
 from inferway.live.canary import CanaryTrial
 from inferway.live.errors import WarmUpError
 from inferway.live.exclusive import HeldVariants
@@ -47,6 +47,7 @@ from inferway.live.tracing import attempts_of
 from inferway.live.upstream.remote import Forwarding, NodeInstance, ServerInstance
 from inferway.protocol import RefusalError, Signature
 from inferway.runtime import ArtifactError, AwaitedRuntime, Served
+from inferway.scheduling import JointController
 from inferway.site import HOLD, REJECT
 from inferway.site.view import ALL_CLASSES, WHOLE, Floats
 
@@ -179,11 +180,11 @@ class Pool:
         self.held: deque[InferRequest] = deque()
         servers.held, servers.pull = self.held, self._pull_own
         self.health = Health(self.instances, self.class_of, self._mark)
-        self.scheduler = (
-            None
-            if options.controller is None
-            else SchedulerLoop(options.controller, lambda: self.dispatcher, self.now, self.report)
-        )
+        self.scheduler: Scheduler | None = None
+        if options.controller is not None:
+            self.scheduler = SchedulerLoop(
+                options.controller, lambda: [self.dispatcher], self.now, self.report
+            )
         self._arrived, self.arrivals_per_s = 0, math.nan
         self._queue, self._ends_s, self._free_s = view.queue, view.ends_s, view.free_s
         self._row_s, self.balance, self._held = view.row_s, view.balance, view.held
@@ -1222,3 +1223,16 @@ def _teach(new: Any, old: Any) -> None:
     if mine == theirs and all(to.shape == learned.shape for to, learned in pairs):
         for to, learned in pairs:
             to[:] = learned
+
+
+def schedule_together(controller: JointController, pools: Sequence[Pool]) -> None:
+    """Let one controller route the requests of several pools, which have not started yet.
+
+    They are in the order of its tasks.
+    """
+    first, begun = pools[0], [False] * len(pools)
+    loop = SchedulerLoop(
+        controller, lambda: [pool.dispatcher for pool in pools], first.now, first.report
+    )
+    for place, pool in enumerate(pools):
+        pool.scheduler = SharedScheduler(loop, begun, place)

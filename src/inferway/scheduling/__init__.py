@@ -2,6 +2,7 @@
 
 - `Controller`, `Routing`, `Signal`, `UNKNOWN`: the contract.
 - `SCHEDULERS`: the names that deployment files use; `controller_of` makes one for `Conditions`.
+- `JointController`, `joint_controller_of`: the same of one that decides for several tasks.
 - `steer`: writes what a controller says into the memory of the dispatch policy.
 """
 
@@ -10,9 +11,11 @@ from inferway.scheduling.contract import (
     UNKNOWN,
     Conditions,
     Controller,
+    JointController,
     Routing,
     Signal,
     controller_of,
+    joint_controller_of,
     steer,
 )
 
@@ -21,8 +24,10 @@ __all__ = [
     "UNKNOWN",
     "Conditions",
     "Controller",
+    "JointController",
     "Routing",
     "Signal",
     "controller_of",
+    "joint_controller_of",
     "steer",
 ]

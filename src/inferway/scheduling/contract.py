@@ -107,6 +107,32 @@ class Controller(Protocol):
         """The routing from now on; None leaves each request to the policy `deadline`."""
 
 
+class JointController(Protocol):
+    """Decider of how the requests of several tasks are routed, which sees all their sites at once.
+
+    Its class has also ``build_together``, as `Controller` has ``build``, with the conditions of
+    each task. Sites, signals and routings are in the order of these.
+    """
+
+    @property
+    def slot_s(self) -> float:
+        """Time between two decisions, s."""
+
+    @property
+    def sees_phase(self) -> bool:
+        """Tell whether it needs the `Signal` of each task, which only the twin can give."""
+
+    @property
+    def on_rejection(self) -> bool:
+        """Tell whether it decides also after a rejection, of whichever task."""
+
+    def observe_all(self, sites: Sequence[Site], signals: Sequence[Signal]) -> Any:
+        """Observe what it goes by; the sites are only read, and may change afterwards."""
+
+    def act_all(self, observation: Any) -> Sequence[Routing | None]:
+        """The routing of each task; None leaves its requests to the policy `deadline`."""
+
+
 SCHEDULERS = tuple(SCHEDULING)
 """Every name. `hw-e` and `sq` are dispatch policies that need no controller."""
 
@@ -138,6 +164,31 @@ def controller_of(
     except TypeError as error:
         raise ValueError(f"scheduling policy {spec.policy}: {error}") from error
     return made
+
+
+def joint_controller_of(
+    spec: PolicySpec, conditions: Sequence[Conditions], folder: Path | None = None
+) -> JointController:
+    """Make the controller of the tasks that a scheduling policy schedules together.
+
+    Parameters are as for `controller_of`, with the conditions of each task in the policy's order.
+    ValueError where it lacks what it needs.
+    """
+    scheduler = policy_class("scheduling", spec.policy, folder)
+    every = [replace(one, policy=spec.policy) for one in conditions]
+    made: JointController = scheduler.build_together(every, **spec.options)
+    return made
+
+
+def decided(
+    controller: Any, sites: Sequence[Site], signals: Sequence[Signal]
+) -> Sequence[Routing | None]:
+    """The routing of each task from now on: of a `Controller` one, of a `JointController` all."""
+    if len(sites) > 1:
+        joint: JointController = controller
+        return joint.act_all(joint.observe_all(sites, signals))
+    alone: Controller = controller
+    return [alone.act(alone.observe(sites[0], signals[0]))]
 
 
 def steer(policy: Any, routing: Routing | None) -> None:

@@ -13,7 +13,7 @@ import lzma
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import combinations_with_replacement
 from pathlib import Path
 from typing import Any
@@ -57,14 +57,21 @@ class About:
     command: str = ""
     result: dict[str, Any] = field(default_factory=dict)  # What its evaluation gave, by name
     schema: int = SCHEMA
+    # The same of each further task that it schedules, in the order in which it observes them
+    others: tuple[About, ...] = ()
 
     def to_json(self) -> str:
         """As the file holds it."""
         return json.dumps(asdict(self))
 
     @property
+    def parts(self) -> tuple[About, ...]:
+        """What it was trained for, task by task: one, as a rule."""
+        return replace(self, others=()), *self.others
+
+    @property
     def layout(self) -> ObservationLayout:
-        """Layout of its observations."""
+        """Layout of its observations of the first task."""
         return layout_of(
             counts=self.counts,
             service_s=self.service_s,
@@ -77,9 +84,18 @@ class About:
         )
 
     @property
+    def inputs(self) -> int:
+        """Number of its inputs: the observations of all tasks, one behind the other."""
+        return sum(part.layout.size for part in self.parts)
+
+    @property
     def outputs(self) -> int:
-        """Number of its outputs: one per server, then one per pair of batch sizes by class."""
-        return sum(self.counts) + sum(len(pairs_of(one)) for one in self.batch_sizes or ())
+        """Number of its outputs.
+
+        Task by task, one per server, then one per pair of batch sizes by class.
+        """
+        own = sum(self.counts) + sum(len(pairs_of(one)) for one in self.batch_sizes or ())
+        return own + sum(other.outputs for other in self.others)
 
 
 @dataclass(frozen=True)
@@ -132,10 +148,10 @@ def read(path: Path) -> NeuralPolicy:
     layers = zip(weights, biases, sizes[1:], strict=True)
     if any(not weight.shape[1] == size == len(bias) for weight, bias, size in layers):
         raise ValueError(f"{path} is not a trained policy: its layers do not fit each other")
-    if (sizes[0], sizes[-1]) != (about.layout.size, about.outputs):
+    if (sizes[0], sizes[-1]) != (about.inputs, about.outputs):
         raise ValueError(
             f"{path} takes {sizes[0]} numbers and gives {sizes[-1]}; for what it was trained for, "
-            f"that would be {about.layout.size} and {about.outputs}"
+            f"that would be {about.inputs} and {about.outputs}"
         )
     return NeuralPolicy(about, weights, biases, path)
 
@@ -157,16 +173,22 @@ def _about(path: Path, text: NDArray[Any]) -> About:
         written = json.loads(str(text[()]))
         if written["schema"] != SCHEMA:
             raise ValueError(f"its schema is {written['schema']}, and {SCHEMA} is what is read")
-        names = {one.name for one in fields(About)} & written.keys()
-        about = About(**{name: _frozen(written[name]) for name in names})
-        sound = len(about.variants) == len(about.counts) == len(about.service_s)
-        sound = sound and len(about.outages or about.variants) == len(about.variants)
-        if not sound or min(about.counts) < 1 or not min(about.service_s) > 0:
-            raise ValueError("its classes have no names, counts and service times alike")
-        about.layout, about.outputs  # noqa: B018
+        others = tuple(map(_part, written.pop("others", ())))
+        about = replace(_part(written), others=others)
+        about.inputs, about.outputs  # noqa: B018
     except (*UNREADABLE, TypeError, KeyError, IndexError) as error:
         raise ValueError(f"{path} does not say what it was trained for: {fault(error)}") from None
     return about
+
+
+def _part(written: dict[str, Any]) -> About:
+    names = {one.name for one in fields(About)} & written.keys() - {"others"}
+    part = About(**{name: _frozen(written[name]) for name in names})
+    sound = len(part.variants) == len(part.counts) == len(part.service_s)
+    sound = sound and len(part.outages or part.variants) == len(part.variants)
+    if not sound or min(part.counts) < 1 or not min(part.service_s) > 0:
+        raise ValueError("its classes have no names, counts and service times alike")
+    return part
 
 
 def _frozen(value: Any) -> Any:
@@ -189,14 +211,16 @@ def fits(
     deadline_s: float | None,
     slot_s: float,
     changing: bool = False,
+    part: int = 0,
 ) -> None:
     """Refuse a policy that was trained for something else than what it is to run.
 
     Service times and accuracies may differ: those of training are estimates. A policy that was
-    trained with servers that come and go is for any part of them. ValueError for another kind of
-    policy, fleet, buffer, deadline or slot; for another fleet not where fleets are `changing`.
+    trained with servers that come and go is for any part of them. `part` is the place of the task
+    among those that it schedules. ValueError for another kind of policy, fleet, buffer, deadline or
+    slot; for another fleet not where fleets are `changing`.
     """
-    about = network.about
+    about = network.about.parts[part]
     if about.outages is None:
         most, same = "", (about.variants, about.counts) == (fleet.variants, _counts(fleet))
     else:
@@ -206,18 +230,19 @@ def fits(
     before, now = (
         f"{one * 1e3:g} ms" if math.isfinite(one) else "" for one in (about.deadline_s, now_s)
     )
+    of = f" {fleet.task}" if network.about.others and fleet.task else ""
     for agrees, reason in (
         (about.policy == policy, f"as {about.policy}, not as {policy}"),
         (
             same or changing,
             f"for {_servers(about.variants, about.counts)}{most}, "
-            f"not for {_servers(fleet.variants, fleet.count)}",
+            f"not for {_servers(fleet.variants, fleet.count)}{of and f' of{of}'}",
         ),
         (about.buffer == fleet.buffer, f"for a buffer of {about.buffer}, and the node has {limit}"),
         (
             math.isclose(about.deadline_s, now_s, rel_tol=_SAME),
             f"for {f'a deadline of {before}' if before else 'no deadline'}, "
-            f"and the task has {now or 'none'}",
+            f"and the task{of} has {now or 'none'}",
         ),
         (
             math.isclose(about.slot_s, slot_s, rel_tol=_SAME),

@@ -9,6 +9,9 @@ At each slot the policy for just the servers that are healthy now decides; it se
 these alone. Where there is none, one for any part decides, the one of the fewest servers among
 those that cover the present ones. Where there is neither, no routing is set and each request is
 left to `deadline`.
+
+A policy may schedule several tasks (Sec. 6.2): it sees the sites of all of them, one behind the
+other, and gives a routing for each. Such a one is for one set of servers.
 """
 
 from __future__ import annotations
@@ -23,18 +26,19 @@ from pydantic import Field
 
 from inferway.deployment.section import FuturePath
 from inferway.scheduling.contract import Conditions, Event, Routing, Signal, Slot
-from inferway.scheduling.neural_policy import NeuralPolicy, fits, pairs_of, read
+from inferway.scheduling.neural_policy import About, NeuralPolicy, fits, pairs_of, read
 from inferway.scheduling.observation import Vector, observe
 from inferway.site.fleet import Fleet
 from inferway.site.view import Flags, Floats, Ints, Site
 
 
 class LearnedController:
-    """A trained network that observes and acts."""
+    """A trained network that observes and acts, for one task or for several."""
 
     def __init__(self, network: NeuralPolicy) -> None:
         self.network = network
         self._layout = network.about.layout
+        self._layouts = [part.layout for part in network.about.parts]
 
     def observe(
         self,
@@ -52,10 +56,28 @@ class LearnedController:
         there = None if flagged is None else observation[flagged] > 0
         return routing_of(self.network, self.network.forward(observation), there)
 
+    def observe_all(
+        self, sites: Sequence[Site], signals: Sequence[Signal], servers: Sequence[Ints | None]
+    ) -> Vector:
+        """The vectors of all its tasks' sites, one behind the other."""
+        each = zip(self._layouts, sites, signals, servers, strict=True)
+        return np.concatenate([observe(*one) for one in each])
+
+    def act_all(self, observation: Vector) -> list[Routing]:
+        """The routing of each of its tasks."""
+        outputs, found, at = self.network.forward(observation), list[Routing](), 0
+        for part in self.network.about.parts:
+            found.append(_routing_of(part, outputs[at : at + part.outputs]))
+            at += part.outputs
+        return found
+
 
 def routing_of(network: NeuralPolicy, outputs: Any, there: Flags | None = None) -> Routing:
     """Read a network's (outputs,) numbers, where (n,) of its servers are there or all."""
-    about = network.about
+    return _routing_of(network.about, outputs, there)
+
+
+def _routing_of(about: About, outputs: Any, there: Flags | None = None) -> Routing:
     servers, classes = sum(about.counts), len(about.counts)
     smallest, largest = np.ones(classes, np.int64), np.ones(classes, np.int64)
     at = servers
@@ -146,7 +168,7 @@ class PolicyStore:
         self.on_rejection = on_rejection
         self.sees_phase = any(bool(network.about.phases) for network in networks)
         self._classes = len(fleet.variants)
-        self._servers = fleet.servers
+        self._servers, self._fleet = fleet.servers, fleet
         self._by_counts: dict[tuple[int, ...], FittedPolicy] = {}
         self._parts: list[FittedPolicy] = []
         for network in networks:
@@ -173,14 +195,27 @@ class PolicyStore:
                 "was trained with `--outages`,\nand `deadline` while there is none."
             ),
         ],
+        tasks: Annotated[
+            tuple[str, ...] | None,
+            Field(
+                description="Tasks that one policy schedules together, in the order in which it "
+                "was trained for them;\neach by itself if not given.",
+                min_length=1,
+            ),
+        ] = None,
     ) -> PolicyStore:
-        """Read the trained policies.
+        """Read the trained policies of one task.
 
         Raises
         ------
         ValueError
-            Where there is none, or one was trained for other conditions.
+            Where there is none, one was trained for other conditions, or it is to schedule several
+            tasks.
         """
+        if tasks is not None and len(tasks) > 1:
+            raise ValueError(
+                f"one policy schedules {' and '.join(tasks)} together, and none of them alone"
+            )
         fleet = conditions.fleet
         policy, deadline_s = conditions.policy, conditions.deadline_s
         networks = networks_of(
@@ -192,8 +227,42 @@ class PolicyStore:
             changing=conditions.changing,
         )
         for network in networks:
-            _check(network, conditions)
+            _check(network, network.about, conditions)
         return cls(networks, fleet, slot, event == "rejection")
+
+    @staticmethod
+    def build_together(
+        conditions: Sequence[Conditions],
+        *,
+        slot: float,
+        event: str | None,
+        checkpoint: Path,
+        tasks: Sequence[str],
+    ) -> JointPolicyStore:
+        """Read the trained policies of several tasks, in the order of their conditions.
+
+        Options and errors are those of `build`.
+        """
+        assert len(tasks) == len(conditions)
+        networks = _networks_at(checkpoint)
+        by_counts: dict[Any, NeuralPolicy] = {}
+        for network in networks:
+            _check_tasks(network, [one.fleet.task for one in conditions])
+            for number, (about, own) in enumerate(
+                zip(network.about.parts, conditions, strict=True)
+            ):
+                fits(
+                    network,
+                    part_of(own.fleet, about) if checkpoint.is_dir() else own.fleet,
+                    policy=own.policy,
+                    deadline_s=own.deadline_s,
+                    slot_s=slot,
+                    part=number,
+                )
+                _check(network, about, own)
+            _keep_apart(by_counts, network, [one.counts for one in network.about.parts])
+        fleets = [one.fleet for one in conditions]
+        return JointPolicyStore(networks, fleets, slot, event == "rejection")
 
     def observe(self, site: Site, signal: Signal) -> Seen:
         """The healthy servers, as the policy for them sees them."""
@@ -215,14 +284,109 @@ class PolicyStore:
         fitted, vector, servers, places = observation
         if fitted is None:
             return None
-        routing = fitted.controller.act(vector)
-        probabilities = np.zeros(self._servers)
-        probabilities[servers] = routing.probabilities[slice(None) if places is None else places]
-        # A class without a server left has no batches to form.
-        smallest, largest = np.ones(self._classes, np.int64), np.ones(self._classes, np.int64)
-        smallest[fitted.classes] = routing.smallest[fitted.known]
-        largest[fitted.classes] = routing.largest[fitted.known]
-        return Routing(probabilities, smallest, largest)
+        return _whole(fitted.controller.act(vector), fitted, self._fleet, servers, places)
+
+
+class JointPolicyStore:
+    """Trained policies for several tasks, by the healthy servers of each class of all of them."""
+
+    def __init__(
+        self,
+        networks: Sequence[NeuralPolicy],
+        fleets: Sequence[Fleet],
+        slot_s: float,
+        on_rejection: bool = False,
+    ) -> None:
+        self.slot_s = slot_s
+        self.on_rejection = on_rejection
+        self.sees_phase = any(bool(network.about.phases) for network in networks)
+        self._fleets = tuple(fleets)
+        self._by_counts: dict[Any, tuple[LearnedController, list[FittedPolicy]]] = {}
+        for network in networks:
+            parts = network.about.parts
+            fitted = [
+                FittedPolicy(replace(network, about=part), fleet)
+                for part, fleet in zip(parts, fleets, strict=True)
+            ]
+            every = [dict(zip(part.variants, part.counts, strict=True)) for part in parts]
+            key = tuple(
+                tuple(counts.get(one, 0) for one in fleet.variants)
+                for counts, fleet in zip(every, fleets, strict=True)
+            )
+            self._by_counts[key] = LearnedController(network), fitted
+
+    def observe_all(self, sites: Sequence[Site], signals: Sequence[Signal]) -> Any:
+        """The healthy servers of all tasks, as the policy for them sees them."""
+        present = [np.flatnonzero(site.healthy) for site in sites]
+        counts = tuple(
+            tuple(np.bincount(site.server_class[here], minlength=len(fleet.rate)).tolist())
+            for site, here, fleet in zip(sites, present, self._fleets, strict=True)
+        )
+        known = self._by_counts.get(counts)
+        if known is None:
+            return None
+        picks = [
+            None if len(here) == fleet.servers else here
+            for here, fleet in zip(present, self._fleets, strict=True)
+        ]
+        return known, known[0].observe_all(sites, signals, picks), present
+
+    def act_all(self, observation: Any) -> list[Routing | None]:
+        """The routing of each task; None for all where there is no policy for what is left."""
+        if observation is None:
+            return [None] * len(self._fleets)
+        (controller, fitted), vector, present = observation
+        each = zip(controller.act_all(vector), fitted, self._fleets, present, strict=True)
+        return [_whole(*one) for one in each]
+
+
+def _whole(
+    routing: Routing, fitted: FittedPolicy, fleet: Fleet, servers: Ints, places: Any = None
+) -> Routing:
+    """Extend a routing over the servers that are left, by their places in it, to all of a fleet."""
+    probabilities = np.zeros(fleet.servers)
+    probabilities[servers] = routing.probabilities[slice(None) if places is None else places]
+    # A class without a server left has no batches to form.
+    smallest, largest = np.ones((2, len(fleet.variants)), np.int64)
+    smallest[fitted.classes] = routing.smallest[fitted.known]
+    largest[fitted.classes] = routing.largest[fitted.known]
+    return Routing(probabilities, smallest, largest)
+
+
+def _networks_at(place: Path) -> list[NeuralPolicy]:
+    files = [place]
+    if place.is_dir():
+        files = sorted(file for ending in ("npz", "npz.xz") for file in place.glob(f"*.{ending}"))
+    networks = [read(file) for file in files]
+    if not networks:
+        raise ValueError(f"{place} holds no trained policy: there is no .npz or .npz.xz file in it")
+    return networks
+
+
+def _keep_apart(by_servers: dict[Any, NeuralPolicy], network: NeuralPolicy, key: Any) -> None:
+    """Note a policy by its servers; ValueError where another one is for the same."""
+    key = str(key)
+    if key in by_servers:
+        raise ValueError(
+            f"{network.path} and {by_servers[key].path} were trained for the same servers"
+        )
+    by_servers[key] = network
+
+
+def _check_tasks(network: NeuralPolicy, wanted: Sequence[str]) -> None:
+    """Refuse a policy that was trained for more tasks or fewer, or for these in another order."""
+    trained = [one.task for one in network.about.parts]
+    if len(trained) != len(wanted):
+        each = [
+            "one task" if len(names) == 1 else f"{' and '.join(names)} together"
+            for names in (trained, wanted)
+        ]
+        raise ValueError(f"{network.path} was trained for {each[0]}, not for {each[1]}")
+    if trained != [*wanted] and sorted(trained) == sorted(wanted):
+        raise ValueError(
+            f"{network.path} was trained for {' and '.join(trained)} in this order: give `tasks` "
+            "in it"
+        )
 
 
 def networks_of(
@@ -239,31 +403,21 @@ def networks_of(
     ValueError where there is none, or one was trained for something else: another kind of policy,
     buffer, deadline or slot, or, unless fleets are `changing`, servers that the fleet has not.
     """
-    folder = place.is_dir()
-    files = [place]
-    if folder:
-        files = sorted(file for ending in ("npz", "npz.xz") for file in place.glob(f"*.{ending}"))
-    networks = [read(file) for file in files]
-    if not networks:
-        raise ValueError(f"{place} holds no trained policy: there is no .npz or .npz.xz file in it")
+    folder, networks = place.is_dir(), _networks_at(place)
     by_counts: dict[Any, NeuralPolicy] = {}
     for network in networks:
         about = network.about
-        part = part_of(fleet, network) if folder else fleet
+        _check_tasks(network, [fleet.task])
+        part = part_of(fleet, about) if folder else fleet
         fits(network, part, policy=policy, deadline_s=deadline_s, slot_s=slot_s, changing=changing)
         servers = tuple(zip(about.variants, about.counts, strict=True))
-        key = servers, about.outages is None
-        if key in by_counts:
-            raise ValueError(
-                f"{network.path} and {by_counts[key].path} were trained for the same servers"
-            )
-        by_counts[key] = network
+        _keep_apart(by_counts, network, (servers, about.outages is None))
     return networks
 
 
-def part_of(fleet: Fleet, network: NeuralPolicy) -> Fleet:
+def part_of(fleet: Fleet, about: About) -> Fleet:
     """The servers of a fleet that a policy was trained for; all where the fleet has not these."""
-    counts = dict(zip(network.about.variants, network.about.counts, strict=True))
+    counts = dict(zip(about.variants, about.counts, strict=True))
     present = dict(zip(fleet.variants, fleet.count.tolist(), strict=True))
     if any(count > present.get(variant, 0) for variant, count in counts.items()):
         return fleet
@@ -282,9 +436,9 @@ def part_of(fleet: Fleet, network: NeuralPolicy) -> Fleet:
     )
 
 
-def _check(network: NeuralPolicy, conditions: Conditions) -> None:
+def _check(network: NeuralPolicy, about: About, conditions: Conditions) -> None:
     """Refuse a policy that was trained for other phases or batches; ValueError says which."""
-    about, phases = network.about, conditions.phases
+    phases = conditions.phases
     if about.phases and not phases:
         raise ValueError(
             f"{about.policy} goes by the workload's state, which a live server cannot see"

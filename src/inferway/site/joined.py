@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from inferway.site.view import AllTasks, JoinedDevices, NoChanges, SharedDevices, Site
+from inferway.site.view import AllTasks, Ints, JoinedDevices, NoChanges, SharedDevices, Site
 
 _OF_SERVERS = ("queue", "started_s", "ends_s", "free_s", "healthy")
 _OF_CLASSES = ("idle", "sizes")
@@ -19,6 +19,17 @@ _OF_CLASSES = ("idle", "sizes")
 _COMMON, _OF_TASKS = ("clock_s",), ("idle_classes", "held")
 _DEVICES_OF_SERVERS = ("holds", "waits", "due_s", "after", "before", "work_s", "wide")
 _DEVICES_OF_CLASSES = ("device", "taken", "lead_s", "resting")
+
+
+def abreast(sites: Sequence[Site]) -> tuple[list[Site], Ints]:
+    """Let sites without devices have one clock: the same sites, and (T,) what their queues hold.
+
+    `joined` does that for sites that share devices.
+    """
+    held = np.concatenate([one.held for one in sites])
+    clock_s = sites[0].clock_s
+    found = [one._replace(clock_s=clock_s, held=held[t : t + 1]) for t, one in enumerate(sites)]
+    return found, held
 
 
 def joined(sites: Sequence[Site]) -> list[Site]:

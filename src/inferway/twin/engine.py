@@ -20,7 +20,7 @@ from inferway.deployment.workloads import PhasedArrivals, PoissonArrivals
 from inferway.dispatch.contract import build_policy, policy_class
 from inferway.dispatch.dispatcher import faults_of, no_server
 from inferway.dispatch.steps import Binding
-from inferway.scheduling import UNKNOWN, Signal, steer
+from inferway.scheduling import UNKNOWN, Routing, Signal, steer
 from inferway.site.compiled import BRANCHES, call_of, entry
 from inferway.site.draw import streams
 from inferway.site.handle import Pinned, pin
@@ -211,7 +211,7 @@ class SiteEngine:
         )
         self.policy = policy if shared is None else policy._replace(shared=shared)
         # Sets the routing; None where the policy decides alone.
-        self.controller = scenario.controller()
+        self.controller: Any = scenario.controller()
         scheduled = self.controller is not None and math.isfinite(self.controller.slot_s)
         reads = reads_times(type(self.policy), devices=scenario.fleet.devices is not None)
         self.predicts = reads or scenario.deadline_s is not None or scheduled
@@ -455,14 +455,20 @@ class GeneralEngine(SiteEngine):
 
     def reroute(self) -> None:
         """Let the controller look at the site as it is now, and route as it says."""
-        if self.controller is None:
-            return
-        signal = UNKNOWN
-        if self.controller.sees_phase:
-            if self._at == len(self._times_s):
-                self.fetch()  # or it is not known yet in which phase the workload is
-            signal = Signal(*self._course.at(self.now_s))
-        steer(self.policy, self.controller.act(self.controller.observe(self.site, signal)))
+        if self.controller is not None:
+            self.follow(self.controller.act(self.controller.observe(self.site, self.signal())))
+
+    def signal(self) -> Signal:
+        """What the controller is told of the workload's state."""
+        if not self.controller.sees_phase:
+            return UNKNOWN
+        if self._at == len(self._times_s):
+            self.fetch()  # or it is not known yet in which phase the workload is
+        return Signal(*self._course.at(self.now_s))
+
+    def follow(self, routing: Routing | None) -> None:
+        """Route as a controller says."""
+        steer(self.policy, routing)
         self.world.counts[state.REROUTED] = 1
 
     @property

@@ -1,4 +1,4 @@
-"""Tasks that share devices, simulated in one loop: their engines, and what keeps them in step.
+"""Tasks that share devices or a policy, in one loop: their engines, and what keeps them in step.
 
 A task asks for something: so many arrivals, a time, or that its requests leave. The loop runs on
 until one of the tasks has that, while all others go on as well.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,10 +17,12 @@ from numba.core.types import float64, int64
 
 from inferway.dispatch.contract import policy_class
 from inferway.dispatch.dispatcher import faults_of
+from inferway.scheduling import JointController, joint_controller_of
+from inferway.scheduling.contract import decided
 from inferway.site.compiled import address_of, call_of, entry
 from inferway.site.handle import Pinned, pin
-from inferway.site.joined import joined
-from inferway.site.view import ALL_CLASSES, Floats
+from inferway.site.joined import abreast, joined
+from inferway.site.view import ALL_CLASSES, Floats, Ints
 from inferway.twin.engine import CrowdedError, GeneralEngine, reads_times
 from inferway.twin.kernel import joint, others, state
 from inferway.twin.kernel.joint import ARRIVING, AT, DRAINING, IDLE, MODE, STOP, Seat
@@ -47,8 +50,21 @@ def share_devices(scenarios: Mapping[str, Scenario]) -> bool:
     return any(tasks[name] > 1 and wanted[name] > count for name, count in slots.items())
 
 
+def in_one_loop(scenarios: Mapping[str, Scenario]) -> bool:
+    """Tell whether tasks go on event by event together: for devices, or for one policy."""
+    return share_devices(scenarios) or any(one.together for one in scenarios.values())
+
+
+def seed_among(seed: int, place: int) -> int:
+    """The seed of a task among others: the first one has that of a task alone."""
+    return seed if place == 0 else int(np.random.SeedSequence((seed, place)).generate_state(1)[0])
+
+
 class SharingEngine(GeneralEngine):
-    """The general engine of a task whose devices others share; a `JointLoop` moves it."""
+    """The general engine of a task among others that are in its loop; a `JointLoop` moves it."""
+
+    # Routes the requests of several tasks, of which this is one; None where none does.
+    steering: JointSteering | None = None
 
     def __init__(
         self,
@@ -65,6 +81,13 @@ class SharingEngine(GeneralEngine):
         self.course = np.array([0, 0, IDLE])
         self.seat = Pinned(None, None)
         self._laid: tuple[Any, Any] = None, None
+
+    def reroute(self) -> None:
+        """Let the controller decide now: for this task, or for all that it schedules together."""
+        if self.steering is None:
+            super().reroute()
+        else:
+            self.steering.decide()
 
     def going(self, arrivals: int, until_s: float) -> Generator[float, None, int]:
         """Run as `advance` does; it gives the time where the loop has to go on."""
@@ -92,6 +115,15 @@ class SharingEngine(GeneralEngine):
         self.course[MODE] = DRAINING
         yield from self._asking(np.inf)
 
+    def offer(self, times_s: Floats, phases: Ints, count: int, until_s: float) -> None:
+        """Take the first of these arrivals, so many, of which the last is inf, for `JointLoop.run`.
+
+        The arrays are read until it returns.
+        """
+        self._times_s, self._phases, self._at = times_s, phases, 0
+        self.course[:] = 0, count, ARRIVING
+        self.until_s = until_s
+
     def _asking(self, until_s: float) -> Generator[float, None, None]:
         self.until_s = until_s
         try:
@@ -115,15 +147,41 @@ class SharingEngine(GeneralEngine):
         self.world.since_s[1] = self.now_s
 
 
-class JointLoop:
-    """Moves the engines of tasks that share devices."""
+class JointSteering:
+    """One controller that looks at the sites of several tasks and routes the requests of each.
+
+    The engines are in the order of the controller's tasks.
+    """
 
     def __init__(self, engines: Sequence[SharingEngine]) -> None:
         self._engines = engines
-        sites = joined([one.site for one in engines])
-        every = sites[0].devices.joined.every
+        self._decided_s = np.nan
+
+    def decide(self) -> None:
+        """Decide at the time that it is now, once, whichever of the tasks ask for it."""
+        engines, now_s = self._engines, self._engines[0].now_s
+        if now_s == self._decided_s:
+            return
+        self._decided_s = now_s
+        signals = [engine.signal() for engine in engines]
+        routings = decided(engines[0].controller, [one.site for one in engines], signals)
+        for engine, routing in zip(engines, routings, strict=True):
+            engine.follow(routing)
+
+
+class JointLoop:
+    """Moves the engines of tasks that share devices or a policy."""
+
+    def __init__(self, engines: Sequence[SharingEngine]) -> None:
+        self._engines = engines
+        alone = [one.site for one in engines]
+        if engines[0].scenario.fleet.devices is None:
+            sites, held = abreast(alone)
+        else:
+            sites = joined(alone)
+            held = sites[0].devices.joined.every.held
         servers = np.cumsum([0, *(len(one.queue) for one in sites)])
-        self._others = others.alone(servers, every.held, np.full(len(engines), np.inf))
+        self._others = others.alone(servers, held, np.full(len(engines), np.inf))
         for number, (engine, site) in enumerate(zip(engines, sites, strict=True)):
             engine.world = engine.world._replace(
                 bound=engine.world.bound._replace(site=site),
@@ -132,8 +190,23 @@ class JointLoop:
             engine.lay_out()
             with faults_of(engine.scenario.policy, engine.policy):
                 self._others.act[number] = address_of(_ACT, engine.seat.kind, int64, float64)
+        by_task = {one.scenario.fleet.task: one for one in engines}
+        for tasks in {one.scenario.together for one in engines} - {()}:
+            steering = JointSteering([by_task[name] for name in tasks])
+            for name in tasks:
+                by_task[name].steering = steering
         self._pinned = pin(self._others)
         self._run = call_of(_RUN, self._pinned.kind, float64, float64)
+
+    def run(self, until_s: float) -> None:
+        """Run through the arrivals that all tasks were offered, up to a time.
+
+        CrowdedError where there are too many requests.
+        """
+        while self._engines[0].now_s < until_s:
+            for error in self.advance().values():
+                if error is not None:
+                    raise error
 
     def advance(self) -> dict[int, CrowdedError | None]:
         """Run until a task has what it asked for; which ones, and why one has to be given up."""
@@ -188,18 +261,22 @@ def engines_of(
     sinks: Sequence[Callable[[Records], None] | None],
     shared: Floats | None,
 ) -> list[SharingEngine]:
-    """Engines of tasks that share devices, at time 0.
+    """Engines of tasks that share devices or a policy, at time 0.
 
     Where the policy of one looks at predictions, the times of all are kept up. ValueError where one
-    has an exclusive device.
+    has an exclusive device, some have devices and others none, or a task is missing that is
+    scheduled together with one of these.
     """
     for one in scenarios:
         devices = one.fleet.devices
         if devices is not None and devices.exclusive[devices.device[devices.device >= 0]].any():
             raise ValueError(
                 f"{one.fleet.task or 'a task'} has an exclusive device, and in the twin tasks that "
-                "share devices have none"
+                "share devices or a policy have none"
             )
+    if len({one.fleet.devices is None for one in scenarios}) > 1:
+        raise ValueError("tasks that share a policy all have devices of one node, or none has any")
+    scenarios = _steered(scenarios)
     times = any(
         one.deadline_s is not None
         or one.scheduling is not None
@@ -209,4 +286,29 @@ def engines_of(
     return [
         SharingEngine(one, seed, replication, sink, shared if one.targets else None, times)
         for one, seed, sink in zip(scenarios, seeds, sinks, strict=True)
+    ]
+
+
+def _steered(scenarios: Sequence[Scenario]) -> list[Scenario]:
+    """Give tasks that are scheduled together the controller of all of them.
+
+    ValueError where one of them is missing, or the controller lacks what it needs.
+    """
+    by_task = {one.fleet.task: one for one in scenarios}
+    controllers: dict[tuple[str, ...], JointController] = {}
+    for one in scenarios:
+        tasks, spec = one.together, one.scheduling
+        if not tasks or tasks in controllers:
+            continue
+        if missing := [name for name in tasks if name not in by_task]:
+            raise ValueError(
+                f"scheduling.tasks: {one.fleet.task} is scheduled together with "
+                f"{' and '.join(missing)}, which is left out"
+            )
+        assert spec is not None
+        conditions = [by_task[name].conditions for name in tasks]
+        controllers[tasks] = joint_controller_of(spec, conditions, one.folder)
+    return [
+        replace(one, steered_by=controllers[one.together]) if one.together else one
+        for one in scenarios
     ]

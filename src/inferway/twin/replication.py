@@ -19,7 +19,7 @@ from inferway.site.fleet import Fleet
 from inferway.site.view import Floats, Ints
 from inferway.twin.drift import Labeling, Labels, drifted
 from inferway.twin.engine import CrowdedError, GeneralEngine, Kind, MarkovEngine, engine_of
-from inferway.twin.joint import JointLoop, SharingEngine, engines_of, share_devices
+from inferway.twin.joint import JointLoop, SharingEngine, engines_of, in_one_loop, seed_among
 from inferway.twin.kernel.escalation import SecondAnswers
 from inferway.twin.kernel.state import Records, Tally, quantiles
 from inferway.twin.result import (
@@ -127,12 +127,12 @@ def replicate_together(
     progress: Mapping[str, Callable[[int], None]],
     balances: Mapping[str, float] | None = None,
 ) -> dict[str, Replicated]:
-    """Run several tasks once, side by side in time, which share targets or devices.
+    """Run several tasks once, side by side in time, which share targets, devices or a policy.
 
     They count from the same time on, for as long as the busiest takes for so many requests. Those
-    that share devices go on event by event. Else what their policies share is at most some requests
-    old: each in turn goes on for a short while. Targets begin with these `balances`, by name, or
-    with 0. The rest is as in `replicate`, by task.
+    that share devices or a policy go on event by event. Else what their policies share is at most
+    some requests old: each in turn goes on for a short while. Targets begin with these `balances`,
+    by name, or with 0. The rest is as in `replicate`, by task.
     """
     rates = {name: one.rate_per_s for name, one in scenarios.items()}
     busiest = max(rates.values())
@@ -141,10 +141,10 @@ def replicate_together(
     for row, one in zip([] if shared is None else shared, told, strict=True):
         row[BALANCE] = (balances or {}).get(one["name"], 0.0)
     engines: dict[str, SharingEngine] = {}
-    if share_devices(scenarios):
+    if in_one_loop(scenarios):
         made = engines_of(
             [*scenarios.values()],
-            seeds=[_seed_of(seed, place) for place in range(len(scenarios))],
+            seeds=[seed_among(seed, place) for place in range(len(scenarios))],
             replication=replication,
             sinks=[
                 None if (sink := sinks.get(name)) is None else partial(sink, replication)
@@ -165,7 +165,7 @@ def replicate_together(
             max(1, round(queries * rates[name] / busiest)),
             together,
             name=name,
-            seed=_seed_of(seed, place),
+            seed=seed_among(seed, place),
             replication=replication,
             warmup=warmup
             if together.waits and warmup is None
@@ -226,11 +226,6 @@ class Together:
     waits: set[str]  # Tasks whose warm-up is not over, before which none counts
 
 
-def _seed_of(seed: int, place: int) -> int:
-    """The seed of a task among others: the first one has that of a task alone."""
-    return seed if place == 0 else int(np.random.SeedSequence((seed, place)).generate_state(1)[0])
-
-
 _Course = Generator[float, None, "Replicated"]
 
 
@@ -263,7 +258,7 @@ def _course(
 
     Where it shares devices with these, its `engine` is there already.
     """
-    in_one_loop = engine is not None
+    moved = engine is not None  # by a loop
     engine = engine or engine_of(
         scenario,
         seed=seed,
@@ -273,7 +268,7 @@ def _course(
         shared=None if together is None else together.shared,
     )
     labeling = labeling_of(engine, scenario, seed, replication)
-    step_s = None if together is None or in_one_loop else together.step_s
+    step_s = None if together is None or moved else together.step_s
     clock = RunClock(engine, scenario, sample_s, labeling, step_s)
     crowded, warmed, done, start_s, start_present = "", 0, 0, 0.0, 0
     blocks: list[Any] = []

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from inferway.deployment import Batch, Drift, PolicySpec, ServiceTime, Task
-from inferway.deployment.policies import scheduled_dispatch, spec_of
+from inferway.deployment.policies import scheduled_dispatch, scheduled_together, spec_of
 from inferway.deployment.workloads import Arrivals, PhasedArrivals
 from inferway.dispatch.batching import foresee, row_times
 from inferway.dispatch.contract import takes
 from inferway.dispatch.drift_alarm import unwatched
 from inferway.dispatch.escalation_bounds import full_load, greatest_rate
 from inferway.dispatch.joint import told_targets
-from inferway.scheduling import Conditions, Controller, controller_of
+from inferway.scheduling import Conditions, Controller, JointController, controller_of
 from inferway.site.fleet import Fleet, fleet_of
 from inferway.site.view import Site, empty_site
 from inferway.twin.kernel.escalation import AnswerSample
@@ -83,6 +83,8 @@ class Scenario:
     outages: tuple[SetOutage, ...] = ()
     # What sets the routing of `policy`, slot by slot; see `scheduled`.
     scheduling: PolicySpec | None = None
+    # The controller of all tasks that are scheduled together, where this is one of them.
+    steered_by: JointController | None = None
     folder: Path | None = None  # Where relative policy files start
     # By variant and size of batch, median and 95th percentile of the service times that its live
     # servers measured; 1 is one of the sizes. The site predicts by these, as the live one does, and
@@ -233,17 +235,15 @@ class Scenario:
             self, scheduling=scheduling, policy=implied.policy, options=dict(implied.options)
         )
 
-    def controller(self) -> Controller | None:
-        """The scheduler's controller, at its beginning; None where there is none.
+    @property
+    def together(self) -> tuple[str, ...]:
+        """Tasks that one policy schedules together, of which this is one; none for a task alone."""
+        return scheduled_together(self.scheduling)
 
-        Raises
-        ------
-        ValueError
-            Where the scheduler lacks what it needs.
-        """
-        if self.scheduling is None:
-            return None
-        conditions = Conditions(
+    @property
+    def conditions(self) -> Conditions:
+        """What a scheduler is made for."""
+        return Conditions(
             self.fleet,
             self.deadline_s,
             phases=phases_of(self.arrivals, self.capacity_per_s),
@@ -251,7 +251,24 @@ class Scenario:
             batches=self.batches,
             changing=self.movable,
         )
-        return controller_of(self.scheduling, conditions, self.folder)
+
+    def controller(self) -> Controller | JointController | None:
+        """The scheduler's controller, at its beginning; None where there is none.
+
+        Raises
+        ------
+        ValueError
+            Where the scheduler lacks what it needs, and where it schedules other tasks, too, and
+            their controller is not there.
+        """
+        if self.scheduling is None:
+            return None
+        if self.steered_by is None and self.together:
+            raise ValueError(
+                f"scheduling.tasks: one policy schedules {' and '.join(self.together)} together, "
+                f"so {self.fleet.task or 'a task'} is not simulated alone"
+            )
+        return self.steered_by or controller_of(self.scheduling, self.conditions, self.folder)
 
     def build_options(self) -> dict[str, Any]:
         """Arguments of the policy's `build` besides fleet, target and rate."""

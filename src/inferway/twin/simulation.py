@@ -17,7 +17,7 @@ import numpy as np
 from inferway.dispatch.deployed import dispatcher_of
 from inferway.site.compiled import Compilation, watched
 from inferway.twin.engine import Kind, engine_of
-from inferway.twin.joint import JointLoop, engines_of, share_devices
+from inferway.twin.joint import JointLoop, engines_of, in_one_loop
 from inferway.twin.kernel.state import Records, empty_records
 from inferway.twin.replication import replicate, replicate_together, summarize
 from inferway.twin.result import Comparison, TaskResult, TwinResult
@@ -234,13 +234,18 @@ def with_sharers(
     node: str | None = None,
     among: Collection[str] | None = None,
 ) -> tuple[str, ...]:
-    """Add the tasks whose runs those of these may wait for: `among` these, or with a workload."""
+    """Add the tasks whose runs those of these may wait for: `among` these, or with a workload.
+
+    Also those that one policy schedules together with them.
+    """
     place = _node_of(deployment, node)
     share = {} if place is None else sharers(deployment, place)
+    together = deployment.scheduled_together
     among = tuple(deployment.workload) if among is None else among
     found = [*names]
     for name in found:  # it grows meanwhile
-        found += [one for one in share.get(name, ()) if one in among and one not in found]
+        joined = (*share.get(name, ()), *(together if name in together else ()))
+        found += [one for one in dict.fromkeys(joined) if one in among and one not in found]
     if len(found) == len(names):
         return tuple(names)
     # In their order, by which each has its random numbers.
@@ -285,12 +290,15 @@ def _node_of(deployment: Deployment, node: str | None) -> Node | None:
 def groups_of(
     deployment: Deployment, names: Sequence[str], node: str | None = None
 ) -> list[tuple[str, ...]]:
-    """Group tasks that are simulated together, as targets or devices join them, in their order.
+    """Group tasks that are simulated together, in their order.
+
+    Targets, devices or a scheduling policy join them.
 
     Raises
     ------
     ValueError
-        Where a target is over one of these and another one that is not simulated.
+        Where a target is over one of these and another one that is not simulated, or one policy
+        schedules both.
     """
     groups = {name: frozenset((name,)) for name in names}
     for target in deployment.targets.values():
@@ -305,6 +313,16 @@ def groups_of(
             )
         whole = frozenset().union(*(groups[name] for name in inside))
         groups |= dict.fromkeys(whole, whole)
+    together = deployment.scheduled_together
+    if inside := [name for name in together if name in groups]:
+        if len(inside) < len(together):
+            left = next(name for name in together if name not in groups)
+            raise ValueError(
+                f"scheduling.tasks: one policy schedules {inside[0]} together with {left}, which "
+                "is left out: give it a workload, and name all of these tasks"
+            )
+        whole = frozenset().union(*(groups[name] for name in together))
+        groups |= dict.fromkeys(whole, whole)
     place = _node_of(deployment, node)
     for name, others in ({} if place is None else sharers(deployment, place)).items():
         if name in groups:
@@ -314,11 +332,12 @@ def groups_of(
 
 
 def _simulable(deployment: Deployment) -> tuple[str, ...]:
-    """Name the tasks with a workload, but for those whose targets need a task without one."""
+    """Name the tasks with a workload, but for those that are joined to a task without one."""
     names = tuple(deployment.workload)
+    joined = [one.tasks for one in deployment.targets.values()] + [deployment.scheduled_together]
     while True:
-        broken = [one for one in deployment.targets.values() if not set(one.tasks) <= {*names}]
-        left = tuple(name for name in names if not any(name in one.tasks for one in broken))
+        broken = [tasks for tasks in joined if not set(tasks) <= {*names}]
+        left = tuple(name for name in names if not any(name in tasks for tasks in broken))
         if left == names:
             return names
         names = left
@@ -563,7 +582,7 @@ def run_together(
     stop: threading.Event | None = None,
     progress: Mapping[str, Callable[[int], None]] | None = None,
 ) -> dict[str, TaskResult]:
-    """Simulate several tasks side by side, which targets or devices join.
+    """Simulate several tasks side by side, which targets, devices or a policy join.
 
     Parameters
     ----------
@@ -585,7 +604,7 @@ def run_together(
     _check_counts(queries, replications, warmup, workers)
     stop, records = stop or threading.Event(), records or {}
     kinds: dict[str, Kind] = {}
-    if share_devices(scenarios):
+    if in_one_loop(scenarios):
         if engine not in (None, "general"):
             raise ValueError(f"the engine {engine} cannot run this; general can")
         _compile_jointly(scenarios, seed, records)
@@ -626,7 +645,7 @@ def run_together(
 def _compile_jointly(
     scenarios: Mapping[str, Scenario], seed: int, records: Mapping[str, Path]
 ) -> None:
-    """Compile the loop of tasks that share devices once, before several threads ask for it."""
+    """Compile the loop of these tasks once, before several threads ask for it."""
     JointLoop(
         engines_of(
             [*scenarios.values()],

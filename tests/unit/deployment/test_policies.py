@@ -50,7 +50,7 @@ def test_placement(write: Write, name: str) -> None:
 def test_learned_scheduling(write: Write, name: str) -> None:
     path = write(f"{TASK}scheduling: {{policy: {name}, checkpoint: p.npz}}\n")
     here = path.resolve().parent
-    options = {"checkpoint": here / "p.npz", "slot": 1.0, "event": None}
+    options = {"checkpoint": here / "p.npz", "slot": 1.0, "event": None, "tasks": None}
     assert load(path).scheduling == PolicySpec(name, options)
 
 

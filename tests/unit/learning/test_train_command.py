@@ -154,12 +154,9 @@ def changed(folder: Path) -> Path:
 def test_what_differs_is_said_in_sentences(tmp_path: Path) -> None:
     from types import SimpleNamespace
 
-    start = SimpleNamespace(
-        path="policy.npz",
-        about=SimpleNamespace(
-            deadline_s=0.3, slot_s=1.0, buffer=15, variants=("light",), counts=(4,)
-        ),
-    )
+    about = SimpleNamespace(deadline_s=0.3, slot_s=1.0, buffer=15, variants=("light",), counts=(4,))
+    about.parts = (about,)
+    start = SimpleNamespace(path="policy.npz", about=about)
 
     def said(file: Path, begun: Any = None, late: Literal["drop", "serve"] = "serve") -> list[str]:
         deployment = inferway.load(file)

@@ -12,6 +12,7 @@ from doubling import SIGNATURE, Gate, One, give
 from inferway.dispatch import Dispatcher
 from inferway.dispatch.replay import replay
 from inferway.live import Outcome, Pool, PoolOptions, TaskSite
+from inferway.live.pool import schedule_together
 from inferway.scheduling import Routing, Signal
 from inferway.site import Fleet
 
@@ -228,5 +229,121 @@ def test_a_replay_follows_the_routing(run: Any, patient: Any, tmp_path: Path, ro
         assert found.differences == ()
         assert found.requests == 300 if rows > 300 else 16 * 5 < found.requests <= 300
         assert {one.request.server for one in ones} >= {0, 1}
+
+    run(main())
+
+
+class Together:
+    """Sends each task's requests to one of its servers, and writes down what it was shown."""
+
+    sees_phase = False
+
+    def __init__(self, slot_s: float = 1.0, on_rejection: bool = False) -> None:
+        self.slot_s, self.on_rejection = slot_s, on_rejection
+        self.seen: list[tuple[list[float], list[list[int]]]] = []
+
+    def observe_all(self, sites: Any, signals: list[Signal]) -> None:
+        assert [one.phase for one in signals] == [-1] * len(sites)
+        clocks = [float(site.clock_s[0]) for site in sites]
+        self.seen.append((clocks, [site.queue.tolist() for site in sites]))
+
+    def act_all(self, observation: None) -> list[Routing]:
+        ones = np.ones(2, np.int64)
+        # The busier task has its first server, and the other one its second.
+        first, second = (sum(queue) for queue in self.seen[-1][1])
+        return [
+            Routing(np.eye(2)[0 if mine >= other else 1], ones, ones)
+            for mine, other in ((first, second), (second, first))
+        ]
+
+
+def both(controller: Together, now: Any, buffer: int = 4) -> tuple[list[TaskSite], list[Gate]]:
+    gates = [Gate() for _ in range(4)]
+    sites = [site_of(None, *gates[k : k + 2], now=now, buffer=buffer) for k in (0, 2)]
+    schedule_together(controller, [site.pool for site in sites])
+    return sites, gates
+
+
+def test_one_controller_routes_the_requests_of_several_tasks(run: Any, patient: Any) -> None:
+    async def main() -> None:
+        controller = Together()
+        sites, gates = both(controller, patient.time)
+        await sites[0].start()
+        assert controller.seen == []  # the other one is not there yet
+        await sites[1].start()
+        assert controller.seen[-1] == ([patient.time()] * 2, [[0, 0], [0, 0]])
+        held(*gates)
+        ones = [One(1.0), One(1.0)]
+        give(sites[1], *ones)
+        await patient.let(1.0)
+        assert controller.seen[-1] == ([patient.time()] * 2, [[0, 0], [2, 0]])
+        assert [site.pool.dispatcher.routing.tolist() for site in sites] == [[0, 1], [1, 0]]
+        schedulers = [site.pool.scheduler for site in sites]
+        assert [one and one.slots for one in schedulers] == [2, 2]
+        loop_s = sum(one.spent_s for one in schedulers if one is not None)
+        assert 0.0 < loop_s <= 2 * max(one.longest_s for one in schedulers if one is not None)
+        # A failure of one task's instance is decided on for both.
+        seen = len(controller.seen) + 1
+        sites[0].pool._mark(0, False, "broken")
+        assert len(controller.seen) == seen
+        for gate in gates:
+            gate.opened.set()
+        for one in ones:
+            await one.answer()
+        for site in sites:
+            await site.stop()
+        await patient.let(5.0)
+        assert len(controller.seen) == seen
+
+    run(main())
+
+
+def test_a_rejection_of_one_task_is_an_event_for_all(run: Any, patient: Any) -> None:
+    async def main() -> None:
+        controller = Together(slot_s=1e6, on_rejection=True)
+        sites, gates = both(controller, patient.time, buffer=2)
+        for site in sites:
+            await site.start()
+        held(*gates)
+        before = len(controller.seen)
+        give(sites[0], *(One(1.0) for _ in range(5)))
+        await patient.let(0.0)
+        assert len(controller.seen) == before + 1
+        assert [site.pool.dispatcher.routing.tolist() for site in sites] == [[1, 0], [0, 1]]
+        for gate in gates:
+            gate.opened.set()
+        for site in sites:
+            await site.stop(10.0)
+
+    run(main())
+
+
+def test_fleets_that_take_over_count_on(run: Any, patient: Any) -> None:
+    async def main() -> None:
+        before, after = Together(), Together()
+        sites, _ = both(before, patient.time)
+        for site in sites:
+            await site.start()
+        for _ in range(3):
+            await patient.let(1.0)
+        slots = [site.pool.scheduler.slots for site in sites if site.pool.scheduler is not None]
+        assert slots == [4, 4]
+        others, _ = both(after, patient.time)
+        for site, other in zip(sites, others, strict=True):
+            await site.prepare(other.pool)
+        leaving = [site.swap(other.pool) for site, other in zip(sites, others, strict=True)]
+        for site in sites:
+            assert site.pool.scheduler is not None
+            assert site.pool.scheduler.slots == 5
+        for one in leaving:
+            if one is not None:
+                await one
+        seen = len(before.seen)
+        for _ in range(2):
+            await patient.let(1.0)
+        assert len(before.seen) == seen
+        assert [site.pool.scheduler.slots for site in sites if site.pool.scheduler] == [7, 7]
+        for site in sites:
+            await site.stop()
 
     run(main())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -9,32 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from inferway.scheduling.neural_policy import About
 from inferway.site import Fleet
 
-ABOUT = About(
-    policy="rl-po",
-    task="recognise",
-    variants=("light", "heavy"),
-    counts=(2, 2),
-    accuracies=(0.7769, 0.8278),
-    service_s=(0.0107, 0.0429),
-    buffer=15,
-    deadline_s=0.3,
-    slot_s=1.0,
-)
+sys.path.insert(0, str(Path(__file__).parent))
 
-
-def arrays_of(about: About, seed: int = 1) -> dict[str, np.ndarray]:
-    """What an exported policy holds: small random weights, so that outputs differ."""
-    generator = np.random.default_rng(seed)
-    sizes = [about.layout.size, 90, 60, about.outputs]
-    arrays: dict[str, np.ndarray] = {"about": np.array(about.to_json())}
-    for i in range(3):
-        weight = generator.normal(0, sizes[i] ** -0.5, sizes[i : i + 2])
-        arrays[f"weight_{i}"] = weight.astype(np.float32)
-        arrays[f"bias_{i}"] = generator.normal(0, 0.1, sizes[i + 1]).astype(np.float32)
-    return arrays
+from exported import ABOUT, arrays_of
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The general engine of several tasks that share devices: one loop over the events of all.
+"""The general engine of several tasks that share devices or a policy: one loop over all events.
 
 Each task has its own world, policy and arrivals. The earliest event of all is next; of events at
 the same time those of servers come before arrivals, and the tasks in their order. A run that ends
@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from inferway.site.compiled import jit
+from inferway.site.compiled import either, jit
 from inferway.site.handle import handle
-from inferway.site.view import Floats, Ints
+from inferway.site.view import Floats, Ints, SharedDevices
 from inferway.twin.kernel.event_list import crowded, next_s, take
 from inferway.twin.kernel.general import (
     come,
@@ -96,17 +96,28 @@ def _needs(seat: Seat) -> int:
     return DONE
 
 
+def _any_used(devices: SharedDevices) -> bool:
+    return bool((devices.used > 0).any())
+
+
+# ``_waits(devices, server)``: whether a server waits at its device. ``_runs(devices)``: whether a
+# run of whichever task holds some device.
+_waits = either(
+    SharedDevices, lambda devices, server: devices.waits[server], lambda devices, server: False
+)
+_runs = either(SharedDevices, _any_used, lambda devices: False)
+
+
 @jit
 def _is_left(world: World) -> bool:
     """Tell whether what is still there will never leave."""
     site = world.bound.site
     for server in range(site.queue.size):
-        if site.devices.waits[server]:
+        if _waits(site.devices, server):
             return False
-    if site.held[0] > 0:  # where a run of whichever task ends, it is decided again
-        for d in range(site.devices.used.size):
-            if site.devices.used[d] > 0:
-                return False
+    # Where a run of whichever task ends, who is held is decided again.
+    if site.held[0] > 0 and _runs(site.devices):
+        return False
     return next_s(world.future) == np.inf or is_stuck(world)
 
 
