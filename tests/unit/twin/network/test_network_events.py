@@ -283,7 +283,7 @@ def test_nodes_form_the_batches_of_their_own_hardware(small, own, other, where) 
     # The other node has a few of the requests at most.
     both_s = latency_s(f"{own}: {{{well}}}, {other}: {{{badly}}}")
     assert both_s == pytest.approx(best_s, abs=near_s)
-    turned_s = latency_s(f"{own}: {{{badly}}}, {other}: {{{well}}}")
+    turned_s = latency_s(f"{other}: {{{well}}}, {own}: {{{badly}}}")
     assert turned_s == pytest.approx(worst_s, abs=near_s)
 
 
