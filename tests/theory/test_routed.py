@@ -299,13 +299,13 @@ def test_what_slots_cannot_run_is_refused() -> None:
         "limited buffer": replace(scenario, fleet=replace(scenario.fleet, buffer=None)),
         "no central queue": replace(scenario, queue="central"),
         "shorter than the fastest": replace(scenario, deadline_s=0.01),
-        "the node's `devices` out": replace(
-            scenario, fleet=replace(scenario.fleet, devices=one_core(len(scenario.fleet.rate)))
-        ),
     }
     for message, wrong in cases.items():
         with pytest.raises(ValueError, match=message):
             replace(control, scenario=wrong)
+    shared = replace(scenario.fleet, devices=one_core(len(scenario.fleet.rate)))
+    with pytest.raises(ValueError, match="share devices at sites that run by events"):
+        SlottedSites(replace(control, scenario=replace(scenario, fleet=shared)))
     with pytest.raises(ValueError, match="longer than 0 s"):
         replace(control, slot_s=0.0)
     with pytest.raises(ValueError, match=r"2 accuracies in 0\.\.1"):

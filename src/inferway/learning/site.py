@@ -61,6 +61,8 @@ class SlottedSites:
             raise ValueError(f"at least one site, not {count}")
         if control.scenario.walk is not None:
             raise ValueError("services drift at sites that run by events: see `sites_of`")
+        if control.scenario.fleet.devices is not None:
+            raise ValueError("servers share devices at sites that run by events: see `sites_of`")
         self.control, self.count = control, count
         self._sites = sites = _sites(control, count)
         # A slot takes a microsecond; to unpack forty arrays at each call would take twenty.
