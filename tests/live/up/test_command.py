@@ -25,6 +25,8 @@ import json, os, signal, sys
 from inferway.cli import main
 from inferway.lab import LocalCluster
 whims = json.loads(os.environ.get("WHIMS", "{}"))
+if "HEARS" in os.environ:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 class Last:
     def __del__(self):
         signal.raise_signal(signal.SIGTERM)
@@ -60,6 +62,8 @@ def start(deployment: Deployment, tmp_path: Path) -> Iterator[Start]:
             "WHIMS": json.dumps(whims or {}),
             "TERM": "xterm",
         }
+        if not deaf:  # though nohup may have started these tests
+            environment["HEARS"] = "1"
         process = subprocess.Popen(
             # As a shell's background starts it.
             [*("sh", "-c", f'trap "" {deaf}; exec "$@"', "sh")] * bool(deaf)
