@@ -67,7 +67,7 @@ def test_symlog() -> None:
 )
 def test_baseline(given: float | None, weight: float, expected: float) -> None:
     learner = Learner(control(accuracy_weight=weight), replace(SMALL, baseline=given))
-    assert learner.baseline == expected
+    assert learner.baselines == [expected]
 
 
 @pytest.mark.parametrize("kind", ["queues", "outcomes"])
