@@ -80,15 +80,16 @@ function digitForm({ inputs, digits }) {
   let taken = 0;
   const take = async () => {
     const turn = (taken += 1);
-    const { told, wrong } = await answered(`/trial/digit?number=${number.value}`);
+    const asked = number.value; // another may be typed before the answer
+    const { told, wrong } = await answered(`/trial/digit?number=${asked}`);
     if (turn !== taken) return;
     if (wrong) {
       what.textContent = `${wrong}.`;
       return;
     }
     board.paint(told.pixels);
-    board.canvas.setAttribute("aria-label", `Image ${number.value} of the test set, a ${told.label}`);
-    what.textContent = `Image ${number.value} of the test set, a ${told.label}. Or draw over it.`;
+    board.canvas.setAttribute("aria-label", `Image ${asked} of the test set, a ${told.label}`);
+    what.textContent = `Image ${asked} of the test set, a ${told.label}. Or draw over it.`;
   };
   const random = () => {
     number.value = Math.floor(Math.random() * digits);
