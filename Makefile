@@ -52,7 +52,7 @@ test-slow: $(call STAMP,test) $(call STAMP,learn) $(call STAMP,ray) $(call STAMP
 	INFERWAY_EXAMPLES=all $(PY) -m pytest $(SHARED)=worksteal -m "property and not slow" \
 		--ignore=tests/live $(PYTEST_ARGS)
 	$(PY) -m pytest $(SHARED)=worksteal -m slow --ignore=tests/live $(PYTEST_ARGS)
-	$(PY) -m pytest --numprocesses=2 --dist=loadfile -m slow tests/live $(PYTEST_ARGS)
+	$(PY) -m pytest -m slow tests/live $(PYTEST_ARGS)
 
 test-browser: $(call STAMP,test) $(call STAMP,browser) ## Run the tests of the page in Chromium, which it installs on Debian
 	@command -v chromium >/dev/null || DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium \
