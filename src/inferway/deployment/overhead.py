@@ -68,25 +68,44 @@ def times_file() -> Path:
 
 
 def overhead_key(tasks: Mapping[str, Task]) -> str:
-    """Name what an overhead is true of: this kind of machine, these tasks and their models."""
+    """Name what an overhead is true of: this kind of machine, these tasks, their models and times.
+
+    The last word is of the times that the file, a profile or a zoo says, which what models take
+    beyond them is measured against; those that are measured at a start are the server's own.
+    """
     models = {
         name: sorted({variant.identity for variant in task.variants.values()})
         for name, task in tasks.items()
     }
-    digest = hashlib.sha256(json.dumps(models, sort_keys=True).encode()).hexdigest()[:16]
-    return f"{machine_hash()} {' '.join(sorted(tasks))} {digest}"
+    times_s = {
+        name: {
+            key: [
+                {kind: one.service[kind].mean_s for kind in one.timed_by},
+                {kind: (batch.sizes, batch.service_s) for kind, batch in one.batches.items()},
+            ]
+            for key, one in task.variants.items()
+        }
+        for name, task in tasks.items()
+    }
+    return f"{machine_hash()} {' '.join(sorted(tasks))} {_digest(models)} {_digest(times_s)}"
+
+
+def _digest(told: Any) -> str:
+    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def recall_overhead(tasks: Mapping[str, Task], file: Path | None = None) -> MeasuredOverhead | None:
     """Recall what a request of these tasks takes of a server besides its model, on this machine.
 
-    None where no server has measured it, or the file is damaged.
+    Where the models' times are others than they were then, as after `inferway profile`, what models
+    took beyond those is left out. None where no server has measured it, or the file is damaged.
     """
     with suppress(OSError, RuntimeError, TypeError, *UNREADABLE):
         file = times_file() if file is None else file
         kept = msgspec.json.decode(file.read_bytes(), type=_File)
         found = kept.overheads if kept.schema == SCHEMA else {}
-        entry = found.get(overhead_key(tasks)) if found else None  # models are not read in vain
+        key = overhead_key(tasks) if found else ""  # models are not read in vain
+        entry = found.get(key) or _of_other_times(found, key)
         if entry is not None:
             own_s, at = float(entry["seconds"]), float(entry["at"])
             seconds = float(entry.get("beyond_profile_s", own_s))
@@ -94,3 +113,13 @@ def recall_overhead(tasks: Mapping[str, Task], file: Path | None = None) -> Meas
                 datetime.fromtimestamp(at)
                 return MeasuredOverhead(seconds, at, file, own_s)
     return None
+
+
+def _of_other_times(found: Mapping[str, Any], key: str) -> dict[str, Any] | None:
+    """What was kept last of the same models with other times, without what is beyond those."""
+    models = key.rpartition(" ")[0]
+    alike = [one for of, one in found.items() if of.rpartition(" ")[0] == models]
+    if not models or not alike:
+        return None
+    last = max(alike, key=lambda one: float(one["at"]))
+    return {name: last[name] for name in ("seconds", "at")}

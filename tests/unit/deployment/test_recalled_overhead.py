@@ -91,6 +91,20 @@ def test_a_changed_deployment_keeps_what_it_was_read_with(kept: Path) -> None:
     assert lead_s(loaded())["cpu"] == 900e-6
 
 
+def test_what_is_beyond_other_times_is_not_of_these(kept: Path) -> None:
+    """A profile that is measured later has what models took beyond the one before."""
+
+    def file(mean: str) -> inferway.Deployment:
+        data = json.loads(json.dumps(FILE))
+        data["tasks"]["a"]["variants"]["only"]["service"]["cpu"]["mean"] = mean
+        return inferway.load(data)
+
+    assert lead_s(file("12 ms"))["cpu"] == 200e-6
+    remember_overhead(kept, overhead_key(file("12 ms").tasks), 210e-6, 220e-6)
+    assert lead_s(file("12 ms"))["cpu"] == 220e-6
+    assert lead_s(file("10 ms"))["cpu"] == 250e-6
+
+
 def test_it_takes_of_the_devices_in_the_twin(kept: Path) -> None:
     def used() -> float:
         result = inferway.simulate(loaded(), queries=20_000, seed=1).tasks["a"]
