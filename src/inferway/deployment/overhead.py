@@ -100,7 +100,7 @@ def recall_overhead(tasks: Mapping[str, Task], file: Path | None = None) -> Meas
     Where the models' times are others than they were then, as after `inferway profile`, what models
     took beyond those is left out. None where no server has measured it, or the file is damaged.
     """
-    with suppress(OSError, RuntimeError, TypeError, *UNREADABLE):
+    with suppress(OSError, RuntimeError, TypeError, KeyError, OverflowError, *UNREADABLE):
         file = times_file() if file is None else file
         kept = msgspec.json.decode(file.read_bytes(), type=_File)
         found = kept.overheads if kept.schema == SCHEMA else {}

@@ -62,7 +62,9 @@ def test_the_file_counts_more() -> None:
         assert inferway.check(deployment).overheads == ()
 
 
-@pytest.mark.parametrize("what", ["another task", "nothing", "no number", "no JSON", "schema"])
+@pytest.mark.parametrize(
+    "what", [*("another task", "nothing", "no number", "no time", "no day", "no JSON", "schema")]
+)
 def test_without_a_measurement_it_is_nothing(kept: Path, what: str) -> None:
     if what == "nothing":
         kept.unlink()
@@ -74,7 +76,12 @@ def test_without_a_measurement_it_is_nothing(kept: Path, what: str) -> None:
         entry = content["overheads"].pop(key)
         tasks = inferway.load(FILE).tasks
         key = overhead_key({**tasks, "b": tasks["a"]}) if what == "another task" else key
-        content["overheads"][key] = {"seconds": "much", "at": 1} if what == "no number" else entry
+        wrong = {
+            "no number": {"seconds": "much", "at": 1},
+            "no time": {"seconds": 1e-4},
+            "no day": {"seconds": 1e-4, "at": 1e30},
+        }
+        content["overheads"][key] = wrong.get(what, entry)
         content["schema"] += what == "schema"
         kept.write_text(json.dumps(content))
     deployment = loaded()
