@@ -238,7 +238,7 @@ class _Output(msgspec.Struct):
 
 
 class _Parameters(msgspec.Struct):
-    latency_ms: float = math.nan
+    latency_ms: Any = None  # A server of another make may say something else by this name
     predicted_latency_ms: float | None = None
     expected_accuracy: float | None = None
 
@@ -270,7 +270,7 @@ def decode(content: bytes, json_length: int) -> Prediction | None:
     latency_ms, expected = told.predicted_latency_ms, told.expected_accuracy
     predicted_s = math.nan if latency_ms is None else latency_ms / 1e3
     expected = math.nan if expected is None else expected
-    served_s = told.latency_ms / 1e3
+    served_s = told.latency_ms / 1e3 if type(told.latency_ms) in (int, float) else math.nan
     return Prediction(body.model_version, predicted_class, predicted_s, expected, served_s)
 
 

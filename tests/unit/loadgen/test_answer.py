@@ -55,6 +55,14 @@ def test_time_in_the_server_comes_in_milliseconds():
     assert answer.served_s == 0.0025
 
 
+@pytest.mark.parametrize("said", [None, "2.5", True, [2.5], {}])
+def test_another_servers_word_for_that_time_costs_no_answer(said):
+    """The name is not of the protocol, and another server may mean something else by it."""
+    answer = decode(json.dumps({"parameters": {"latency_ms": said}}).encode(), -1)
+    assert answer is not None
+    assert math.isnan(answer.served_s)
+
+
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", _body(shape=[1, 3], datatype="FP1", data=None)])
 def test_what_is_no_answer(body):
     head = _body(parameters={"binary_data_size": 12})
