@@ -240,12 +240,16 @@ def rehearsal(told: ObservedTask) -> tuple[Deployment, str]:
     """
     fleet, content = told.fleet, deepcopy(told.content)
     task = str(fleet["task"])
-    if len(together := content.get("scheduling", {}).get("tasks") or ()) > 1:
+    every = [told, *told.beside]
+    named = content.get("scheduling", {}).get("tasks") or ()
+    here = {of.fleet["kind"] for of in every} & {*named}
+    if here and len(named) > 1:
         raise WhatIfError(
-            f"one policy schedules {' and '.join(map(str, together))} together, and what is "
+            f"one policy schedules {' and '.join(map(str, named))} together, and what is "
             "replayed here is one task's doing: `inferway simulate FILE --trace` replays all"
         )
-    every = [told, *told.beside]
+    if named and not here:  # whoever schedules other tasks plays no part
+        del content["scheduling"]
     node = {key: fleet[key] for key in ("buffer", "queue", "late") if fleet[key] is not None}
     node["instances"] = {
         f"{of.fleet['task']}/{written_name(one['name'])}": one["instances"]

@@ -214,6 +214,25 @@ def test_every_policy_that_may_be_asked_for_can_be_made() -> None:
         assert deployment.with_(policy=policy).policy_of("digits").policy == policy
 
 
+@pytest.mark.parametrize("tasks", [["signs"], ["signs", "forms"]])
+def test_who_schedules_other_tasks_plays_no_part(tasks: list[str]) -> None:
+    dispatched = {**CONTENT["tasks"]["digits"], "dispatch": {"policy": "priced"}}
+    content = {
+        **CONTENT,
+        "tasks": {"digits": dispatched},
+        "scheduling": {"policy": "rl-po", "checkpoint": "policy.npz", "tasks": tasks},
+    }
+    deployment, name = rehearsal(ObservedTask(content, fleet()))
+    assert deployment.policy_of(name).policy == "priced"
+    assert deployment.scheduling is None
+
+
+def test_tasks_of_one_policy_are_not_replayed() -> None:
+    scheduling = {"policy": "rl-po", "checkpoint": "policy.npz", "tasks": ["digits", "forms"]}
+    with pytest.raises(WhatIfError, match="one policy schedules digits and forms together"):
+        rehearsal(ObservedTask({**CONTENT, "scheduling": scheduling}, fleet()))
+
+
 def test_devices_go_along() -> None:
     classes = fleet()["classes"]
     classes[0] |= {"device": "cpu", "slots": 1}
