@@ -142,8 +142,12 @@ class Control:
         return 1
 
     def about(self, task: str = "", **trained: Any) -> About:
-        """Describe a policy for these sites, as its file does; `trained` are other fields of it."""
+        """Describe a policy for these sites, as its file does; `trained` are other fields of it.
+
+        One for several tasks has the names of all, which tell their order.
+        """
         scenario, fleet, longest_s = self.scenario, self.scenario.fleet, None
+        task = task or (fleet.task if self.others else "")
         assert fleet.buffer is not None
         service_s = tuple(time.mean_s for time in scenario.service)
         if self.sees_phase and isinstance(scenario.arrivals, PhasedArrivals):

@@ -116,6 +116,11 @@ def test_what_is_trained_for_whom() -> None:
     assert [one.partition(":")[0] for one in sentences] == ["a", "b"]
 
 
+def test_a_policy_for_several_has_the_names_of_all() -> None:
+    assert [part.task for part in two.control().about().parts] == ["a", "b"]
+    assert [part.task for part in two.control().about("a").parts] == ["a", "b"]
+
+
 def test_parts_are_of_one_kind() -> None:
     control = two.control()
     first, other = control.parts
