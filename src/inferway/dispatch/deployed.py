@@ -160,11 +160,17 @@ def dispatcher_of(
         # Requests wait in the world's one queue: a server holds what it serves.
         fleet = replace(fleet, buffer=1)
     kind = deployment.tasks[task]
+    try:
+        rate_per_s = arrival_rate(deployment, fleet, kind.accuracy_target)
+    except UnreachableError:
+        if not best_effort:
+            raise
+        rate_per_s = None
     return dispatcher_on(
         deployment,
         kind,
         fleet,
-        rate_per_s=arrival_rate(deployment, fleet, kind.accuracy_target),
+        rate_per_s=rate_per_s,
         measure=measure,
         narrow=place.late == "drop",
         best_effort=best_effort,

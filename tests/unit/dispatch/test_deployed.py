@@ -145,6 +145,27 @@ nodes:
     assert found.balance == pytest.approx((0.9 - 0.95) + (0.7 - 0.95))
 
 
+def test_with_confidences_too_a_fleet_does_what_it_can() -> None:
+    """Though what asking twice reaches is below the target, and so is no full load."""
+    data = {
+        "tasks": {
+            "digits": {
+                "accuracy_target": 0.92,
+                "variants": {
+                    name: {"model": f"zoo://digits/{name}"} for name in ("tiny", "medium", "large")
+                },
+            }
+        },
+        "nodes": {"here": {"instances": {"digits/tiny": 1, "digits/medium": 1}}},
+        "workload": {"digits": {"arrivals": {"process": "poisson", "rate": "120/s"}}},
+    }
+    deployment = inferway.load(data)
+    with pytest.raises(ValueError, match=r"the target 0\.92 is above"):
+        dispatcher_of(deployment, "digits")
+    found = dispatcher_of(deployment, "digits", best_effort=True)
+    assert found.arrive(0.0, 1) == 1
+
+
 @pytest.mark.parametrize(
     ("policy", "load", "instances", "expected"),
     [
