@@ -46,6 +46,8 @@ from inferway.studies.live.servers import launch
 ROOT = Path(__file__).resolve().parents[1]
 CORES = 2
 SEEDS = (1, 2, 3)
+WARM_S = "5"
+"""How long a server is driven before anything is measured."""
 OTHER_SEED = 4
 """Of the drives that measure what requests take."""
 USES = (0.35, 0.5, 0.7, 0.85)
@@ -56,6 +58,8 @@ GUESS_S = 400e-6
 """What a request takes of the cores besides its model, before anything is measured."""
 ROUNDS = 2
 """How often a rate is found for a use, and what a request takes is measured at it."""
+IDLE_S = 2.0
+"""How long it is measured what the server takes without requests, which is of none of them."""
 NEAR = 0.02
 """How far the use that the twin says may be from what was asked for."""
 FULL = 0.95
@@ -124,7 +128,7 @@ def served(file: Path) -> Iterator[tuple[str, int]]:
     """A server of a file, warm: where it is, and its process."""
     with launch(file) as launched:
         url = launched.address().url
-        command("drive", str(file), "--url", url, "--duration", "2")
+        command("drive", str(file), "--url", url, "--duration", WARM_S)
         yield url, launched.process.pid
 
 
@@ -214,6 +218,9 @@ def rated(
 
 def run(deployment: iw.Deployment, url: str, pid: int, seed: int, duration_s: float) -> Row:
     """Drive a server, and simulate the same arrivals with what it and the generator took."""
+    idle_s = spent_s(pid)
+    time.sleep(IDLE_S)
+    idle_s = (spent_s(pid) - idle_s) / IDLE_S * duration_s
     work_s, passed_s = processors_s()
     own_s, server_s = time.process_time(), spent_s(pid)
     driven = iw.drive(deployment, url, duration=duration_s, seed=seed)
@@ -224,7 +231,7 @@ def run(deployment: iw.Deployment, url: str, pid: int, seed: int, duration_s: fl
     model_s = sum(
         share * variants[one].service_on("cpu").mean_s for one, share in told.shares.items()
     )
-    besides_s = max(0.0, server_s / told.answered - model_s) + told.cpu_per_request_s
+    besides_s = max(0.0, (server_s - idle_s) / told.answered - model_s) + told.cpu_per_request_s
     twin = twin_of(taking(deployment, besides_s), driven.records, told_rates(deployment), seed=seed)
     server = driven.in_server(name)
     assert server is not None
