@@ -418,6 +418,7 @@ Sec. 6.2, instances | Model instances that change with time, and scaling. | diff
 = one learned policy is told which of its instances are there and decides for any part of them;
   which these are is not its choice: faults, files and the placement policy `assign` say it
 Sec. 6.2, tasks | Several tasks in one policy. | covered
+- several-tasks
 - inferway.learning.together:JointSites
 - unit/scheduling/test_together_in_the_twin.py::test_all_are_shown_at_once_each_slot_and_all_obey
 - unit/live/test_scheduler.py::test_one_controller_routes_the_requests_of_several_tasks

@@ -65,6 +65,7 @@ STUDIES = {
     "burst-batches": "scheduling.burst_batches",
     "burst-training": "scheduling.burst_training",
     "changing-instances": "scheduling.changing",
+    "several-tasks": "scheduling.several_tasks",
     "training-tricks": "scheduling.training_tricks",
 }
 """Dispatch, placement, scheduling; in each part the papers come first and ours last."""

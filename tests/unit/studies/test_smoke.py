@@ -171,6 +171,7 @@ VERDICTS = {
     "burst-training": {"It is then where `deadline` is": True, "Who is turned away": True},
     # So little training says nothing of who is ahead.
     "changing-instances": {},
+    "several-tasks": {"`deadline` is ahead of all": True},
     "training-tricks": {},
 }
 # Three of each text; `make test-slow` runs the others.
