@@ -80,9 +80,10 @@ def wrong_copies(
     devices: Mapping[str, Device],
     variant: Variant,
     *,
+    file: str,
     timed: bool = True,
 ) -> Iterator[tuple[str, str]]:
-    """Say what is wrong with copies of a variant: the device, or empty, and a sentence.
+    """Say what is wrong with copies of a file's variant: the device, or empty, and a sentence.
 
     Where it is not `timed` yet, it may run on hardware of which no service time is known.
     """
@@ -102,11 +103,7 @@ def wrong_copies(
             known = nearest(name, devices) if devices else "the node lists no `devices`"
             yield name, f"there is no device {name}; {known}"
         elif timed and not may_run(variant, devices[name].hardware):
-            yield (
-                name,
-                f"{variant.name} has no service time on hardware {devices[name].hardware}; it has "
-                f"one on {', '.join(variant.service)}",
-            )
+            yield name, variant.untimed_on(devices[name].hardware, file=file)
         elif devices[name].cores is not None and variant.threads > devices[name].slots:
             yield (
                 name,

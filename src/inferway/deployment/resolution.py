@@ -198,11 +198,9 @@ class Resolution:
             return None
         for kind in batches.keys() - service.keys() - {ANY_HARDWARE}:
             if service and ANY_HARDWARE not in service and self._is_timed(stated):
-                self._note(
-                    (*place, "batch", kind),
-                    f"{name} has no service time on hardware {kind}; it has one on "
-                    f"{', '.join(service)}",
-                )
+                timed = replace(this, service=service)
+                sentence = timed.untimed_on(kind, file=self._source.path.name)
+                self._note((*place, "batch", kind), sentence)
         zoos = profile.measured if profile and profile.digest == this.identity else None
         return replace(
             this,
@@ -543,7 +541,11 @@ class Resolution:
             self._note_all(
                 ((*where, device) if device else where, sentence)
                 for device, sentence in wrong_copies(
-                    one, node.devices, variant, timed=self._is_timed(variant)
+                    one,
+                    node.devices,
+                    variant,
+                    file=self._source.path.name,
+                    timed=self._is_timed(variant),
                 )
             )
 
@@ -582,10 +584,7 @@ class Resolution:
                 f"{variant.name} is {variant.remote.concurrency}"
             )
         if self._is_timed(variant) and not any(may_run(variant, kind) for kind in kinds):
-            yield (
-                f"{variant.name} has no service time on hardware {', '.join(kinds)}; it has one "
-                f"on {', '.join(variant.service)}"
-            )
+            yield variant.untimed_on(*kinds, file=self._source.path.name)
 
     def _is_timed(self, variant: Variant) -> bool:
         """Tell whether all service times are known that will be, and none is measured yet."""

@@ -438,6 +438,19 @@ class Variant(Section):
             )
         return time
 
+    def untimed_on(self, *hardware: str, file: str) -> str:
+        """Say that no service time on any of such hardware is known, and how to measure one."""
+        sentence = (
+            f"{self.name} has no service time on hardware {', '.join(hardware)}; it has one on "
+            f"{', '.join(self.service)}"
+        )
+        if not self.runnable:
+            return sentence
+        return (
+            f"{sentence}; write one in its `service`, or measure it on that hardware with "
+            f"`inferway profile {file} --data TEST --hardware {hardware[0]} --write`"
+        )
+
     def batch_on(self, hardware: str) -> Batch | None:
         """Return the batch table on `hardware`; None where requests are served one by one."""
         return self.batches.get(hardware, self.batches.get(ANY_HARDWARE))

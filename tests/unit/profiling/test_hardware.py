@@ -181,8 +181,11 @@ def test_a_hardware_that_nothing_has_is_refused(shared: Path) -> None:
 def test_a_zoo_model_may_be_measured_on_hardware_that_its_zoo_does_not_know(own: Path) -> None:
     text = FILE.replace("tiny.onnx", "zoo://digits/tiny").replace("{cpu: 1, ampere", "{ampere")
     own.write_text(text)
-    with pytest.raises(DeploymentError, match="tiny has no service time on hardware ampere"):
+    with pytest.raises(DeploymentError) as error:
         inferway.load(own)
+    sentence = "tiny has no service time on hardware ampere; it has one on cpu; write one "
+    assert sentence in str(error.value)
+    assert "`inferway profile own.yaml --data TEST --hardware ampere --write`" in str(error.value)
     profiled(own, hardware="ampere")
     with pytest.raises(DeploymentError) as error:  # its batches on cores are not known yet
         inferway.load(own)
