@@ -65,8 +65,8 @@ class DeviceAssignment:
         told, and by which clock requests are counted.
     log
         Told what moves, and what cannot.
-    overhead_s
-        What requests are measured to take besides models, s, where the file does not say it; None
+    measured
+        What requests are measured to take besides models, where the file does not say it; None
         before that is known.
 
     Attributes
@@ -90,10 +90,10 @@ class DeviceAssignment:
         before: DeviceAssignment | None,
         options: ServerOptions,
         log: Any,
-        overhead_s: float | None = None,
+        measured: MeasuredOverhead | None = None,
     ) -> None:
-        if overhead_s is not None:
-            deployment = _with_overhead(deployment, overhead_s)
+        if measured is not None:
+            deployment = deployment.with_overhead(measured)
         elif options.times is None:
             deployment = deployment.with_overhead(None)  # nothing is recalled
         assert deployment.placement is not None
@@ -129,12 +129,13 @@ class DeviceAssignment:
         # By task and variant, the slot from which on it may be tried again.
         self._barred: dict[tuple[str, str], int] = {}
 
-    def set_overhead(self, seconds: float) -> None:
-        """Weigh copies from now on with what requests are measured to take besides models, s.
+    def set_overhead(self, measured: MeasuredOverhead) -> None:
+        """Weigh copies from now on with what requests are measured to take besides models.
 
-        Where the file says an `overhead`, that stays.
+        As copies are weighed by their profiles, what models take beyond these counts as well. Where
+        the file says an `overhead`, that stays.
         """
-        self._deployment = _with_overhead(self._deployment, seconds)
+        self._deployment = self._deployment.with_overhead(measured)
         (self._place,) = self._deployment.nodes.values()
         self.policy.weigh(self._place, [*self._deployment.tasks.values()])
         self.shift.weigh(self.policy.options)
@@ -358,10 +359,6 @@ def assigned_file(deployment: Path | None) -> Path:
     """File that keeps which copies of a deployment file have which devices."""
     name = "" if deployment is None else str(deployment.resolve())
     return home_folder("state") / "assigned" / f"{sha256(name.encode()).hexdigest()[:16]}.json"
-
-
-def _with_overhead(deployment: Deployment, seconds: float) -> Deployment:
-    return deployment.with_overhead(MeasuredOverhead(seconds, time.time(), Path(), seconds))
 
 
 def _named(copies: Mapping[Key, int]) -> dict[str, int]:

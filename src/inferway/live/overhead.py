@@ -11,6 +11,7 @@ from statistics import median
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
+from inferway.deployment.overhead import MeasuredOverhead
 from inferway.dispatch.service_times import remember_overhead
 
 EVERY_S: Final = 1.0
@@ -25,6 +26,7 @@ NEWS: Final = 0.02
 """Change of the estimate from which on predictions and the file follow."""
 KEEP_S: Final = 10.0
 """How often it is written to the file at most."""
+_NOTHING: Final = MeasuredOverhead(-1.0, 0.0, Path(), -1.0)
 
 
 class ProcessCounts(NamedTuple):
@@ -80,6 +82,13 @@ class OverheadEstimate:
         self._last: ProcessCounts | None = None
 
     @property
+    def measured(self) -> MeasuredOverhead | None:
+        """The estimate as of now, as predictions and plans count it."""
+        if self.seconds is None or self.beyond_s is None:
+            return None
+        return MeasuredOverhead(self.beyond_s, time.time(), Path(), self.seconds)
+
+    @property
     def intervals(self) -> int:
         """Intervals that the estimate is of."""
         return len(self._busy)
@@ -131,7 +140,7 @@ class OverheadMeter:
         Gives models' CPU time, what of it is beyond profiles, requests that have ended, and those
         in flight: as `ProcessCounts`.
     tell
-        Called with the estimate where it is another, s.
+        Called with the estimate where it is another.
     file
         Where it is kept; None for nowhere.
     key
@@ -144,7 +153,7 @@ class OverheadMeter:
     def __init__(
         self,
         counts: Callable[[], tuple[Mapping[int, float], Mapping[int, float], int, int]],
-        tell: Callable[[float], None],
+        tell: Callable[[MeasuredOverhead], None],
         file: Path | None,
         key: Callable[[], str],
         log: Any,
@@ -152,7 +161,7 @@ class OverheadMeter:
         self.estimate = OverheadEstimate()
         self._counts, self._tell, self._file, self._key = counts, tell, file, key
         self._of = ""
-        self._log, self._told, self._kept = log, -1.0, (-1.0, -1.0)
+        self._log, self._told, self._kept = log, _NOTHING, _NOTHING
         self._kept_at_s, self._fails = -KEEP_S, False
         self._cpu_s: Callable[[], float] = time.process_time
         self._measuring: asyncio.Task[None] | None = None
@@ -180,36 +189,36 @@ class OverheadMeter:
         """Take an interval into account, which ends now."""
         if (key := self._key()) != self._of:
             self.estimate.begin_anew()
-            self._of, self._kept = key, (-1.0, -1.0)
+            self._of, self._kept = key, _NOTHING
         run_cpu_s, stretched_s, ended, in_flight = self._counts()
         now = ProcessCounts(
             time.monotonic(), self._cpu_s(), run_cpu_s, ended, in_flight, stretched_s
         )
         self.estimate.take(now)
-        seconds = self.estimate.seconds
-        if seconds is not None and _is_news(seconds, self._told):
-            self._told = seconds
-            self._tell(seconds)
+        measured = self.estimate.measured
+        if measured is not None and _is_news(measured, self._told):
+            self._told = measured
+            self._tell(measured)
 
     async def keep(self) -> None:
         """Write the estimate to the file, where it is of what is served and another than there."""
-        seconds, file, key = self.estimate.seconds, self._file, self._of
-        if seconds is None or file is None or not key or self.estimate.intervals < FEWEST:
+        measured, file, key = self.estimate.measured, self._file, self._of
+        if measured is None or file is None or not key or self.estimate.intervals < FEWEST:
             return
-        beyond_s = seconds if self.estimate.beyond_s is None else self.estimate.beyond_s
-        if not (_is_news(seconds, self._kept[0]) or _is_news(beyond_s, self._kept[1])):
+        if not _is_news(measured, self._kept):
             return
         self._kept_at_s = time.monotonic()
         try:
-            await asyncio.to_thread(remember_overhead, file, key, seconds, beyond_s)
+            await asyncio.to_thread(remember_overhead, file, key, measured.own_s, measured.seconds)
         except OSError as error:  # it is measured again by whoever starts next
             if not self._fails:
                 reason = error.strerror or str(error)
                 self._log.warning("overhead not kept", file=str(file), reason=reason)
             self._fails = True
         else:
-            self._kept, self._fails = (seconds, beyond_s), False
+            self._kept, self._fails = measured, False
 
 
-def _is_news(now_s: float, before_s: float) -> bool:
-    return before_s < 0.0 or abs(now_s - before_s) > NEWS * before_s
+def _is_news(now: MeasuredOverhead, before: MeasuredOverhead) -> bool:
+    pairs = ((now.own_s, before.own_s), (now.seconds, before.seconds))
+    return any(last_s < 0.0 or abs(one_s - last_s) > NEWS * last_s for one_s, last_s in pairs)

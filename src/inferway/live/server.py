@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import uvloop
 
 from inferway.deployment import Deployment, Task, load, measured
-from inferway.deployment.overhead import overhead_key
+from inferway.deployment.overhead import MeasuredOverhead, overhead_key
 from inferway.dispatch import drift_alarm
 from inferway.dispatch.joint import told_targets
 from inferway.dispatch.recording import Losses
@@ -313,7 +313,7 @@ class Server:
             self.assignment,
             self.options,
             self.log,
-            self.meter.estimate.seconds,
+            self.meter.estimate.measured,
         )
 
     def _bare(self, deployment: Deployment, sites: Mapping[str, TaskSite]) -> dict[str, TaskSite]:
@@ -384,16 +384,16 @@ class Server:
         """List the sites of all tasks, also of those that are served no more."""
         return [*dict.fromkeys([*self.sites.values(), *self._dropped.values()])]
 
-    def _predict_with(self, seconds: float) -> None:
+    def _predict_with(self, measured: MeasuredOverhead) -> None:
         """Have all fleets predict with what requests are measured to take besides models.
 
-        What gives devices out weighs copies with it.
+        What gives devices out weighs copies with it, and with what models take beyond profiles.
         """
         for site in self.sites.values():
             for pool in site.pools:
-                pool.set_overhead(seconds)
+                pool.set_overhead(measured.own_s)
         if self.assignment is not None:
-            self.assignment.set_overhead(seconds)
+            self.assignment.set_overhead(measured)
 
     def _variants(self) -> dict[str, list[str]]:
         return {

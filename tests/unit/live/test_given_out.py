@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import inferway
+from inferway.deployment.overhead import MeasuredOverhead
 from inferway.live import ServeError, Server, ServerOptions
 from inferway.live.assigned import DeviceAssignment
 from inferway.live.build import check_served
@@ -173,41 +174,50 @@ def carried(one: DeviceAssignment) -> dict[tuple[str, str, str], float]:
     return {option.key: option.carried_per_s for option in one.policy.options}
 
 
+def measured(own_s: float, beyond_s: float = 0.0) -> MeasuredOverhead:
+    return MeasuredOverhead(own_s + beyond_s, 0.0, Path(), own_s)
+
+
 def test_copies_are_weighed_with_what_requests_are_measured_to_take(tmp_path: Path) -> None:
     one = made(tmp_path)
     assert carried(one)["a", "small", "cpu"] == pytest.approx(1 / 10e-3)
-    one.set_overhead(10e-3)
+    one.set_overhead(measured(4e-3, beyond_s=6e-3))
     assert carried(one)["a", "small", "cpu"] == pytest.approx(1 / 20e-3)
     assert carried(one)["b", "large", "cpu"] == pytest.approx(1 / 110e-3)
     # One that can no longer keep its deadline carries next to nothing, and is there all the same.
-    one.set_overhead(0.95)
+    one.set_overhead(measured(0.95))
     assert 0.0 < carried(one)["b", "large", "cpu"] < 0.01
     assert one.policy.step({"a": 1.0, "b": 1.0}, one.held).copies
     # What the file says stays.
     stated = made(tmp_path, text=FILE.replace("devices:", "overhead: 0 s\n    devices:"))
-    stated.set_overhead(10e-3)
+    stated.set_overhead(measured(10e-3))
     assert carried(stated)["a", "small", "cpu"] == pytest.approx(1 / 10e-3)
 
 
 def test_decisions_go_by_what_the_server_measures(tmp_path: Path) -> None:
-    """Also those of a file that comes later."""
+    """Also those of a file that comes later; what models take beyond their profiles counts."""
 
     async def main() -> None:
         options = ServerOptions(http_port=0, admin_port=0, log_level="critical", dry_run=True)
         server = Server(load(tmp_path), options)
         await server.start()
         try:
-            now = ProcessCounts(0.0, 0.0, {1: 0.0}, 0, 0)
+            now = ProcessCounts(0.0, 0.0, {1: 0.0}, 0, 0, {1: 0.0})
             for _ in range(FEWEST + 1):
                 server.meter.estimate.take(now)
-                now = ProcessCounts(now.at_s + 1, now.cpu_s + 1.0, {1: 0.0}, now.ended + 100, 0)
+                now = now._replace(
+                    at_s=now.at_s + 1,
+                    cpu_s=now.cpu_s + 1.0,
+                    ended=now.ended + 100,
+                    stretched_s={1: now.stretched_s[1] + 0.5},
+                )
             server.meter.look()
             assert server.assignment is not None
-            assert carried(server.assignment)["a", "small", "cpu"] == pytest.approx(1 / 20e-3)
+            assert carried(server.assignment)["a", "small", "cpu"] == pytest.approx(1 / 25e-3)
             before = server.assignment
             await server.apply(load(tmp_path, FILE.replace("1 s", "2 s")))
             assert server.assignment is not before
-            assert carried(server.assignment)["a", "small", "cpu"] == pytest.approx(1 / 20e-3)
+            assert carried(server.assignment)["a", "small", "cpu"] == pytest.approx(1 / 25e-3)
         finally:
             await server.stop(0.0)
 

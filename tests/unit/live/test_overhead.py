@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from inferway.deployment.overhead import MeasuredOverhead
 from inferway.live.overhead import (
     ENOUGH,
     FEWEST,
@@ -82,6 +83,18 @@ def test_what_models_take_beyond_their_profiles_is_told_apart(process: Process) 
     assert process.estimate.beyond_s == pytest.approx(OWN_S + 150e-6)
 
 
+def test_it_is_told_again_when_models_alone_take_longer() -> None:
+    told: list[MeasuredOverhead] = []
+    meter = OverheadMeter(lambda: ({}, {}, 0, 0), told.append, None, str, None)
+    for beyond_s in (0.0, 0.0, 1e-6, 300e-6):
+        meter.estimate.seconds, meter.estimate.beyond_s = OWN_S, OWN_S + beyond_s
+        meter.look()
+    assert [(one.own_s, one.seconds) for one in told] == [
+        (OWN_S, OWN_S),
+        (OWN_S, OWN_S + 300e-6),
+    ]
+
+
 def test_intervals_with_few_requests_or_none_tell_nothing(process: Process) -> None:
     for _ in range(3 * LAST):
         process.serve(ENOUGH - 1, own_s=1.0)
@@ -127,7 +140,7 @@ def test_an_interval_in_which_models_came_or_went_does_not_count(process: Proces
 
 def test_what_is_kept_is_of_the_models_that_are_served(tmp_path: Path) -> None:
     """After another file has come, its first estimate is of its own intervals alone."""
-    file, served, told = tmp_path / "times.json", ["one"], list[float]()
+    file, served, told = tmp_path / "times.json", ["one"], list[MeasuredOverhead]()
     ended = 0
 
     def counts() -> tuple[dict[int, float], dict[int, float], int, int]:
