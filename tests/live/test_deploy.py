@@ -80,7 +80,7 @@ def names_of(families: list[Any]) -> set[str]:
 
 def test_the_dashboard_shows_metrics_that_there_are(deploy: Path, start: Any, site_of: Any) -> None:
     fleet = Fleet(("tiny", "big"), np.array([1e3, 1e2]), np.array([0.7, 0.9]), np.array([1, 1]))
-    controller = controller_of(PolicySpec("lw", {}), Conditions(fleet))
+    controller = controller_of(PolicySpec("lw", {}), [Conditions(fleet)])
     devices = fleet_of(load(SHARED), "digits").devices
     site = site_of(policy="alias", controller=controller, devices=devices)
     families = families_of(start(site))

@@ -9,8 +9,7 @@ from time import perf_counter
 from typing import Any, Final
 
 from inferway.dispatch.recording import Recording, RecordingGap, has_room
-from inferway.scheduling import Controller, JointController
-from inferway.scheduling.contract import UNKNOWN, decided
+from inferway.scheduling import UNKNOWN, Controller
 
 # A process that dies loses what has been recorded for so long at most.
 FLUSH_S: Final = 1.0
@@ -22,11 +21,11 @@ LONGEST_PAUSE_S: Final = 30.0
 class SchedulerLoop:
     """Once a slot looks at the real queues and sets how requests are routed.
 
-    These are of one task, or of several that a `JointController` schedules together. Also at once
-    when an instance fails or returns, so that the policy for those that are left takes over, and
-    after a rejection where the controller asks for it ([Tan24], Sec. 6.2 and 6.3). The controller
-    gets no `Signal`: a live server does not see the workload's state. The dispatchers are those of
-    the moment. `report` is told of an error of the controller; the routing stays then.
+    These are of the controller's tasks, of one as a rule. Also at once when an instance fails or
+    returns, so that the policy for those that are left takes over, and after a rejection where the
+    controller asks for it ([Tan24], Sec. 6.2 and 6.3). The controller gets no `Signal`: a live
+    server does not see the workload's state. The dispatchers are those of the moment. `report` is
+    told of an error of the controller; the routing stays then.
 
     `slots` have begun; its decisions took `spent_s` of the event loop's time, together, and the
     longest `longest_s`.
@@ -34,7 +33,7 @@ class SchedulerLoop:
 
     def __init__(
         self,
-        controller: Controller | JointController,
+        controller: Controller,
         dispatchers: Callable[[], Sequence[Any]],
         now: Callable[[], float],
         report: Callable[[Exception], None],
@@ -53,12 +52,6 @@ class SchedulerLoop:
         self.spent_s = self.longest_s = 0.0
         self._begun_s = asyncio.get_running_loop().time()
         self._slot()
-
-    def go_on(self, before: Scheduler) -> None:
-        """Count on from where another one is."""
-        self.slots += before.slots
-        self.spent_s += before.spent_s
-        self.longest_s = max(self.longest_s, before.longest_s)
 
     def stop(self) -> None:
         """Begin no more slots."""
@@ -95,7 +88,7 @@ class SchedulerLoop:
             now_s, views = self._now(), [one.site for one in dispatchers]
             for view in views:
                 view.clock_s[0] = now_s
-            routings = decided(self._controller, views, [UNKNOWN] * len(views))
+            routings = self._controller.decide(views, [UNKNOWN] * len(views))
             for dispatcher, routing in zip(dispatchers, routings, strict=True):
                 dispatcher.route(*((None,) if routing is None else routing))
         except Exception as error:  # a controller that breaks must not end the slots
@@ -105,11 +98,11 @@ class SchedulerLoop:
         self.longest_s = max(self.longest_s, took_s)
 
 
-class SharedScheduler:
-    """One task's share in the `SchedulerLoop` of several.
+class Scheduler:
+    """One task's share in a `SchedulerLoop`: all of it, but for a policy of several tasks.
 
-    The loop begins when all of them have begun, and ends with the first that ends: their fleets
-    come and go together. What its decisions take is divided evenly among them.
+    The loop begins when all of its tasks have begun, and ends with the first that ends: their
+    fleets come and go together. What its decisions take is divided evenly among them.
     """
 
     def __init__(self, loop: SchedulerLoop, begun: list[bool], place: int) -> None:
@@ -154,9 +147,6 @@ class SharedScheduler:
     def rejected(self) -> None:
         """A request of this task has been rejected."""
         self._loop.rejected()
-
-
-Scheduler = SchedulerLoop | SharedScheduler
 
 
 async def keep_recording(recording: Recording, task: str, log: Any) -> None:

@@ -38,7 +38,7 @@ from inferway.live.headroom import (
 )
 from inferway.live.lent import Loan, lend
 from inferway.live.options import HELD_LIMIT, PoolOptions, ServerOptions
-from inferway.live.pool import Pool, schedule_together
+from inferway.live.pool import Pool, schedule
 from inferway.live.upstream.remote import Forwarding
 from inferway.profiling.confidence import confidence_reader
 from inferway.protocol import Signature
@@ -54,9 +54,7 @@ from inferway.runtime.growth import Growth
 from inferway.scheduling import (
     Conditions,
     Controller,
-    JointController,
     controller_of,
-    joint_controller_of,
 )
 from inferway.site import Fleet
 from inferway.site.view import WHOLE, Floats
@@ -108,7 +106,7 @@ def would_serve(deployment: Deployment) -> dict[str, list[str]]:
         if not deployment.assigns or deployment.running(task)
     }
     if together := deployment.scheduled_together:
-        _joint_controller(deployment, [fleets[name] for name in together])
+        _controller(deployment, [fleets[name] for name in together])
     return {name: list(dict.fromkeys(fleet.names)) for name, fleet in fleets.items()}
 
 
@@ -255,24 +253,34 @@ def pools_of(
         if together := deployment.scheduled_together:
             by_task = {pool.task: pool for pool in pools}
             every = [by_task[name] for name in together]
-            controller = _joint_controller(deployment, [one.dispatcher.fleet for one in every])
-            schedule_together(controller, every)
+            controller = _controller(deployment, [one.dispatcher.fleet for one in every])
+            assert controller is not None
+            schedule(controller, every)
         undo.pop_all()
     return pools
 
 
-def _joint_controller(deployment: Deployment, fleets: Sequence[Fleet]) -> JointController:
-    """Make what schedules several tasks of a file together; ServeError where it cannot be made."""
+def _controller(deployment: Deployment, fleets: Sequence[Fleet]) -> Controller | None:
+    """Make what schedules tasks of a file, those of these fleets, together.
+
+    None where nothing does, or dispatch alone; ServeError where it cannot be made.
+    """
     (node,) = deployment.nodes.values()
-    tasks = [deployment.tasks[name] for name in deployment.scheduled_together]
-    spec = deployment.scheduling
-    assert spec is not None
+    tasks = [deployment.tasks[fleet.task] for fleet in fleets]
+    spec = deployment.scheduling_of(tasks[0])
+    if spec is None:
+        return None
     conditions = [
-        Conditions(fleet, task.deadline_s, batches=_batches(task, node, fleet))
+        Conditions(
+            fleet,
+            task.deadline_s,
+            batches=_batches(task, node, fleet),
+            changing=deployment.assigns,
+        )
         for task, fleet in zip(tasks, fleets, strict=True)
     ]
     try:
-        return joint_controller_of(spec, conditions, deployment.folder)
+        return controller_of(spec, conditions, deployment.folder)
     except ValueError as error:
         raise ServeError(f"{deployment.path}: scheduling: {error}") from error
 
@@ -385,15 +393,11 @@ def _deciding(
         place = f"tasks.{task.name}.dispatch"
         # Times of batches are predicted as the file says them.
         foresee(dispatcher.site, batches)
-        spec, place = deployment.scheduling_of(task), "scheduling"
-        if spec is None or deployment.scheduled_together:  # which is made when all are there
-            return dispatcher, None, batches
-        conditions = Conditions(
-            dispatcher.fleet, task.deadline_s, batches=batches, changing=deployment.assigns
-        )
-        return dispatcher, controller_of(spec, conditions, deployment.folder), batches
     except ValueError as error:
         raise ServeError(f"{deployment.path}: {place}: {error}") from error
+    # That of several tasks is made when all are there.
+    several = bool(deployment.scheduled_together)
+    return dispatcher, None if several else _controller(deployment, [dispatcher.fleet]), batches
 
 
 def _check_canary(task: Task, fleet: Fleet, node: str) -> None:

@@ -22,7 +22,7 @@ from inferway.dispatch.joint import TargetState
 from inferway.dispatch.measured import Exploration
 from inferway.dispatch.promise import overloads
 from inferway.dispatch.recording import Recording
-from inferway.live.background import Scheduler, SchedulerLoop, SharedScheduler, keep_recording
+from inferway.live.background import Scheduler, SchedulerLoop, keep_recording
 from inferway.live.canary import CanaryTrial
 from inferway.live.errors import WarmUpError
 from inferway.live.exclusive import HeldVariants
@@ -47,7 +47,7 @@ from inferway.live.tracing import attempts_of
 from inferway.live.upstream.remote import Forwarding, NodeInstance, ServerInstance
 from inferway.protocol import RefusalError, Signature
 from inferway.runtime import ArtifactError, AwaitedRuntime, Served
-from inferway.scheduling import JointController
+from inferway.scheduling import Controller
 from inferway.site import HOLD, REJECT
 from inferway.site.view import ALL_CLASSES, WHOLE, Floats
 
@@ -182,9 +182,7 @@ class Pool:
         self.health = Health(self.instances, self.class_of, self._mark)
         self.scheduler: Scheduler | None = None
         if options.controller is not None:
-            self.scheduler = SchedulerLoop(
-                options.controller, lambda: [self.dispatcher], self.now, self.report
-            )
+            schedule(options.controller, [self])
         self._arrived, self.arrivals_per_s = 0, math.nan
         self._queue, self._ends_s, self._free_s = view.queue, view.ends_s, view.free_s
         self._row_s, self.balance, self._held = view.row_s, view.balance, view.held
@@ -1225,14 +1223,14 @@ def _teach(new: Any, old: Any) -> None:
             to[:] = learned
 
 
-def schedule_together(controller: JointController, pools: Sequence[Pool]) -> None:
-    """Let one controller route the requests of several pools, which have not started yet.
+def schedule(controller: Controller, pools: Sequence[Pool]) -> None:
+    """Let a controller route the requests of pools, which have not started yet.
 
-    They are in the order of its tasks.
+    They are in the order of its tasks: one, as a rule.
     """
     first, begun = pools[0], [False] * len(pools)
     loop = SchedulerLoop(
         controller, lambda: [pool.dispatcher for pool in pools], first.now, first.report
     )
     for place, pool in enumerate(pools):
-        pool.scheduler = SharedScheduler(loop, begun, place)
+        pool.scheduler = Scheduler(loop, begun, place)

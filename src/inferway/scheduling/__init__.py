@@ -1,8 +1,8 @@
 """Schedulers: what changes the routing of requests once a slot.
 
-- `Controller`, `Routing`, `Signal`, `UNKNOWN`: the contract.
+- `SiteController`, `Routing`, `Signal`, `UNKNOWN`: the contract.
+- `Controller`, `ForOneTask`: what worlds run, for a list of tasks, of one as a rule.
 - `SCHEDULERS`: the names that deployment files use; `controller_of` makes one for `Conditions`.
-- `JointController`, `joint_controller_of`: the same of one that decides for several tasks.
 - `steer`: writes what a controller says into the memory of the dispatch policy.
 """
 
@@ -11,11 +11,11 @@ from inferway.scheduling.contract import (
     UNKNOWN,
     Conditions,
     Controller,
-    JointController,
+    ForOneTask,
     Routing,
     Signal,
+    SiteController,
     controller_of,
-    joint_controller_of,
     steer,
 )
 
@@ -24,10 +24,10 @@ __all__ = [
     "UNKNOWN",
     "Conditions",
     "Controller",
-    "JointController",
+    "ForOneTask",
     "Routing",
     "Signal",
+    "SiteController",
     "controller_of",
-    "joint_controller_of",
     "steer",
 ]

@@ -1,9 +1,9 @@
 """The contract of schedulers: once a slot, look at the site and say how requests are routed.
 
-A controller never sleeps, reads a clock or draws random numbers. A world calls `observe` and then
-`act` at the start of each slot of `slot_s` seconds, the first at time 0, and where `on_rejection`
-is set also after a request was rejected ([Tan24], Sec. 6.2); `inferway.scheduling.steer` writes
-what it says into the memory of the dispatch policy.
+A controller never sleeps, reads a clock or draws random numbers. A world lets it decide at the
+start of each slot of `slot_s` seconds, the first at time 0, and where `on_rejection` is set also
+after a request was rejected ([Tan24], Sec. 6.2); `inferway.scheduling.steer` writes what it says
+into the memory of the dispatch policy. Most look at one site, with `observe`, and then `act`.
 """
 
 from __future__ import annotations
@@ -80,13 +80,8 @@ Event = Annotated[
 ]
 
 
-class Controller(Protocol):
-    """Decider of how requests are routed, slot by slot.
-
-    Its class has ``build(conditions, **options)``, a classmethod, which raises ValueError where the
-    scheduler lacks what it needs. Options that are annotated with `Annotated` are the policy's keys
-    in a deployment file.
-    """
+class Decider(Protocol):
+    """Decider of how requests are routed, slot by slot: what all of them say of themselves."""
 
     @property
     def slot_s(self) -> float:
@@ -100,6 +95,15 @@ class Controller(Protocol):
     def on_rejection(self) -> bool:
         """Tell whether it decides also after a rejection."""
 
+
+class SiteController(Decider, Protocol):
+    """Decider for one task at one site.
+
+    Its class has ``build(conditions, **options)``, a classmethod, which raises ValueError where the
+    scheduler lacks what it needs. Options that are annotated with `Annotated` are the policy's keys
+    in a deployment file.
+    """
+
     def observe(self, site: Site, signal: Signal) -> Any:
         """Observe what it goes by; the site is only read, and may change once this has returned."""
 
@@ -107,30 +111,29 @@ class Controller(Protocol):
         """The routing from now on; None leaves each request to the policy `deadline`."""
 
 
-class JointController(Protocol):
-    """Decider of how the requests of several tasks are routed, which sees all their sites at once.
+class Controller(Decider, Protocol):
+    """Decider for a list of tasks, of one as a rule: what worlds run.
 
-    Its class has also ``build_together``, as `Controller` has ``build``, with the conditions of
-    each task. Sites, signals and routings are in the order of these.
+    Its class has ``build`` with the conditions of each task; sites, signals and routings are in
+    their order.
     """
 
-    @property
-    def slot_s(self) -> float:
-        """Time between two decisions, s."""
+    def decide(self, sites: Sequence[Site], signals: Sequence[Signal]) -> Sequence[Routing | None]:
+        """Look at the sites, which are only read, and say the routing of each task from now on."""
 
-    @property
-    def sees_phase(self) -> bool:
-        """Tell whether it needs the `Signal` of each task, which only the twin can give."""
 
-    @property
-    def on_rejection(self) -> bool:
-        """Tell whether it decides also after a rejection, of whichever task."""
+class ForOneTask:
+    """Controller of one task that decides as a `SiteController` does."""
 
-    def observe_all(self, sites: Sequence[Site], signals: Sequence[Signal]) -> Any:
-        """Observe what it goes by; the sites are only read, and may change afterwards."""
+    def __init__(self, own: SiteController) -> None:
+        self.own = own
+        self.slot_s, self.sees_phase = own.slot_s, own.sees_phase
+        self.on_rejection = own.on_rejection
 
-    def act_all(self, observation: Any) -> Sequence[Routing | None]:
-        """The routing of each task; None leaves its requests to the policy `deadline`."""
+    def decide(self, sites: Sequence[Site], signals: Sequence[Signal]) -> Sequence[Routing | None]:
+        """As `Controller` has it, for its one task."""
+        (site,), (signal,) = sites, signals
+        return [self.own.act(self.own.observe(site, signal))]
 
 
 SCHEDULERS = tuple(SCHEDULING)
@@ -138,7 +141,7 @@ SCHEDULERS = tuple(SCHEDULING)
 
 
 def controller_of(
-    spec: PolicySpec, conditions: Conditions, folder: Path | None = None
+    spec: PolicySpec, conditions: Sequence[Conditions], folder: Path | None = None
 ) -> Controller | None:
     """Make the controller that a scheduling policy names; None for those that are all dispatch.
 
@@ -147,6 +150,8 @@ def controller_of(
     spec
         Name and options, as `inferway.deployment` reads them; options left out have the defaults of
         the scheduler's `build`.
+    conditions
+        Of each task that it schedules, in its order: one, but for a policy of several tasks.
     folder
         Where a relative file name starts; the current folder by default.
 
@@ -159,36 +164,15 @@ def controller_of(
     if row is not None and row.implies == spec.policy:
         return None
     scheduler = policy_class("scheduling", spec.policy, folder)
+    named = [replace(one, policy=spec.policy) for one in conditions]
     try:
-        made: Controller = scheduler.build(replace(conditions, policy=spec.policy), **spec.options)
+        if row is not None and row.together:
+            made: Controller = scheduler.build(named, **spec.options)
+            return made
+        (own,) = named
+        return ForOneTask(scheduler.build(own, **spec.options))
     except TypeError as error:
         raise ValueError(f"scheduling policy {spec.policy}: {error}") from error
-    return made
-
-
-def joint_controller_of(
-    spec: PolicySpec, conditions: Sequence[Conditions], folder: Path | None = None
-) -> JointController:
-    """Make the controller of the tasks that a scheduling policy schedules together.
-
-    Parameters are as for `controller_of`, with the conditions of each task in the policy's order.
-    ValueError where it lacks what it needs.
-    """
-    scheduler = policy_class("scheduling", spec.policy, folder)
-    every = [replace(one, policy=spec.policy) for one in conditions]
-    made: JointController = scheduler.build_together(every, **spec.options)
-    return made
-
-
-def decided(
-    controller: Any, sites: Sequence[Site], signals: Sequence[Signal]
-) -> Sequence[Routing | None]:
-    """The routing of each task from now on: of a `Controller` one, of a `JointController` all."""
-    if len(sites) > 1:
-        joint: JointController = controller
-        return joint.act_all(joint.observe_all(sites, signals))
-    alone: Controller = controller
-    return [alone.act(alone.observe(sites[0], signals[0]))]
 
 
 def steer(policy: Any, routing: Routing | None) -> None:

@@ -10,8 +10,8 @@ these alone. Where there is none, one for any part decides, the one of the fewes
 those that cover the present ones. Where there is neither, no routing is set and each request is
 left to `deadline`.
 
-A policy may schedule several tasks (Sec. 6.2): it sees the sites of all of them, one behind the
-other, and gives a routing for each. Such a one is for one set of servers.
+A policy is for a list of tasks, of one as a rule (Sec. 6.2): it sees the sites of all of them, one
+behind the other, and gives a routing for each. The servers that it is for are those of all of them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import numpy as np
 from pydantic import Field
@@ -32,52 +32,21 @@ from inferway.site.fleet import Fleet
 from inferway.site.view import Flags, Floats, Ints, Site
 
 
-class LearnedController:
-    """A trained network that observes and acts, for one task or for several."""
+def routings_of(
+    network: NeuralPolicy, outputs: Any, there: Sequence[Flags | None] | None = None
+) -> list[Routing]:
+    """Read a network's (outputs,) numbers, task by task: over the servers that it was trained for.
 
-    def __init__(self, network: NeuralPolicy) -> None:
-        self.network = network
-        self._layout = network.about.layout
-        self._layouts = [part.layout for part in network.about.parts]
-
-    def observe(
-        self,
-        site: Site,
-        signal: Signal,
-        servers: Ints | None = None,
-        places: Ints | None = None,
-    ) -> Vector:
-        """The vector of `inferway.scheduling.observation`, of these servers or of all."""
-        return observe(self._layout, site, signal, servers, places)
-
-    def act(self, observation: Vector) -> Routing:
-        """Routing over the servers, and batch sizes of the classes, that it was trained for."""
-        flagged = self._layout.flagged
-        there = None if flagged is None else observation[flagged] > 0
-        return routing_of(self.network, self.network.forward(observation), there)
-
-    def observe_all(
-        self, sites: Sequence[Site], signals: Sequence[Signal], servers: Sequence[Ints | None]
-    ) -> Vector:
-        """The vectors of all its tasks' sites, one behind the other."""
-        each = zip(self._layouts, sites, signals, servers, strict=True)
-        return np.concatenate([observe(*one) for one in each])
-
-    def act_all(self, observation: Vector) -> list[Routing]:
-        """The routing of each of its tasks."""
-        outputs, found, at = self.network.forward(observation), list[Routing](), 0
-        for part in self.network.about.parts:
-            found.append(_routing_of(part, outputs[at : at + part.outputs]))
-            at += part.outputs
-        return found
+    (n,) of each task's servers are there, or all.
+    """
+    parts, routings, at = network.about.parts, list[Routing](), 0
+    for part, flags in zip(parts, there or [None] * len(parts), strict=True):
+        routings.append(_routing_of(part, outputs[at : at + part.outputs], flags))
+        at += part.outputs
+    return routings
 
 
-def routing_of(network: NeuralPolicy, outputs: Any, there: Flags | None = None) -> Routing:
-    """Read a network's (outputs,) numbers, where (n,) of its servers are there or all."""
-    return _routing_of(network.about, outputs, there)
-
-
-def _routing_of(about: About, outputs: Any, there: Flags | None = None) -> Routing:
+def _routing_of(about: About, outputs: Any, there: Flags | None) -> Routing:
     servers, classes = sum(about.counts), len(about.counts)
     smallest, largest = np.ones(classes, np.int64), np.ones(classes, np.int64)
     at = servers
@@ -97,26 +66,25 @@ def softmax(values: Any) -> Floats:
     return np.asarray(scaled / scaled.sum())
 
 
-class FittedPolicy:
-    """A trained policy at a fleet: which server stands where in what it sees and says.
+class FittedTask:
+    """One task of a trained policy at its fleet: which server stands where in what it sees.
 
     Parameters
     ----------
-    network
+    about
         For one set of servers, those of all classes of its own, or for any part of them.
     fleet
         Whose servers they are; of a policy for any part, by the names of their variants.
     """
 
-    def __init__(self, network: NeuralPolicy, fleet: Fleet) -> None:
-        about = network.about
-        self.controller = LearnedController(network)
+    def __init__(self, about: About, fleet: Fleet) -> None:
+        self._layout, self._fleet = about.layout, fleet
         self.most = np.array(about.counts)
         names = fleet.variants if about.outages is None else tuple(fleet.names)
         own = [about.variants.index(name) if name in about.variants else -1 for name in names]
         # Classes of the fleet that it knows, and which of its own they are.
-        self.classes = np.flatnonzero(np.array(own) >= 0)
-        self.known = np.array(own, np.int64)[self.classes]
+        self._classes = np.flatnonzero(np.array(own) >= 0)
+        self._known = np.array(own, np.int64)[self._classes]
         self._of = np.repeat(np.array(own, np.int64), fleet.count)  # by server
         self._first = np.concatenate([[0], np.cumsum(self.most)[:-1]])
         counts = np.bincount(self._of + 1, minlength=len(self.most) + 1)[1:]
@@ -141,49 +109,97 @@ class FittedPolicy:
             found[mine] = first + np.arange(len(mine))
         return found
 
+    def observe(self, site: Site, signal: Signal, servers: Ints, places: Ints | None) -> Vector:
+        """The vector of `inferway.scheduling.observation`, of (m,) servers that stand there."""
+        everywhere = places is None and len(servers) == len(site.healthy)
+        return observe(self._layout, site, signal, None if everywhere else servers, places)
 
-class Seen(NamedTuple):
-    """Observation of a store."""
+    def there(self, observation: Vector) -> Flags | None:
+        """(n,) which servers it was trained for are there, where an observation says so."""
+        flagged = self._layout.flagged
+        return None if flagged is None else np.asarray(observation[flagged] > 0)
 
-    fitted: FittedPolicy | None  # The policy that decides for the present servers
-    vector: Vector
-    servers: Ints  # The present servers
-    places: Ints | None  # Where these stand, for a policy of any part
+    def whole(self, routing: Routing, servers: Ints, places: Ints | None) -> Routing:
+        """Extend a routing over (m,) servers, which stand at these places of it, to the fleet."""
+        probabilities = np.zeros(self._fleet.servers)
+        probabilities[servers] = routing.probabilities[slice(None) if places is None else places]
+        # A class without a server left has no batches to form.
+        smallest, largest = np.ones((2, len(self._fleet.variants)), np.int64)
+        smallest[self._classes] = routing.smallest[self._known]
+        largest[self._classes] = routing.largest[self._known]
+        return Routing(probabilities, smallest, largest)
+
+
+class FittedPolicy:
+    """A trained policy at the fleets of its tasks."""
+
+    def __init__(self, network: NeuralPolicy, fleets: Sequence[Fleet]) -> None:
+        self.network = network
+        each = zip(network.about.parts, fleets, strict=True)
+        self.tasks = [FittedTask(part, fleet) for part, fleet in each]
+
+    def decide(
+        self,
+        sites: Sequence[Site],
+        signals: Sequence[Signal],
+        present: Sequence[Ints],
+        places: Sequence[Ints | None],
+    ) -> list[Routing]:
+        """The routing of each task over all servers, from what the present ones look like.
+
+        (m,) places are where these stand, of a policy for any part of its servers.
+        """
+        every = range(len(self.tasks))
+        vectors = [
+            self.tasks[k].observe(sites[k], signals[k], present[k], places[k]) for k in every
+        ]
+        outputs = self.network.forward(np.concatenate(vectors))
+        there = [self.tasks[k].there(vectors[k]) for k in every]
+        routings = routings_of(self.network, outputs, there)
+        return [self.tasks[k].whole(routings[k], present[k], places[k]) for k in every]
+
+
+# By task, servers of each class.
+Counts = tuple[tuple[int, ...], ...]
 
 
 class PolicyStore:
-    """Trained policies by the number of healthy servers of each class, and those for any part.
+    """Trained policies by the healthy servers of each class of all tasks, and those for any part.
 
-    They are checked for the fleet but for the counts of servers; see `networks_of`.
+    They are checked for the fleets but for the counts of servers; see `networks_of`.
     """
 
     def __init__(
         self,
         networks: Sequence[NeuralPolicy],
-        fleet: Fleet,
+        fleets: Sequence[Fleet],
         slot_s: float,
         on_rejection: bool = False,
     ) -> None:
         self.slot_s = slot_s
         self.on_rejection = on_rejection
         self.sees_phase = any(bool(network.about.phases) for network in networks)
-        self._classes = len(fleet.variants)
-        self._servers, self._fleet = fleet.servers, fleet
-        self._by_counts: dict[tuple[int, ...], FittedPolicy] = {}
-        self._parts: list[FittedPolicy] = []
+        self._fleets = tuple(fleets)
+        self._by_counts: dict[Counts, FittedPolicy] = {}
+        self._any_part: list[FittedPolicy] = []
         for network in networks:
-            about, fitted = network.about, FittedPolicy(network, fleet)
-            if about.outages is not None:
-                self._parts.append(fitted)
-            elif set(about.variants) <= set(fleet.variants):
-                counts = dict(zip(about.variants, about.counts, strict=True))
-                self._by_counts[tuple(counts.get(one, 0) for one in fleet.variants)] = fitted
-        self._parts.sort(key=lambda fitted: int(fitted.most.sum()))
+            parts, fitted = network.about.parts, FittedPolicy(network, fleets)
+            each = list(zip(parts, fleets, strict=True))
+            if any(part.outages is not None for part in parts):
+                self._any_part.append(fitted)
+            elif all(set(part.variants) <= set(fleet.variants) for part, fleet in each):
+                counts = [dict(zip(part.variants, part.counts, strict=True)) for part in parts]
+                key = tuple(
+                    tuple(own.get(one, 0) for one in fleet.variants)
+                    for own, fleet in zip(counts, fleets, strict=True)
+                )
+                self._by_counts[key] = fitted
+        self._any_part.sort(key=lambda fitted: sum(int(one.most.sum()) for one in fitted.tasks))
 
     @classmethod
     def build(
         cls,
-        conditions: Conditions,
+        conditions: Sequence[Conditions],
         *,
         slot: Slot = 1.0,
         event: Event = None,
@@ -204,173 +220,77 @@ class PolicyStore:
             ),
         ] = None,
     ) -> PolicyStore:
-        """Read the trained policies of one task.
+        """Read the trained policies of these tasks.
 
         Raises
         ------
         ValueError
-            Where there is none, one was trained for other conditions, or it is to schedule several
+            Where there is none, one was trained for other conditions, or it is to schedule further
             tasks.
         """
-        if tasks is not None and len(tasks) > 1:
+        if tasks is not None and len(tasks) > len(conditions):
             raise ValueError(
                 f"one policy schedules {' and '.join(tasks)} together, and none of them alone"
             )
-        fleet = conditions.fleet
-        policy, deadline_s = conditions.policy, conditions.deadline_s
-        networks = networks_of(
-            checkpoint,
-            fleet,
-            policy=policy,
-            deadline_s=deadline_s,
-            slot_s=slot,
-            changing=conditions.changing,
-        )
-        for network in networks:
-            _check(network, network.about, conditions)
-        return cls(networks, fleet, slot, event == "rejection")
+        networks = networks_of(checkpoint, conditions, slot)
+        return cls(networks, [one.fleet for one in conditions], slot, event == "rejection")
 
-    @staticmethod
-    def build_together(
-        conditions: Sequence[Conditions],
-        *,
-        slot: float,
-        event: str | None,
-        checkpoint: Path,
-        tasks: Sequence[str],
-    ) -> JointPolicyStore:
-        """Read the trained policies of several tasks, in the order of their conditions.
+    def decide(self, sites: Sequence[Site], signals: Sequence[Signal]) -> Sequence[Routing | None]:
+        """The routing of each task, by the policy for the servers that are healthy now.
 
-        Options and errors are those of `build`.
+        None for all where there is no such policy.
         """
-        assert len(tasks) == len(conditions)
-        networks = _networks_at(checkpoint)
-        by_counts: dict[Any, NeuralPolicy] = {}
-        for network in networks:
-            _check_tasks(network, [one.fleet.task for one in conditions])
-            for number, (about, own) in enumerate(
-                zip(network.about.parts, conditions, strict=True)
-            ):
-                fits(
-                    network,
-                    part_of(own.fleet, about) if checkpoint.is_dir() else own.fleet,
-                    policy=own.policy,
-                    deadline_s=own.deadline_s,
-                    slot_s=slot,
-                    part=number,
-                )
-                _check(network, about, own)
-            _keep_apart(by_counts, network, [one.counts for one in network.about.parts])
-        fleets = [one.fleet for one in conditions]
-        return JointPolicyStore(networks, fleets, slot, event == "rejection")
-
-    def observe(self, site: Site, signal: Signal) -> Seen:
-        """The healthy servers, as the policy for them sees them."""
-        present = np.flatnonzero(site.healthy)
-        counts = np.bincount(site.server_class[present], minlength=self._classes)
-        exact = self._by_counts.get(tuple(counts.tolist()))
-        if exact is not None:
-            everywhere = len(present) == self._servers
-            vector = exact.controller.observe(site, signal, None if everywhere else present)
-            return Seen(exact, vector, present, None)
-        for fitted in self._parts if len(present) else ():
-            if (places := fitted.places(present)) is not None:
-                vector = fitted.controller.observe(site, signal, present, places)
-                return Seen(fitted, vector, present, places)
-        return Seen(None, np.zeros(0, np.float32), present, None)
-
-    def act(self, observation: Seen) -> Routing | None:
-        """The routing over all servers; None where there is no policy for those that are left."""
-        fitted, vector, servers, places = observation
-        if fitted is None:
-            return None
-        return _whole(fitted.controller.act(vector), fitted, self._fleet, servers, places)
-
-
-class JointPolicyStore:
-    """Trained policies for several tasks, by the healthy servers of each class of all of them."""
-
-    def __init__(
-        self,
-        networks: Sequence[NeuralPolicy],
-        fleets: Sequence[Fleet],
-        slot_s: float,
-        on_rejection: bool = False,
-    ) -> None:
-        self.slot_s = slot_s
-        self.on_rejection = on_rejection
-        self.sees_phase = any(bool(network.about.phases) for network in networks)
-        self._fleets = tuple(fleets)
-        self._by_counts: dict[Any, tuple[LearnedController, list[FittedPolicy]]] = {}
-        for network in networks:
-            parts = network.about.parts
-            fitted = [
-                FittedPolicy(replace(network, about=part), fleet)
-                for part, fleet in zip(parts, fleets, strict=True)
-            ]
-            every = [dict(zip(part.variants, part.counts, strict=True)) for part in parts]
-            key = tuple(
-                tuple(counts.get(one, 0) for one in fleet.variants)
-                for counts, fleet in zip(every, fleets, strict=True)
-            )
-            self._by_counts[key] = LearnedController(network), fitted
-
-    def observe_all(self, sites: Sequence[Site], signals: Sequence[Signal]) -> Any:
-        """The healthy servers of all tasks, as the policy for them sees them."""
         present = [np.flatnonzero(site.healthy) for site in sites]
         counts = tuple(
-            tuple(np.bincount(site.server_class[here], minlength=len(fleet.rate)).tolist())
+            tuple(np.bincount(site.server_class[here], minlength=len(fleet.variants)).tolist())
             for site, here, fleet in zip(sites, present, self._fleets, strict=True)
         )
-        known = self._by_counts.get(counts)
-        if known is None:
-            return None
-        picks = [
-            None if len(here) == fleet.servers else here
-            for here, fleet in zip(present, self._fleets, strict=True)
-        ]
-        return known, known[0].observe_all(sites, signals, picks), present
-
-    def act_all(self, observation: Any) -> list[Routing | None]:
-        """The routing of each task; None for all where there is no policy for what is left."""
-        if observation is None:
-            return [None] * len(self._fleets)
-        (controller, fitted), vector, present = observation
-        each = zip(controller.act_all(vector), fitted, self._fleets, present, strict=True)
-        return [_whole(*one) for one in each]
+        exact = self._by_counts.get(counts)
+        if exact is not None:
+            return exact.decide(sites, signals, present, [None] * len(present))
+        for fitted in self._any_part if all(map(len, present)) else ():
+            each = zip(fitted.tasks, present, strict=True)
+            places = [task.places(here) for task, here in each]
+            if all(one is not None for one in places):
+                return fitted.decide(sites, signals, present, places)
+        return [None] * len(present)
 
 
-def _whole(
-    routing: Routing, fitted: FittedPolicy, fleet: Fleet, servers: Ints, places: Any = None
-) -> Routing:
-    """Extend a routing over the servers that are left, by their places in it, to all of a fleet."""
-    probabilities = np.zeros(fleet.servers)
-    probabilities[servers] = routing.probabilities[slice(None) if places is None else places]
-    # A class without a server left has no batches to form.
-    smallest, largest = np.ones((2, len(fleet.variants)), np.int64)
-    smallest[fitted.classes] = routing.smallest[fitted.known]
-    largest[fitted.classes] = routing.largest[fitted.known]
-    return Routing(probabilities, smallest, largest)
+def networks_of(place: Path, conditions: Sequence[Conditions], slot_s: float) -> list[NeuralPolicy]:
+    """The policies at a path: one file, or all ``.npz`` and ``.npz.xz`` files of a folder.
 
-
-def _networks_at(place: Path) -> list[NeuralPolicy]:
+    They are for tasks under these conditions, in this order. ValueError where there is none, or one
+    was trained for something else: other tasks, another kind of policy, buffer, deadline, slot,
+    phases or batches, or, unless fleets are changing, servers that a fleet has not.
+    """
     files = [place]
     if place.is_dir():
         files = sorted(file for ending in ("npz", "npz.xz") for file in place.glob(f"*.{ending}"))
     networks = [read(file) for file in files]
     if not networks:
         raise ValueError(f"{place} holds no trained policy: there is no .npz or .npz.xz file in it")
+    by_servers: dict[Any, NeuralPolicy] = {}
+    for network in networks:
+        parts = network.about.parts
+        _check_tasks(network, [one.fleet.task for one in conditions])
+        for number, (about, own) in enumerate(zip(parts, conditions, strict=True)):
+            fits(
+                network,
+                part_of(own.fleet, about) if place.is_dir() else own.fleet,
+                policy=own.policy,
+                deadline_s=own.deadline_s,
+                slot_s=slot_s,
+                changing=own.changing,
+                part=number,
+            )
+            _check(network, about, own)
+        key = tuple((one.variants, one.counts, one.outages is None) for one in parts)
+        if key in by_servers:
+            raise ValueError(
+                f"{network.path} and {by_servers[key].path} were trained for the same servers"
+            )
+        by_servers[key] = network
     return networks
-
-
-def _keep_apart(by_servers: dict[Any, NeuralPolicy], network: NeuralPolicy, key: Any) -> None:
-    """Note a policy by its servers; ValueError where another one is for the same."""
-    key = str(key)
-    if key in by_servers:
-        raise ValueError(
-            f"{network.path} and {by_servers[key].path} were trained for the same servers"
-        )
-    by_servers[key] = network
 
 
 def _check_tasks(network: NeuralPolicy, wanted: Sequence[str]) -> None:
@@ -387,32 +307,6 @@ def _check_tasks(network: NeuralPolicy, wanted: Sequence[str]) -> None:
             f"{network.path} was trained for {' and '.join(trained)} in this order: give `tasks` "
             "in it"
         )
-
-
-def networks_of(
-    place: Path,
-    fleet: Fleet,
-    *,
-    policy: str,
-    deadline_s: float | None,
-    slot_s: float,
-    changing: bool = False,
-) -> list[NeuralPolicy]:
-    """The policies at a path: one file, or all ``.npz`` and ``.npz.xz`` files of a folder.
-
-    ValueError where there is none, or one was trained for something else: another kind of policy,
-    buffer, deadline or slot, or, unless fleets are `changing`, servers that the fleet has not.
-    """
-    folder, networks = place.is_dir(), _networks_at(place)
-    by_counts: dict[Any, NeuralPolicy] = {}
-    for network in networks:
-        about = network.about
-        _check_tasks(network, [fleet.task])
-        part = part_of(fleet, about) if folder else fleet
-        fits(network, part, policy=policy, deadline_s=deadline_s, slot_s=slot_s, changing=changing)
-        servers = tuple(zip(about.variants, about.counts, strict=True))
-        _keep_apart(by_counts, network, (servers, about.outages is None))
-    return networks
 
 
 def part_of(fleet: Fleet, about: About) -> Fleet:

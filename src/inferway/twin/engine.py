@@ -456,7 +456,7 @@ class GeneralEngine(SiteEngine):
     def reroute(self) -> None:
         """Let the controller look at the site as it is now, and route as it says."""
         if self.controller is not None:
-            self.follow(self.controller.act(self.controller.observe(self.site, self.signal())))
+            self.follow(*self.controller.decide([self.site], [self.signal()]))
 
     def signal(self) -> Signal:
         """What the controller is told of the workload's state."""

@@ -17,8 +17,7 @@ from numba.core.types import float64, int64
 
 from inferway.dispatch.contract import policy_class
 from inferway.dispatch.dispatcher import faults_of
-from inferway.scheduling import JointController, joint_controller_of
-from inferway.scheduling.contract import decided
+from inferway.scheduling import Controller, controller_of
 from inferway.site.compiled import address_of, call_of, entry
 from inferway.site.handle import Pinned, pin
 from inferway.site.joined import abreast, joined
@@ -164,7 +163,7 @@ class JointSteering:
             return
         self._decided_s = now_s
         signals = [engine.signal() for engine in engines]
-        routings = decided(engines[0].controller, [one.site for one in engines], signals)
+        routings = engines[0].controller.decide([one.site for one in engines], signals)
         for engine, routing in zip(engines, routings, strict=True):
             engine.follow(routing)
 
@@ -295,7 +294,7 @@ def _steered(scenarios: Sequence[Scenario]) -> list[Scenario]:
     ValueError where one of them is missing, or the controller lacks what it needs.
     """
     by_task = {one.fleet.task: one for one in scenarios}
-    controllers: dict[tuple[str, ...], JointController] = {}
+    controllers: dict[tuple[str, ...], Controller | None] = {}
     for one in scenarios:
         tasks, spec = one.together, one.scheduling
         if not tasks or tasks in controllers:
@@ -307,7 +306,7 @@ def _steered(scenarios: Sequence[Scenario]) -> list[Scenario]:
             )
         assert spec is not None
         conditions = [by_task[name].conditions for name in tasks]
-        controllers[tasks] = joint_controller_of(spec, conditions, one.folder)
+        controllers[tasks] = controller_of(spec, conditions, one.folder)
     return [
         replace(one, steered_by=controllers[one.together]) if one.together else one
         for one in scenarios

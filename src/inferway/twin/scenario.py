@@ -18,7 +18,7 @@ from inferway.dispatch.contract import takes
 from inferway.dispatch.drift_alarm import unwatched
 from inferway.dispatch.escalation_bounds import full_load, greatest_rate
 from inferway.dispatch.joint import told_targets
-from inferway.scheduling import Conditions, Controller, JointController, controller_of
+from inferway.scheduling import Conditions, Controller, controller_of
 from inferway.site.fleet import Fleet, fleet_of
 from inferway.site.view import Site, empty_site
 from inferway.twin.kernel.escalation import AnswerSample
@@ -84,7 +84,7 @@ class Scenario:
     # What sets the routing of `policy`, slot by slot; see `scheduled`.
     scheduling: PolicySpec | None = None
     # The controller of all tasks that are scheduled together, where this is one of them.
-    steered_by: JointController | None = None
+    steered_by: Controller | None = None
     folder: Path | None = None  # Where relative policy files start
     # By variant and size of batch, median and 95th percentile of the service times that its live
     # servers measured; 1 is one of the sizes. The site predicts by these, as the live one does, and
@@ -252,7 +252,7 @@ class Scenario:
             changing=self.movable,
         )
 
-    def controller(self) -> Controller | JointController | None:
+    def controller(self) -> Controller | None:
         """The scheduler's controller, at its beginning; None where there is none.
 
         Raises
@@ -268,7 +268,7 @@ class Scenario:
                 f"scheduling.tasks: one policy schedules {' and '.join(self.together)} together, "
                 f"so {self.fleet.task or 'a task'} is not simulated alone"
             )
-        return self.steered_by or controller_of(self.scheduling, self.conditions, self.folder)
+        return self.steered_by or controller_of(self.scheduling, [self.conditions], self.folder)
 
     def build_options(self) -> dict[str, Any]:
         """Arguments of the policy's `build` besides fleet, target and rate."""

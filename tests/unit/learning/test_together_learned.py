@@ -19,7 +19,7 @@ from inferway.learning.ppo import Actor, Learner, Potential  # noqa: E402
 from inferway.learning.site import joint_sites_of  # noqa: E402
 from inferway.learning.training import POLICY, train  # noqa: E402
 from inferway.scheduling.neural_policy import read  # noqa: E402
-from inferway.scheduling.store import LearnedController  # noqa: E402
+from inferway.scheduling.store import routings_of  # noqa: E402
 
 BRIEF = replace(SMALL, slots=400, slots_per_update=200, sites=4, potential="outcomes", baseline=-1)
 
@@ -114,6 +114,6 @@ def test_a_deployed_policy_acts_as_the_learner_does() -> None:
         Path("none"),
     )
     for row, vector in zip(expected, seen, strict=True):
-        routings = LearnedController(network).act_all(vector)
+        routings = routings_of(network, network.forward(vector))
         acted = np.concatenate([one.probabilities for one in routings])
         np.testing.assert_allclose(acted, row, atol=1e-5)

@@ -12,8 +12,8 @@ from doubling import SIGNATURE, Gate, One, give
 from inferway.dispatch import Dispatcher
 from inferway.dispatch.replay import replay
 from inferway.live import Outcome, Pool, PoolOptions, TaskSite
-from inferway.live.pool import schedule_together
-from inferway.scheduling import Routing, Signal
+from inferway.live.pool import schedule
+from inferway.scheduling import ForOneTask, Routing, Signal
 from inferway.site import Fleet
 
 
@@ -56,8 +56,9 @@ def site_of(controller: Any, *gates: Gate, policy: str = "alias", **options: Any
     )
     made = Dispatcher(fleet, policy, target=None)
     given = gates or (Gate(), Gate())
+    asked = None if controller is None else ForOneTask(controller)
     return TaskSite.of(
-        Pool("task", SIGNATURE, made, given, PoolOptions(controller=controller, **options))
+        Pool("task", SIGNATURE, made, given, PoolOptions(controller=asked, **options))
     )
 
 
@@ -242,12 +243,10 @@ class Together:
         self.slot_s, self.on_rejection = slot_s, on_rejection
         self.seen: list[tuple[list[float], list[list[int]]]] = []
 
-    def observe_all(self, sites: Any, signals: list[Signal]) -> None:
+    def decide(self, sites: Any, signals: list[Signal]) -> list[Routing]:
         assert [one.phase for one in signals] == [-1] * len(sites)
         clocks = [float(site.clock_s[0]) for site in sites]
         self.seen.append((clocks, [site.queue.tolist() for site in sites]))
-
-    def act_all(self, observation: None) -> list[Routing]:
         ones = np.ones(2, np.int64)
         # The busier task has its first server, and the other one its second.
         first, second = (sum(queue) for queue in self.seen[-1][1])
@@ -260,7 +259,7 @@ class Together:
 def both(controller: Together, now: Any, buffer: int = 4) -> tuple[list[TaskSite], list[Gate]]:
     gates = [Gate() for _ in range(4)]
     sites = [site_of(None, *gates[k : k + 2], now=now, buffer=buffer) for k in (0, 2)]
-    schedule_together(controller, [site.pool for site in sites])
+    schedule(controller, [site.pool for site in sites])
     return sites, gates
 
 

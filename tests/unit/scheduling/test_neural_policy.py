@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from inferway.scheduling.neural_policy import fits, pairs_of, read
-from inferway.scheduling.store import routing_of
+from inferway.scheduling.store import routings_of
 from inferway.site import Fleet
 
 Export = Callable[..., Path]
@@ -29,7 +29,7 @@ def test_forward_is_two_tanh_layers(export: Export) -> None:
     values = values @ arrays["weight_2"] + arrays["bias_2"]
     assert network.forward(observation) == pytest.approx(values, abs=1e-5)
     assert network.forward(np.array([observation] * 3)).shape == (3, 4)
-    routing = routing_of(network, network.forward(observation))
+    (routing,) = routings_of(network, network.forward(observation))
     assert routing.probabilities == pytest.approx(np.exp(values) / np.exp(values).sum(), abs=1e-6)
     assert (routing.smallest.tolist(), routing.largest.tolist()) == ([1, 1], [1, 1])
 
@@ -40,7 +40,7 @@ def test_batch_sizes_are_the_pair_with_the_greatest_output(export: Export) -> No
     outputs = np.zeros(4 + 6 + 6)
     outputs[4 + 2] = 1.0
     outputs[10 + 4] = 1.0
-    routing = routing_of(network, outputs)
+    (routing,) = routings_of(network, outputs)
     assert (routing.smallest.tolist(), routing.largest.tolist()) == ([1, 3], [5, 5])
     assert routing.probabilities.tolist() == [0.25] * 4
 

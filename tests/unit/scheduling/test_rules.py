@@ -21,11 +21,11 @@ def decided(
     name: str, fleet: Fleet, queues: list[int], signal: Signal = UNKNOWN, **options: Any
 ) -> list[float]:
     conditions = Conditions(fleet, 0.3, BURSTS)
-    controller = controller_of(spec_of("scheduling", name, **options), conditions)
+    controller = controller_of(spec_of("scheduling", name, **options), [conditions])
     assert controller is not None
     site = empty_site(fleet, None, 15)
     site.queue[:] = queues
-    routing = controller.act(controller.observe(site, signal))
+    (routing,) = controller.decide([site], [signal])
     assert routing is not None
     return [round(float(one), 12) for one in routing.probabilities]
 
@@ -81,18 +81,20 @@ def test_sa_where_nothing_keeps_the_deadline_loses_the_least(fleet: Fleet) -> No
 def test_what_is_needed_is_said(fleet: Fleet) -> None:
     for name in ("sa", "infaas"):
         with pytest.raises(ValueError, match=f"{name} needs a deadline to keep"):
-            controller_of(spec_of("scheduling", name), Conditions(fleet, None, BURSTS))
+            controller_of(spec_of("scheduling", name), [Conditions(fleet, None, BURSTS)])
     with pytest.raises(ValueError, match="sa goes by the workload's state"):
-        controller_of(spec_of("scheduling", "sa"), Conditions(fleet, 0.3))
+        controller_of(spec_of("scheduling", "sa"), [Conditions(fleet, 0.3)])
     alone = Fleet(("one",), np.array([1.0]), np.array([0.5]), np.array([2]))
     with pytest.raises(ValueError, match="only one has instances"):
-        controller_of(spec_of("scheduling", "sa"), Conditions(alone, 0.3, BURSTS))
+        controller_of(spec_of("scheduling", "sa"), [Conditions(alone, 0.3, BURSTS)])
     with pytest.raises(ValueError, match="unknown scheduling policy 'best': expected one of rl-po"):
-        controller_of(PolicySpec("best"), Conditions(fleet, 0.3))
+        controller_of(PolicySpec("best"), [Conditions(fleet, 0.3)])
 
 
 def test_every_name_is_one_of_a_file(fleet: Fleet) -> None:
     for name in SCHEDULERS:
         if not name.startswith("rl-"):
-            controller = controller_of(spec_of("scheduling", name), Conditions(fleet, 0.3, BURSTS))
+            controller = controller_of(
+                spec_of("scheduling", name), [Conditions(fleet, 0.3, BURSTS)]
+            )
             assert (controller is None) == (name in ("hw-e", "sq"))

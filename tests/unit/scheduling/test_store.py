@@ -16,7 +16,8 @@ from inferway.deployment.workloads import PoissonArrivals
 from inferway.dispatch import Dispatcher
 from inferway.scheduling import UNKNOWN, Conditions, Signal, controller_of, steer
 from inferway.scheduling.neural_policy import packed, read
-from inferway.scheduling.store import LearnedController, routing_of
+from inferway.scheduling.observation import observe
+from inferway.scheduling.store import routings_of
 from inferway.site import Fleet
 from inferway.twin.engine import engine_of
 from inferway.twin.scenario import Scenario, SetOutage
@@ -28,16 +29,22 @@ BURSTS = (Span(0, 0.0, np.inf, 180.0, None), Span(1, 0.0, np.inf, 10.0, None))
 
 def made(place: Path, fleet: Fleet, policy: str = "rl-po", **conditions: Any) -> Any:
     spec = spec_of("scheduling", policy, checkpoint=place)
-    return controller_of(spec, Conditions(fleet, 0.3, **conditions))
+    return controller_of(spec, [Conditions(fleet, 0.3, **conditions)])
+
+
+def decide(controller: Any, site: Any, signal: Signal = UNKNOWN) -> Any:
+    (routing,) = controller.decide([site], [signal])
+    return routing
 
 
 def test_a_file_decides_for_the_whole_fleet(export: Export, fleet: Fleet) -> None:
     path = export()
     controller, site = made(path, fleet), Dispatcher(fleet, "steered", target=None)
     site.arrive(0.0, 5)
-    found = controller.act(controller.observe(site.site, UNKNOWN))
-    learned = LearnedController(read(path))
-    expected = learned.act(learned.observe(site.site, UNKNOWN))
+    found = decide(controller, site.site)
+    network = read(path)
+    seen = observe(network.about.layout, site.site, UNKNOWN)
+    (expected,) = routings_of(network, network.forward(seen))
     assert found.probabilities.tolist() == expected.probabilities.tolist()
     assert (controller.slot_s, controller.sees_phase, controller.on_rejection) == (1, False, False)
 
@@ -47,28 +54,29 @@ def test_the_policy_of_the_servers_that_are_left_takes_over(export: Export, flee
     folder = export("store/one-heavy.npz", counts=(2, 1), seed=2).parent
     controller, site = made(folder, fleet), Dispatcher(fleet, "steered", target=None)
 
-    def decide() -> Any:
-        routing = controller.act(controller.observe(site.site, UNKNOWN))
+    def decide_now() -> Any:
+        routing = decide(controller, site.site)
         steer(site.policy, routing)
         return routing
 
-    whole = decide().probabilities
+    whole = decide_now().probabilities
     assert site.policy.probabilities.tolist() == pytest.approx(whole.tolist())
     site.mark(2, False, 1.0)
-    part = decide().probabilities
+    part = decide_now().probabilities
     assert part[2] == 0.0
-    learned = LearnedController(read(folder / "one-heavy.npz"))
-    seen = learned.observe(site.site, UNKNOWN, np.array([0, 1, 3]))
-    assert part[[0, 1, 3]].tolist() == learned.act(seen).probabilities.tolist()
+    network = read(folder / "one-heavy.npz")
+    seen = observe(network.about.layout, site.site, UNKNOWN, np.array([0, 1, 3]))
+    (said,) = routings_of(network, network.forward(seen))
+    assert part[[0, 1, 3]].tolist() == said.probabilities.tolist()
     assert site.policy.steered[0] == 1
     # Without a light server too, there is none: each request goes where it is in time.
     site.mark(0, False, 2.0)
-    assert decide() is None
+    assert decide_now() is None
     assert site.policy.steered[0] == 0
     assert [site.arrive(3.0, word, 3.2) for word in range(5)] == [3, 3, 3, 3, 1]
     for server in (0, 2):
         site.mark(server, True, 4.0)
-    decide()
+    decide_now()
     assert site.policy.probabilities[2] > 0.0
 
 
@@ -79,7 +87,7 @@ def test_packed_policies_are_in_a_store_as_well(export: Export, fleet: Fleet) ->
     )
     controller, site = made(plain.parent, fleet), Dispatcher(fleet, "steered", target=None)
     site.mark(2, False, 1.0)
-    routing = controller.act(controller.observe(site.site, UNKNOWN))
+    routing = decide(controller, site.site)
     assert routing is not None
     assert routing.probabilities[2] == 0.0
     plain.unlink()
@@ -98,7 +106,7 @@ def test_one_policy_decides_for_any_servers_that_are_left(export: Export, fleet:
     for away in ((), (2,), (2, 0), (2, 0, 1), (1,), (3, 2)):
         for server in range(4):
             site.mark(server, server not in away, 1.0)
-        routing = controller.act(controller.observe(site.site, UNKNOWN))
+        routing = decide(controller, site.site)
         steer(site.policy, routing)
         assert site.policy.steered[0] == 1
         there = [server for server in range(4) if server not in away]
@@ -112,7 +120,7 @@ def test_one_policy_decides_for_any_servers_that_are_left(export: Export, fleet:
         assert routing.probabilities[there] == pytest.approx(expected, rel=1e-5)
     for server in range(4):
         site.mark(server, False, 2.0)
-    assert controller.act(controller.observe(site.site, UNKNOWN)) is None
+    assert decide(controller, site.site) is None
 
 
 def test_the_policy_for_just_these_servers_goes_before_one_for_any(
@@ -124,7 +132,7 @@ def test_the_policy_for_just_these_servers_goes_before_one_for_any(
     alone = made(folder / "any.npz", fleet)
 
     def both() -> tuple[list[float], list[float]]:
-        found, other = (one.act(one.observe(site.site, UNKNOWN)) for one in (controller, alone))
+        found, other = (decide(one, site.site) for one in (controller, alone))
         return found.probabilities.tolist(), other.probabilities.tolist()
 
     found, any_part = both()
@@ -138,7 +146,7 @@ def test_the_policy_for_just_these_servers_goes_before_one_for_any(
     # Of two for any part, the one of fewer servers; they are told apart from each other.
     export("store/few.npz", counts=(2, 1), outages=ANY, seed=3)
     fewer = made(folder, fleet)
-    assert fewer.act(fewer.observe(site.site, UNKNOWN)).probabilities.tolist() != any_part
+    assert decide(fewer, site.site).probabilities.tolist() != any_part
 
 
 def test_a_policy_for_any_part_serves_a_smaller_fleet_and_no_larger_one(
@@ -157,7 +165,7 @@ def test_a_policy_for_any_part_serves_a_smaller_fleet_and_no_larger_one(
     )
     site = Dispatcher(part, "steered", target=None)
     controller = made(path, part)
-    assert controller.act(controller.observe(site.site, UNKNOWN)).probabilities.tolist() == [1.0]
+    assert decide(controller, site.site).probabilities.tolist() == [1.0]
     more = replace(fleet, count=np.array([2, 3]))
     with pytest.raises(
         ValueError, match="for 2 light and 2 heavy or fewer of each, not for 2 light and 3 heavy"
@@ -165,15 +173,15 @@ def test_a_policy_for_any_part_serves_a_smaller_fleet_and_no_larger_one(
         made(path, more)
     # Where placement gives and takes servers, more than it knows are left to `deadline`.
     site, controller = Dispatcher(more, "steered", target=None), made(path, more, changing=True)
-    assert controller.act(controller.observe(site.site, UNKNOWN)) is None
+    assert decide(controller, site.site) is None
     site.mark(2, False, 1.0)
-    part_of = controller.act(controller.observe(site.site, UNKNOWN)).probabilities
+    part_of = decide(controller, site.site).probabilities
     assert np.flatnonzero(part_of).tolist() == [0, 1, 3, 4]
     # One for a set of its own waits for that, too.
     exact = made(export("exact.npz"), more, changing=True)
-    assert exact.act(exact.observe(site.site, UNKNOWN)) is not None
+    assert decide(exact, site.site) is not None
     site.mark(2, True, 1.0)
-    assert exact.act(exact.observe(site.site, UNKNOWN)) is None
+    assert decide(exact, site.site) is None
 
 
 def test_the_twin_runs_it_through_outages(export: Export, fleet: Fleet) -> None:
@@ -206,12 +214,12 @@ def test_batches_of_a_policy_for_any_part(export: Export, fleet: Fleet) -> None:
     controller = made(path, fleet, "rl-po-b", batches=(offered, offered))
     site = Dispatcher(fleet, "steered", target=None)
     site.mark(0, False, 1.0)
-    seen = controller.observe(site.site, UNKNOWN)
-    routing = controller.act(seen)
-    network = read(path)
+    routing = decide(controller, site.site)
+    network, there = read(path), np.array([1, 2, 3])
+    seen = observe(network.about.layout, site.site, UNKNOWN, there, there)
     # Queues, batches in service, then who is there.
-    assert seen.vector[4 * 33 + 4 :].tolist() == [0.0, 1.0, 1.0, 1.0]
-    said = routing_of(network, network.forward(seen.vector))
+    assert seen[4 * 33 + 4 :].tolist() == [0.0, 1.0, 1.0, 1.0]
+    (said,) = routings_of(network, network.forward(seen))
     assert routing.smallest.tolist() == said.smallest.tolist()
     assert routing.largest.tolist() == said.largest.tolist()
 
@@ -222,7 +230,7 @@ def test_a_store_may_have_policies_of_one_variant_alone(export: Export, fleet: F
     controller, site = made(folder, fleet), Dispatcher(fleet, "steered", target=None)
     for server in (0, 1):
         site.mark(server, False, 1.0)
-    routing = controller.act(controller.observe(site.site, UNKNOWN))
+    routing = decide(controller, site.site)
     assert np.flatnonzero(routing.probabilities).tolist() == [2, 3]
 
 
@@ -245,10 +253,7 @@ def test_the_workloads_state_must_be_there_to_see(export: Export, fleet: Fleet) 
     controller = made(path, fleet, "rl-fo", phases=BURSTS)
     assert controller.sees_phase
     site = Dispatcher(fleet, "steered", target=None).site
-    one, other = (
-        controller.act(controller.observe(site, Signal(phase, 0.0))).probabilities
-        for phase in (0, 1)
-    )
+    one, other = (decide(controller, site, Signal(phase, 0.0)).probabilities for phase in (0, 1))
     assert np.abs(one - other).max() > 1e-3
     with pytest.raises(ValueError, match="which a live server cannot see"):
         made(path, fleet, "rl-fo")
@@ -261,7 +266,7 @@ def test_batches_must_be_those_that_are_offered(export: Export, fleet: Fleet) ->
     offered = Batch((1, 3, 5), (0.0107, 0.02, 0.03), 1, 5)
     controller = made(path, fleet, "rl-po-b", batches=(offered, offered))
     site = Dispatcher(fleet, "steered", target=None)
-    steer(site.policy, controller.act(controller.observe(site.site, UNKNOWN)))
+    steer(site.policy, decide(controller, site.site))
     assert {*site.policy.smallest, *site.policy.largest} <= {1, 3, 5}
     with pytest.raises(
         ValueError, match=r"batches of 1, 3, 5 at heavy, which serves batches of 1$"

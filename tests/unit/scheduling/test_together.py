@@ -13,7 +13,7 @@ from exported import ABOUT, BOTH, SIGNS, TASKS, arrays_of, fleets, side_by_side
 
 from inferway.deployment.policies import spec_of
 from inferway.dispatch import Dispatcher
-from inferway.scheduling import UNKNOWN, Conditions, controller_of, joint_controller_of
+from inferway.scheduling import UNKNOWN, Conditions, controller_of
 from inferway.scheduling.neural_policy import About, read
 from inferway.site import Fleet
 
@@ -45,15 +45,14 @@ def sites_of(own: list[Fleet]) -> list[Dispatcher]:
 
 
 def act(controller: Any, sites: list[Dispatcher]) -> list[Any]:
-    seen = controller.observe_all([one.site for one in sites], [UNKNOWN] * len(sites))
-    return list(controller.act_all(seen))
+    return list(controller.decide([one.site for one in sites], [UNKNOWN] * len(sites)))
 
 
 def test_parts_that_look_at_nothing_of_each_other_decide_as_each_alone(
     save: Callable[..., Path],
 ) -> None:
     alone = [arrays_of(ABOUT, 1), arrays_of(SIGNS, 2)]
-    joint = joint_controller_of(spec(save(side_by_side(*alone))), conditions())
+    joint = controller_of(spec(save(side_by_side(*alone))), conditions())
     sites = sites_of(fleets())
     for k, site in enumerate(sites):
         for number in range(3 + 2 * k):
@@ -61,16 +60,16 @@ def test_parts_that_look_at_nothing_of_each_other_decide_as_each_alone(
     found = act(joint, sites)
     for k, own in enumerate(conditions()):
         path = save(alone[k], f"alone-{k}.npz")
-        one = controller_of(spec_of("scheduling", "rl-po", checkpoint=path), own)
+        one = controller_of(spec_of("scheduling", "rl-po", checkpoint=path), [own])
         assert one is not None
-        expected = one.act(one.observe(sites[k].site, UNKNOWN))
+        (expected,) = one.decide([sites[k].site], [UNKNOWN])
         assert expected is not None
         np.testing.assert_allclose(found[k].probabilities, expected.probabilities, rtol=1e-5)
         assert found[k].largest.tolist() == expected.largest.tolist() == [1, 1]
 
 
 def test_the_load_of_one_task_tells_on_the_routing_of_the_other(save: Callable[..., Path]) -> None:
-    joint = joint_controller_of(spec(save(arrays_of(BOTH))), conditions())
+    joint = controller_of(spec(save(arrays_of(BOTH))), conditions())
     sites = sites_of(fleets())
     before = act(joint, sites)
     assert [len(one.probabilities) for one in before] == [4, 3]
@@ -85,7 +84,7 @@ def test_a_store_goes_by_the_servers_of_all_tasks(save: Callable[..., Path]) -> 
     fewer = replace(BOTH, counts=(2, 1), others=(replace(SIGNS, counts=(1, 1)),))
     save(arrays_of(BOTH), "store/all.npz")
     folder = save(arrays_of(fewer, 2), "store/fewer.npz").parent
-    joint = joint_controller_of(spec(folder), conditions())
+    joint = controller_of(spec(folder), conditions())
     sites = sites_of(fleets())
     whole = act(joint, sites)
     sites[0].mark(2, False, 1.0)
@@ -95,7 +94,7 @@ def test_a_store_goes_by_the_servers_of_all_tasks(save: Callable[..., Path]) -> 
     left = act(joint, sites)
     assert left[0].probabilities[2] == left[1].probabilities[1] == 0.0
     assert all(one.probabilities.sum() == pytest.approx(1) for one in left)
-    alone = joint_controller_of(spec(folder / "fewer.npz"), conditions(*fleets(1, 1)))
+    alone = controller_of(spec(folder / "fewer.npz"), conditions(*fleets(1, 1)))
     for found, expected in zip(left, act(alone, sites_of(fleets(1, 1))), strict=True):
         kept = found.probabilities[found.probabilities > 0]
         np.testing.assert_allclose(kept, expected.probabilities, rtol=1e-6)
@@ -144,15 +143,15 @@ def test_a_policy_of_something_else_is_refused(
 ) -> None:
     path = save(arrays_of(about))
     with pytest.raises(ValueError, match=sentence):
-        joint_controller_of(spec(path, *tasks), conditions(*fleets(**changes)))
+        controller_of(spec(path, *tasks), conditions(*fleets(**changes)))
 
 
 def test_a_task_among_others_is_not_scheduled_alone(save: Callable[..., Path]) -> None:
     path, own = save(arrays_of(BOTH)), conditions()[0]
     with pytest.raises(ValueError, match="schedules recognise and signs together, and none of"):
-        controller_of(spec(path), own)
+        controller_of(spec(path), [own])
     with pytest.raises(ValueError, match="trained for recognise and signs together, not for one"):
-        controller_of(spec(path, "recognise"), own)
+        controller_of(spec(path, "recognise"), [own])
 
 
 def test_a_damaged_part_is_refused(save: Callable[..., Path]) -> None:

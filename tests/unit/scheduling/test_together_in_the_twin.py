@@ -135,16 +135,13 @@ class Probe:
         self.on_rejection = on_rejection
         self.seen: list[tuple[list[float], list[int], list[int]]] = []
 
-    def observe_all(self, sites: Sequence[Site], signals: Sequence[Signal]) -> int:
+    def decide(self, sites: Sequence[Site], signals: Sequence[Signal]) -> list[Routing | None]:
         clocks = [float(site.clock_s[0]) for site in sites]
         phases = [signal.phase for signal in signals]
         self.seen.append((clocks, phases, [int(site.queue.sum()) for site in sites]))
-        return len(self.seen) - 1
-
-    def act_all(self, observation: int) -> list[Routing | None]:
-        ones = np.ones(2, np.int64)
+        number, ones = len(self.seen) - 1, np.ones(2, np.int64)
         return [
-            Routing(np.eye(servers)[(observation + k) % servers], ones, ones)
+            Routing(np.eye(servers)[(number + k) % servers], ones, ones)
             for k, servers in enumerate((4, 3))
         ]
 
@@ -156,7 +153,7 @@ def probed(
     if not on_rejection:  # each server takes what it is sent
         rare = {"arrivals": rarer(BURSTY, 0.1), "late": "serve"}
         every = {name: replace(one, **rare) for name, one in every.items()}
-    monkeypatch.setattr(joint, "joint_controller_of", lambda *_: probe)
+    monkeypatch.setattr(joint, "controller_of", lambda *_: probe)
     return probe, together(every)
 
 

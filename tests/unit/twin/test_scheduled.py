@@ -11,7 +11,7 @@ import pytest
 
 from inferway.deployment import Batch, PolicySpec, ServiceTime
 from inferway.deployment.workloads import MapArrivals, PhasedArrivals, constant
-from inferway.scheduling import Routing, Signal
+from inferway.scheduling import ForOneTask, Routing, Signal
 from inferway.site import Fleet, Site
 from inferway.twin import Scenario, SetOutage, run
 from inferway.twin.engine import kinds_of
@@ -57,7 +57,7 @@ def probe(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Put a controller of the test's own into every scenario."""
 
     def install(controller: Probe) -> Probe:
-        monkeypatch.setattr(Scenario, "controller", lambda self: controller)
+        monkeypatch.setattr(Scenario, "controller", lambda self: ForOneTask(controller))
         return controller
 
     return install

@@ -287,10 +287,11 @@ def compare_schedulers(
 
 def check(checkpoint: Path, fleet: Fleet, load: BurstLoad) -> None:
     """Raise `DemoError` where a checkpoint was trained for something else."""
+    from inferway.scheduling import Conditions
     from inferway.scheduling.store import networks_of
 
     try:
-        networks_of(checkpoint, fleet, policy=LEARNED, deadline_s=load.deadline_s, slot_s=SLOT_S)
+        networks_of(checkpoint, [Conditions(fleet, load.deadline_s, policy=LEARNED)], SLOT_S)
     except (ValueError, OSError) as error:
         raise DemoError(f"the checkpoint does not fit: {error}") from error
 

@@ -16,7 +16,7 @@ import numpy as np
 from inferway.deployment.policies import spec_of
 from inferway.learning.control import Control
 from inferway.learning.site import Decide, Floats, Ints, Observation, evaluate
-from inferway.scheduling import Conditions, Routing, controller_of
+from inferway.scheduling import Conditions, ForOneTask, Routing, controller_of
 from inferway.scheduling.fixed import FixedRouting, even, heaviest, lightest, only
 from inferway.scheduling.hand_rule import HandRule
 from inferway.scheduling.infaas import Infaas
@@ -181,7 +181,8 @@ def decider_of(policy: str, control: Control, **options: Any) -> Decide:
     conditions = Conditions(
         fleet, site.deadline_s, phases=phases_of(site.arrivals, site.capacity_per_s)
     )
-    match controller_of(spec_of("scheduling", policy, **options), conditions):
+    made = controller_of(spec_of("scheduling", policy, **options), [conditions])
+    match made.own if isinstance(made, ForOneTask) else None:
         case FixedRouting() as rule:
             return _by([rule.routing], lambda observation: np.zeros(len(observation), np.int64))
         case StationaryApproximation() as rule:

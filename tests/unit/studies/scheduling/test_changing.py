@@ -66,9 +66,10 @@ def test_a_single_instance_has_all_requests(tmp_path):
     controller, view = site.controller(), engine_of(site, seed=1, kind="general").site
     for server in (0, 3):
         view.healthy[:] = np.arange(4) == server
-        assert controller.act(controller.observe(view, UNKNOWN)).probabilities[server] == 1.0
+        (routing,) = controller.decide([view], [UNKNOWN])
+        assert routing.probabilities[server] == 1.0
     view.healthy[:] = True
-    assert controller.act(controller.observe(view, UNKNOWN)) is None
+    assert controller.decide([view], [UNKNOWN]) == [None]
 
 
 def test_outages_cost_a_rule_something_in_bursts():
