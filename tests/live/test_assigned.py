@@ -187,6 +187,29 @@ def test_devices_follow_the_demand_and_no_request_is_lost(demand: Demand, tmp_pa
     assert answered == len(demand.statuses)
 
 
+def test_explanations_tell_which_copies_are_away(demand: Demand, tmp_path: Path) -> None:
+    running, image = demand._running, load_testset().images[:1]
+    tensor = {"name": "image", "datatype": "FP32", "shape": list(image.shape)}
+    body = {"inputs": [tensor | {"data": image.ravel().tolist()}]}
+
+    def told(name: str) -> Any:
+        answer = running.infer(body, f"X-Request-Id: {name}\r\n", "/v2/models/a/infer")
+        assert answer.status == 200
+        return running.get(f"/v2/models/a/explain/{name}").json
+
+    until(lambda: follows(running, "a", "b"))
+    until(lambda: all(one["state"] == "away" for one in told("later").get("reassigned", [{}])))
+    later = told("later")
+    assert {(one["variant"], one["device"]) for one in later["reassigned"]} == {("large", "cpu")}
+    assert all(one["since_ms"] >= 0.0 and one["reason"] for one in later["reassigned"])
+    assert "as devices are given out anew, there was large on cpu away" in later["reason"]
+    # Another file begins anew.
+    demand.stop()
+    text = FILE.replace("10 min", "9 min").replace("0.5 s", "1 h")
+    apply(write(tmp_path, text), f"http://127.0.0.1:{running.server.admin_port}")
+    assert "reassigned" not in told("other")
+
+
 @pytest.fixture
 def on_two(start: Any, tmp_path: Path) -> Iterator[Demand]:
     running = start(
@@ -511,4 +534,6 @@ def test_a_variant_that_cannot_be_loaded_is_left_alone(start: Any, tmp_path: Pat
         demand.stop()
     assert {status for _, status in demand.statuses} == {200}
     assert copies(running)["a/large"] >= 1
+    moves_at = running.server.sites["a"].log.moves.at
+    until(lambda: all(one["state"] != "warming" for one in moves_at(time.monotonic())))
     until(lambda: not running.server.assignment.shift.under_way)

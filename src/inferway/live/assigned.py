@@ -25,6 +25,7 @@ from inferway.deployment.overhead import MeasuredOverhead
 from inferway.deployment.workloads import TraceArrivals
 from inferway.dispatch.joint import means_of
 from inferway.files import home_folder, write_whole
+from inferway.live.copy_moves import CopyMove, CopyMoves
 from inferway.live.errors import ServeError, WarmUpError
 from inferway.live.options import ServerOptions
 from inferway.live.site import TaskSite
@@ -122,6 +123,10 @@ class DeviceAssignment:
             self.moved, self.slots = before.moved, before.slots
             self.decisions = before.decisions
         self._ended = False
+        self._sites: Callable[[], Mapping[str, TaskSite]] = dict
+        # What was decided last, for explanations: its number since the start, and why.
+        self._decided: int = 0 if before is None else before._decided
+        self._reason = ""
         self._running: asyncio.Task[None] | None = None
         self._moving: asyncio.Task[None] | None = None
         # Of tasks whose last copy has given its device away and serves until another has come.
@@ -155,6 +160,7 @@ class DeviceAssignment:
 
     def begin(self, sites: Callable[[], Mapping[str, TaskSite]], swap: Replacing) -> None:
         """Count and decide from now on."""
+        self._sites = sites
         self._running = asyncio.create_task(self._run(sites, swap))
 
     def retire(self) -> None:
@@ -215,6 +221,7 @@ class DeviceAssignment:
             self._tell(decision)
             if self._moves:
                 self.shift.wanted = decision.copies
+                self._decided, self._reason = self._decided + 1, decision.reason
                 if self._moving is None or self._moving.done():
                     self._moving = asyncio.create_task(self._move(swap))
         self._keep()
@@ -271,16 +278,23 @@ class DeviceAssignment:
             for key in gone:
                 self._retired(key)
             return
+        moves = self._moves_of(task)
+        coming = [self._noted(moves, key, comes=True) for key in come]
         try:
             left = await swap(self, task, copies)
-        except (ServeError, WarmUpError, OSError) as error:
+        except BaseException as error:
+            for move in coming:
+                moves.undo(move)
+            if not isinstance(error, ServeError | WarmUpError | OSError):
+                self._undo(task, gone, come)
+                raise
             self._failed(task, gone, come, error)
             return
-        except BaseException:
-            self._undo(task, gone, come)
-            raise
+        for move in coming:
+            move.ended_s = self._now()
         # What had lingered goes with the fleet that it was in.
-        self._lingering.pop(task, None)
+        lingering = self._lingering.pop(task, Counter()).elements()
+        self._note_leaving(moves, [*gone, *lingering], left)
         for key in come:
             self.shift.loaded(key)
             self.moved[*key, "loaded"] += 1
@@ -290,6 +304,37 @@ class DeviceAssignment:
         elif gone:
             for key in gone:
                 self._retired(key)
+
+    def _moves_of(self, task: str) -> CopyMoves:
+        """Find what explanations of a task go by; of one that is there no more, nothing."""
+        site = self._sites().get(task)
+        return CopyMoves() if site is None else site.log.moves
+
+    def _noted(self, moves: CopyMoves, key: Key, *, comes: bool) -> CopyMove:
+        """Note for explanations that a copy comes or goes from now on."""
+        return moves.begin(
+            key[1],
+            key[2],
+            comes=comes,
+            reason=self._reason,
+            decision=self._decided,
+            now_s=self._now(),
+        )
+
+    def _note_leaving(
+        self, moves: CopyMoves, keys: Sequence[Key], left: asyncio.Task[None] | None
+    ) -> None:
+        """Note for explanations that copies go, until the fleet that they were in is gone."""
+        going = [self._noted(moves, key, comes=False) for key in keys]
+
+        def end(_: object = None) -> None:
+            for move in going:
+                move.ended_s = min(move.ended_s, self._now())
+
+        if left is None:
+            end()
+        else:
+            left.add_done_callback(end)
 
     def _retired(self, key: Key) -> None:
         self.shift.drained(key)

@@ -14,6 +14,7 @@ import numpy as np
 
 from inferway.dispatch.joint import PLACES, TargetState
 from inferway.dispatch.measured import EXPLORED
+from inferway.live.copy_moves import CopyMoves, in_words
 from inferway.live.request import InferRequest, Outcome
 from inferway.site.claims import COLUMNS
 from inferway.site.confidence import ConfidenceTables
@@ -80,10 +81,17 @@ _LoggedRequest: Any = msgspec.defstruct(
 
 
 class RequestLog:
-    """The last requests of a task, whoever served it."""
+    """The last requests of a task, whoever served it.
+
+    Attributes
+    ----------
+    moves
+        The task's copies that came and went as devices were given out anew.
+    """
 
     def __init__(self) -> None:
         self._kept: deque[Any] = deque(maxlen=KEPT)
+        self.moves = CopyMoves()
 
     def keep(self, request: InferRequest, fleet: FleetFacts) -> None:
         """Remember how a request that was decided for this fleet ended, without its tensors."""
@@ -133,7 +141,7 @@ class RequestLog:
         """
         named = (one for one in reversed(self._kept) if one.id == identity)
         ended = next(named, None)
-        return None if ended is None else _words(ended)
+        return None if ended is None else _words(ended, self.moves)
 
 
 def _surprise(ended: Any) -> float:
@@ -171,7 +179,7 @@ def _brief(ended: Any, now_s: float) -> dict[str, Any]:
     }
 
 
-def _words(ended: Any) -> dict[str, Any]:
+def _words(ended: Any, moves: CopyMoves) -> dict[str, Any]:
     fleet, before, deadline_s = ended.fleet, ended.before, ended.deadline_s
     chosen = None if ended.server < 0 else bisect_right(fleet.first, ended.server) - 1
     answered = ended.outcome is Outcome.ANSWERED
@@ -192,6 +200,9 @@ def _words(ended: Any) -> dict[str, Any]:
     reason = ended.reason
     if before is not None and chosen is not None and not reason:
         reason = _why(ended, chosen, candidates)
+    reassigned = moves.at(ended.received_s if before is None else before.now_s)
+    if reassigned:
+        reason = "; ".join(filter(None, (reason, in_words(reassigned))))
     return {
         "id": ended.id.decode("latin-1"),
         "outcome": ended.outcome.name.lower(),
@@ -212,6 +223,7 @@ def _words(ended: Any) -> dict[str, Any]:
         **({} if before is None or not fleet.targets else _joint(ended)),
         **({} if not ended.settled else _settled(ended, chosen)),
         "candidates": candidates,
+        **({"reassigned": reassigned} if reassigned else {}),
         "reason": reason,
     }
 

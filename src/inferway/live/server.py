@@ -607,6 +607,8 @@ class Server:
                     self._dropped[leaving] = gone
                     leaving.add_done_callback(self._dropped.pop)
             self.sites, self.deployment = sites, deployment
+            for site in sites.values():
+                site.log.moves.begin_anew(site.now())
             self._serve()
             if assignment is not None:
                 assignment.begin(lambda: self.sites, self._reassign)
