@@ -198,11 +198,18 @@ def test_explanations_tell_which_copies_are_away(demand: Demand, tmp_path: Path)
         return running.get(f"/v2/models/a/explain/{name}").json
 
     until(lambda: follows(running, "a", "b"))
-    until(lambda: all(one["state"] == "away" for one in told("later").get("reassigned", [{}])))
-    later = told("later")
-    assert {(one["variant"], one["device"]) for one in later["reassigned"]} == {("large", "cpu")}
+    later: dict[str, Any] = {}
+
+    def one_is_away() -> bool:
+        later.update({"reassigned": []} | told("later"))
+        there = {(one["variant"], one["state"]) for one in later["reassigned"]}
+        return ("large", "away") in there
+
+    until(one_is_away)
+    assert ("large", "cpu") in {(one["variant"], one["device"]) for one in later["reassigned"]}
     assert all(one["since_ms"] >= 0.0 and one["reason"] for one in later["reassigned"])
-    assert "as devices are given out anew, there was large on cpu away" in later["reason"]
+    assert "as devices are given out anew, there was " in later["reason"]
+    assert "large on cpu away" in later["reason"]
     # Another file begins anew.
     demand.stop()
     text = FILE.replace("10 min", "9 min").replace("0.5 s", "1 h")
@@ -305,19 +312,27 @@ def test_a_busy_task_gets_the_devices_on_which_it_batches_well(
     running = by_hardware(start, tmp_path, devices)
     demand = Demand(running)
     wanted = {"a/small:good": 2, "a/small:poor": 1, "b/small:poor": 1}
+    told: dict[str, Any] = {}
+
+    def has_them() -> bool:
+        pool = running.server.sites["a"].pool
+        there = copies(running)
+        fleet = json.loads(running.get("/deployment/a", admin=True).body)
+        for name, rule in zip(pool.variants, pool.options.rules, strict=True):
+            told[name] = {"largest": rule.largest}
+        for one in fleet["classes"]:
+            sizes = one["batch"] and one["batch"]["sizes"]
+            told.setdefault(one["name"], {})["sizes"] = sizes
+        # Of one fleet, which has not gone meanwhile.
+        return there == wanted and running.server.sites["a"].present is pool
+
     try:
-        until(lambda: copies(running) == wanted)
+        until(has_them)
     finally:
         demand.stop()
     assert {status for _, status in demand.statuses} == {200}
-    fleet = json.loads(running.get("/deployment/a", admin=True).body)
-    sizes = {one["name"]: one["batch"] and one["batch"]["sizes"] for one in fleet["classes"]}
-    assert sizes == {"small:good": [1, 8], "small:poor": None}
-    pool = running.server.sites["a"].pool
-    largest = {
-        name: rule.largest for name, rule in zip(pool.variants, pool.options.rules, strict=True)
-    }
-    assert largest == {"small:good": 8, "small:poor": 1}
+    assert told["small:good"] == {"largest": 8, "sizes": [1, 8]}
+    assert told["small:poor"] == {"largest": 1, "sizes": None}
 
 
 @pytest.mark.parametrize("devices", [DEVICES, DEVICES[::-1]], ids=["good first", "poor first"])
@@ -327,13 +342,19 @@ def test_a_dry_run_says_that_it_would_get_them(
     told: list[Any] = []
     running = by_hardware(start, tmp_path, devices, dry_run=True, reassigned=told.append)
     demand = Demand(running)
+
+    def would_give_them() -> bool:
+        everything = [[move["to"] for move in one["moves"]] for one in told]
+        return any(
+            come.count({"variant": "a/small", "device": "good"}) == 2
+            and {"variant": "b/small", "device": "poor"} in come
+            for come in everything
+        )
+
     try:
-        until(lambda: any(one["rates_per_s"]["a"] > 20 for one in told))
+        until(would_give_them)
     finally:
         demand.stop()
-    come = [move["to"] for move in told[-1]["moves"]]
-    assert come.count({"variant": "a/small", "device": "good"}) == 2
-    assert {"variant": "b/small", "device": "poor"} in come
     assert copies(running) == {"a/small:poor": 2, "b/small:good": 2}
 
 
@@ -449,10 +470,17 @@ def test_a_restart_goes_on_with_the_copies_of_before(
     running = demand._running
     demand.busy = "b"
     until(lambda: follows(running, "b", "a"))
+
+    async def decides_no_more() -> bool:
+        kept = ["b", "small", "cpu", 3] in kept_copies(tmp_path)
+        if kept:
+            running.server.assignment.retire()
+        return kept
+
+    until(lambda: running.wait(decides_no_more()))
     demand.stop()
     running.wait(running.server.stop(grace_s=2.0))
     kept = kept_copies(tmp_path)
-    assert ["b", "small", "cpu", 3] in kept
     again = start(
         deployment=inferway.load(tmp_path / "shared.yaml"), assigned=tmp_path / "assigned.json"
     )

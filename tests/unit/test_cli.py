@@ -155,6 +155,10 @@ def test_a_mistyped_file_is_guessed(capsys: pytest.CaptureFixture[str], file: Pa
     assert "words.yaml" in error
     assert main(["bound", str(file.with_name("word.yaml"))]) == 2
     capsys.readouterr()
+    # A link to what has gone is no guess.
+    gone = file.with_name("gone.yaml")
+    gone.symlink_to(file.with_name("moved.yaml"))
+    assert "did you mean" not in sentence(capsys, "bound", gone)
     # A folder is one of models, and says how these would stand in it.
     assert main(["bound", str(file.parent)]) == 2
     assert "holds no model" in capsys.readouterr().err

@@ -118,7 +118,12 @@ def existing(path: Path) -> Path:
     sentence = f"there is no file {path}"
     near = path.parent if path.parent.is_dir() else Path()
     # Of names that all end alike, what stands before that counts.
-    stems = {one.stem: one for suffix in ("*.yml", "*.yaml") for one in sorted(near.glob(suffix))}
+    stems = {
+        one.stem: one
+        for suffix in ("*.yml", "*.yaml")
+        for one in sorted(near.glob(suffix))
+        if one.exists()  # and is no link to what has gone
+    }
     if alike := closest(path.stem, sorted(stems)):
         sentence += f"; did you mean {stems[alike]}?"
     raise CommandError(sentence)

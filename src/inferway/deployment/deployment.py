@@ -609,7 +609,7 @@ def _unserved_exclusive(
     if len(users) > 1:
         yield (
             f"{place}: instances of {', '.join(sorted(users))} share it; give each task an "
-            "exclusive device of its own"
+            "exclusive device of its own, or leave `exclusive` out where all of them fit at once"
         )
     for (task, variant), copies in node.placed.items():
         if name in copies and len(copies) > 1:

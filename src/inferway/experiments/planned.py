@@ -274,8 +274,13 @@ def _all_hold(trials: _Trials) -> bool:
 def _place(deployment: Deployment, node: str | None) -> Node:
     if node is None and len(deployment.nodes) == 1:
         node = next(iter(deployment.nodes))
+    if not deployment.nodes:
+        raise ValueError(
+            "a plan is of one node's instances, and the file lists none under `nodes`; on the "
+            "nodes of a network `inferway place` decides what runs where"
+        )
     if node is None:
-        raise ValueError(f"name one of the nodes {', '.join(deployment.nodes) or '(none)'}")
+        raise ValueError(f"name one of the nodes {', '.join(deployment.nodes)}")
     if node not in deployment.nodes:
         raise ValueError(f"unknown node {node!r}; the file has {', '.join(deployment.nodes)}")
     return deployment.nodes[node]

@@ -395,7 +395,8 @@ def _unknown_of_devices(deployment: Deployment, task: str, place: Node) -> Itera
             yield (
                 f"{where}.devices.{name}.exclusive: instances of {task} share it with those of "
                 f"{', '.join(others)}, and in the twin a device changes between variants of one "
-                "task; give each task an exclusive device of its own"
+                "task; give each task an exclusive device of its own, or leave `exclusive` out "
+                "where all of them fit at once"
             )
         elif share:
             yield (
