@@ -7,8 +7,9 @@ import importlib.util
 import os
 import sys
 from contextlib import suppress
-from dataclasses import fields, replace
+from dataclasses import fields
 from datetime import timedelta
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -156,6 +157,8 @@ def train(
         wanted = _settings(paper, slots, settings or [])
         begun = None if start is None else read(start)
         warnings = deployed.differences(deployment, control, name, chosen, node=node, start=begun)
+    if any(part.scenario.fleet.devices is not None for part in control.parts):
+        options.recalled(deployment)  # which counts where instances share cores
     number = deployment.seed if seed is None else seed
     folder = out or Path("out/train", chosen)
     options.writable(folder)
@@ -164,6 +167,9 @@ def train(
     with terminal.progress() as show:
 
         def tell(now: TrainingProgress) -> None:
+            if now.evaluating:
+                show(f"{now.slots:,} of {now.total:,} slots, evaluating", now.share)
+                return
             left = timedelta(seconds=round(now.seconds_left))
             show(
                 f"{now.slots:,} of {now.total:,} slots, {now.slots_per_s:,.0f}/s, "
@@ -210,13 +216,18 @@ def train(
     # Of one policy for several tasks, what is said is of all of them.
     tasks = {", ".join(names): {**trained.to_json(), "warnings": warnings}}
     terminal.present(json, lambda: {"schema": 1, "tasks": tasks, "network": None}, lambda: shown)
-    if not trained.finished:
-        terminal.complain(f"interrupted after {slots_done:,} slots; the same command goes on")
+    where = ""
+    if isinstance(trained, training.Trained) and trained.tally is None:
+        where = f": the policy is {trained.policy}, and it was not evaluated"
+    if where or not trained.finished:
+        terminal.complain(
+            f"interrupted after {slots_done:,} slots{where}; the same command goes on"
+        )
         raise typer.Exit(INTERRUPTED)
 
 
 def _settings(paper: bool, slots: int | None, written: list[str]) -> Settings:
-    from inferway.learning.settings import TUNED, Settings
+    from inferway.learning.settings import TUNED, Settings, settings_of
 
     known = {field.name for field in fields(Settings)}
     changes: dict[str, Any] = {} if slots is None else {"slots": slots}
@@ -231,16 +242,17 @@ def _settings(paper: bool, slots: int | None, written: list[str]) -> Settings:
         except (ValueError, SyntaxError, RecursionError, MemoryError):
             changes[name] = text
     try:
-        return replace(Settings() if paper else TUNED, **changes)
-    except TypeError as error:
-        raise ValueError(f"--set: {error}") from None
+        return settings_of(Settings() if paper else TUNED, changes)
+    except ValueError as error:
+        raise ValueError(f"--set: {error}" if written else str(error)) from None
 
 
 def _accuracies(written: list[str]) -> dict[str, float]:
     found: dict[str, float] = {}
     for one in written:
         name, _, value = one.rpartition("=")
-        found.pop(name, None)
+        if name in found:
+            raise ValueError(f"--accuracy {one}: there is another one of {name}")
         with suppress(ValueError):
             found[name] = float(value)
         if not name or not 0 <= found.get(name, -1) <= 1:
@@ -254,15 +266,17 @@ def _outages(written: list[str]) -> Outages | None:
 
     found: dict[str, tuple[float, float]] = {}
     for one in written:
-        name, _, times = one.rpartition("=")
+        name, equals, times = one.rpartition("=")
         every, slash, lasting = times.partition("/")
         if one == "file":
             continue
+        if name and name in found:
+            raise ValueError(f"--outages {one}: there is another one of {name}")
         try:
             found[name] = float(TIME.parse(every.strip())), float(TIME.parse(lasting.strip()))
         except QuantityError:
             slash = ""
-        if not slash or min(found.get(name, (0.0,))) <= 0:
+        if not slash or bool(equals) != bool(name) or not all(0 < t < inf for t in found[name]):
             raise ValueError(
                 f"--outages {one}: expected EVERY/FOR, two times above 0 s such as 1h/60s, "
                 "VARIANT=EVERY/FOR, or file"

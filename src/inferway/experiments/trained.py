@@ -20,7 +20,9 @@ class TrainingResult(Trained, Shown):
         return frame(self.to_json()["phases"]).rename_axis("phase").reset_index()
 
     def plot(self) -> Drawing:
-        """Draw what came of the requests in each phase."""
+        """Draw what came of the requests in each phase; ValueError where it was not evaluated."""
+        if self.tally is None:
+            raise ValueError(f"{self.policy} was not evaluated, so there is nothing to draw")
         from inferway.experiments.figure import Bars, bars
 
         rows = self.to_frame()
@@ -39,22 +41,26 @@ train = shown_as(TrainingResult, deployed.train)
 
 def lines(policy: str, trained: Trained) -> list[Text]:
     """Say where it is, what it came to, and how quick it was."""
-    tally = trained.tally
-    phases = zip(tally.goodput, tally.violations, tally.heavy, strict=True)
+    tally, figures = trained.tally, [Text("  not evaluated")]
+    if tally is not None:
+        phases = zip(tally.goodput, tally.violations, tally.heavy, strict=True)
+        figures = [
+            Text(
+                f"  goodput {tally.overall_goodput:.2%}, violations {tally.overall_violations:.2%} "
+                f"(without noise, over {trained.evaluated:,} slots)"
+            ),
+            *(
+                Text(
+                    f"  phase {place}: goodput {goodput:.2%}, violations {violations:.2%}, "
+                    f"most accurate variant {heavy:.2%}"
+                )
+                for place, (goodput, violations, heavy) in enumerate(phases)
+            ),
+        ]
     quick = trained.slots_per_cpu_s == trained.slots_per_cpu_s  # some were trained now
     speed = f"  {trained.slots_per_cpu_s:,.0f} slots per CPU second"
     return [
         Text.assemble((policy, "bold"), f" after {trained.slots:,} slots: {trained.policy}"),
-        Text(
-            f"  goodput {tally.overall_goodput:.2%}, violations {tally.overall_violations:.2%} "
-            f"(without noise, over {trained.evaluated:,} slots)"
-        ),
-        *(
-            Text(
-                f"  phase {place}: goodput {goodput:.2%}, violations {violations:.2%}, "
-                f"most accurate variant {heavy:.2%}"
-            )
-            for place, (goodput, violations, heavy) in enumerate(phases)
-        ),
+        *figures,
         *([Text(speed, style="dim")] if quick else []),
     ]

@@ -14,7 +14,7 @@ from inferway.deployment import Deployment, ServiceTime, load
 from inferway.deployment.workloads import MapArrivals
 from inferway.learning import training
 from inferway.learning.control import Control
-from inferway.learning.settings import TUNED, Settings
+from inferway.learning.settings import TUNED, Settings, settings_of
 from inferway.learning.training import Trained, TrainingProgress
 from inferway.scheduling.neural_policy import About, NeuralPolicy
 from inferway.site import Fleet
@@ -396,10 +396,7 @@ def train(
     """
     names, chosen = trained_for(deployment, task), policy_of(deployment, policy)
     changes = settings if slots is None else {"slots": slots, **settings}
-    try:
-        wanted = replace(Settings() if paper else TUNED, **changes)
-    except TypeError as error:
-        raise ValueError(str(error)) from None
+    wanted = settings_of(Settings() if paper else TUNED, changes)
     return training.train(
         control_of(
             deployment,

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+from pydantic import TypeAdapter, ValidationError
 
 _COUNTS = ("slots", "slots_per_update", "sites", "epochs")
 _POSITIVE = ("learning_rate", "clip", "sigma", "critic_rate", "final_sigma", "symlog", "norm")
@@ -74,6 +76,8 @@ class Settings:
                 value = getattr(self, name)
                 if value is not None and not holds(value):
                     raise ValueError(f"{name} is {limit}, not {value:g}")
+        if len(self.hidden) != 2 or min(self.hidden) < 1:
+            raise ValueError(f"hidden is two numbers of units, each at least 1, not {self.hidden}")
         if self.slots_per_update % self.sites:
             raise ValueError(
                 f"{self.slots_per_update} slots per update are no whole number for each of "
@@ -97,6 +101,26 @@ class Settings:
         critic = self.learning_rate if self.critic_rate is None else self.critic_rate
         final = self.sigma if self.final_sigma is None else self.final_sigma
         return self.learning_rate * left, critic * left, self.sigma + (final - self.sigma) * over
+
+
+def settings_of(start: Settings, changes: Mapping[str, Any]) -> Settings:
+    """Change settings by name.
+
+    ValueError with one sentence for an unknown name, a value of another kind, or one out of range.
+    """
+    known = sorted(field.name for field in fields(Settings))
+    if unknown := ", ".join(sorted(changes.keys() - {*known})):
+        raise ValueError(f"there is no setting {unknown}; there are {', '.join(known)}")
+    try:
+        made: Settings = TypeAdapter(Settings).validate_python({**vars(start), **changes})
+    except ValidationError as error:
+        first = error.errors()[0]
+        wrong = first.get("ctx", {}).get("error")
+        if wrong is not None:  # of a limit, in its own words
+            raise ValueError(str(wrong)) from None
+        wanted = first["msg"].removeprefix("Input should be ")
+        raise ValueError(f"{first['loc'][0]} is {wanted}, not {first['input']!r}") from None
+    return made
 
 
 # Settings of `inferway train` unless told to do as the paper does. The potential pays for a request

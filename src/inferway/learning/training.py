@@ -49,6 +49,7 @@ class TrainingProgress:
     goodput: float  # Of the last update's trajectories, with noise; mean of the phases
     violations: float
     seconds_left: float
+    evaluating: bool = False  # Training is over; what follows are the figures of its policy
 
     @property
     def share(self) -> float:
@@ -63,29 +64,39 @@ class Trained:
     policy: Path
     slots: int
     finished: bool  # False after Ctrl-C; the same call goes on
-    tally: PhaseTally  # Of the policy as deployed, without noise, over `evaluated` slots
+    # Of the policy as deployed, without noise, over `evaluated` slots; None where Ctrl-C ended its
+    # evaluation
+    tally: PhaseTally | None
     evaluated: int
     cpu_s: float  # CPU time of this process's part
     slots_per_cpu_s: float  # NaN where there was nothing left to do
 
+    def whole(self) -> Trained:
+        """Itself; KeyboardInterrupt where Ctrl-C has cut it short, for callers that need it all."""
+        if self.tally is None or not self.finished:
+            raise KeyboardInterrupt
+        return self
+
     def about(self, control: Control, task: str, seed: int, command: str) -> About:
         """Say in the policy's file what was trained, how, and what came of it."""
         names = ("evaluated_slots", "goodput", "violation_ratio")
-        result = {name: self.to_json()[name] for name in names}
+        known = self.to_json() if self.tally is not None else {}
+        result = {name: known[name] for name in names if known}
         return control.about(task, slots=self.slots, seed=seed, command=command, result=result)
 
     def to_json(self) -> dict[str, Any]:
         """As ``inferway train --json`` has it."""
-        tally = self.tally
+        tally, phases = self.tally, []
         names = ("goodput", "violation_ratio", "heavy_share")
-        phases = np.stack([tally.goodput, tally.violations, tally.heavy], axis=1).tolist()
+        if tally is not None:
+            phases = np.stack([tally.goodput, tally.violations, tally.heavy], axis=1).tolist()
         return {
             "policy": str(self.policy),
             "slots": self.slots,
             "finished": self.finished,
             "evaluated_slots": self.evaluated,
-            "goodput": tally.overall_goodput,
-            "violation_ratio": tally.overall_violations,
+            "goodput": None if tally is None else tally.overall_goodput,
+            "violation_ratio": None if tally is None else tally.overall_violations,
             "phases": [dict(zip(names, phase, strict=True)) for phase in phases],
             "cpu_s": self.cpu_s,
             "slots_per_cpu_s": self.slots_per_cpu_s,
@@ -120,11 +131,13 @@ def train(
     `evaluation_slots` are for the figures in the result and in the policy's file; in the learning
     curve, `evaluate_every` so many updates there is an evaluation without noise, and none with 0.
     At least so many seconds lie between two checkpoints; the last update always has one. Progress
-    is told after each update.
+    is told after each update, and where the evaluation begins. The policy is written before that:
+    Ctrl-C in it leaves a policy without figures, as `Trained.tally` says.
 
     ValueError where the folder holds another training, or those of several seeds. RuntimeError
-    where another process trains in it; a `inferway.learning.ppo.DivergenceError` where a number of
-    the training is none any more: the last checkpoint, from before, is kept.
+    where another process trains in it, and where the evaluation fails; a
+    `inferway.learning.ppo.DivergenceError` where a number of the training is none any more: the
+    last checkpoint, from before, is kept.
     """
     import torch
 
@@ -193,21 +206,48 @@ def train(
                 if time.monotonic() - kept_s >= checkpoint_every_s:
                     keep()
             keep()
-        # Without the first update, where there are others.
-        since = (mark for mark in reversed(marks) if mark[0] != learner.slots)
-        paces = ((learner.slots - one) / (time.process_time() - at) for one, _, at in since)
-        trained = Trained(
-            policy=out / POLICY,
-            slots=learner.slots,
-            finished=learner.slots >= settings.slots,
-            tally=evaluated(),
-            evaluated=evaluation_slots,
-            cpu_s=cpu_s(),
-            slots_per_cpu_s=next(paces, math.nan),
-        )
-        about = trained.about(control, task, seed, command)
-        save(trained.policy, learner.actor.network.arrays(), about)
-        return trained
+            # Without the first update, where there are others.
+            since = (mark for mark in reversed(marks) if mark[0] != learner.slots)
+            paces = ((learner.slots - one) / (time.process_time() - at) for one, _, at in since)
+            trained = Trained(
+                policy=out / POLICY,
+                slots=learner.slots,
+                finished=learner.slots >= settings.slots,
+                tally=None,
+                evaluated=0,
+                cpu_s=cpu_s(),
+                slots_per_cpu_s=next(paces, math.nan),
+            )
+            layers = learner.actor.network.arrays()
+            if not _kept(trained):
+                save(trained.policy, layers, trained.about(control, task, seed, command))
+        try:
+            if progress is not None:
+                now = TrainingProgress(
+                    *(trained.slots, settings.slots, math.nan, math.nan, math.nan, 0.0),
+                    evaluating=True,
+                )
+                progress(now)
+            with_figures = dataclasses.replace(
+                trained, tally=evaluated(), evaluated=evaluation_slots, cpu_s=cpu_s()
+            )
+            save(trained.policy, layers, with_figures.about(control, task, seed, command))
+        except KeyboardInterrupt:  # after training, the first one ends the evaluation
+            return trained
+        except Exception as error:
+            raise RuntimeError(
+                f"the policy is {trained.policy}, but evaluating it failed: {error}"
+            ) from error
+        return with_figures
+
+
+def _kept(trained: Trained) -> bool:
+    """Tell whether a policy of as many slots is there already, with its figures."""
+    try:
+        about = read(trained.policy).about
+    except ValueError:
+        return False
+    return about.slots == trained.slots and bool(about.result)
 
 
 def stretch(
@@ -322,7 +362,7 @@ class LearningCurve:
 
     def __init__(self, folder: Path, slots: int, *, tensorboard: bool = True) -> None:
         path = folder / "curve.csv"
-        write_whole(path, "".join(_kept(path, slots)))
+        write_whole(path, "".join(_lines_up_to(path, slots)))
         self._closing = ExitStack()
         self.close = self._closing.close
         self._file = self._closing.enter_context(path.open("a", encoding="utf-8", buffering=1))
@@ -344,7 +384,7 @@ class LearningCurve:
                 self._writer.add_scalar(name, value, int(row["slots"]))
 
 
-def _kept(path: Path, slots: int) -> list[str]:
+def _lines_up_to(path: Path, slots: int) -> list[str]:
     """The header and the lines up to `slots`, none of them cut short."""
     text = path.read_text(encoding="utf-8") if slots and path.exists() else ""
     header, *lines = text.splitlines(keepends=True) or [""]
@@ -352,11 +392,11 @@ def _kept(path: Path, slots: int) -> list[str]:
     if "slots" not in names:
         return []
 
-    def kept(line: str) -> bool:
+    def whole(line: str) -> bool:
         cells = dict(zip(names, line.rstrip("\n").split(","), strict=False))
         return line.endswith("\n") and len(cells) == len(names) and int(cells["slots"]) <= slots
 
-    return [header, *filter(kept, lines)]
+    return [header, *filter(whole, lines)]
 
 
 def save(

@@ -12,6 +12,8 @@ from burst import FILE
 
 import inferway
 from inferway.cli import main
+from inferway.deployment.overhead import overhead_key, times_file
+from inferway.dispatch.service_times import remember_overhead
 from inferway.learning import deployed
 from inferway.learning.deployed import differences
 
@@ -51,6 +53,49 @@ def test_trains_and_says_what_came_of_it(capsys: pytest.CaptureFixture[str]) -> 
     assert "slots per CPU second" not in words
 
 
+def test_ctrl_c_in_the_evaluation_says_where_the_policy_is(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch", reason="needs PyTorch: pip install 'inferway[learn]'")
+    from inferway.learning import training
+    from inferway.scheduling.neural_policy import read
+
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(training, "evaluate", interrupted)
+        assert main(["train", str(FILE), *SMALL, "--json"]) == 130
+    told = capsys.readouterr()
+    said = json.loads(told.out)["tasks"]["recognise"]
+    assert (said["finished"], said["evaluated_slots"], said["goodput"]) == (True, 0, None)
+    assert said["phases"] == []
+    assert told.err.splitlines()[-1] == (
+        "inferway: interrupted after 2,000 slots: the policy is out/train/rl-po/policy.npz, and it "
+        "was not evaluated; the same command goes on"
+    )
+    assert read(Path(said["policy"])).about.slots == 2_000
+    assert main(["train", str(FILE), *SMALL]) == 0
+    assert "goodput" in capsys.readouterr().out
+
+
+def test_an_overhead_that_a_server_measured_is_said_where_cores_are_shared(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pytest.importorskip("torch", reason="needs PyTorch: pip install 'inferway[learn]'")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    file = tmp_path / "cores.yaml"
+    cores = FILE.read_text().replace("buffer: 15}", "buffer: 15, devices: {cpu: {cores: 2}}}")
+    file.write_text(cores)
+    remember_overhead(times_file(), overhead_key(inferway.load(file).tasks), 250e-6, 250e-6)
+    short = ["--slots", "100", "--set", "slots_per_update=100", *SMALL[4:]]
+    for number, (written, notes) in enumerate({cores: 1, FILE.read_text(): 0}.items()):
+        file.write_text(written)
+        assert main(["train", str(file), *short, "--out", str(tmp_path / str(number))]) == 0
+        said = capsys.readouterr().err
+        assert said.count("inferway: the overhead of nodes.edge is recalled: 250 us") == notes
+
+
 def test_what_makes_no_sense_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("torch", reason="needs PyTorch: pip install 'inferway[learn]'")
     wrong: dict[str, list[str]] = {
@@ -59,9 +104,23 @@ def test_what_makes_no_sense_is_refused(capsys: pytest.CaptureFixture[str]) -> N
         "unknown task 'recognize'": ["--task", "recognize"],
         "no variant has a `batch`": ["--policy", "rl-po-b"],
         "is not a whole number": ["--slots", "0.5"],
-        "--set: ": ["--set", "sigma=wide"],
+        "--set: sigma is a valid number": ["--set", "sigma=wide"],
+        "not 'wide'": ["--set", "sigma=wide"],
+        "potential is 'none', 'queues' or 'outcomes', not 'much'": ["--set", "potential=much"],
+        "scale is a valid boolean": ["--set", "scale=rather"],
+        "hidden is two numbers of units": ["--set", "hidden=(8,)"],
+        "hidden is a valid tuple": ["--set", "hidden=8"],
         "--outages 1h: expected EVERY/FOR": ["--outages", "1h"],
         "--outages 1h/0s: expected EVERY/FOR": ["--outages", "1h/0s"],
+        "--outages =1h/60s: expected EVERY/FOR": ["--outages", "=1h/60s"],
+        "--outages =file: expected EVERY/FOR": ["--outages", "=file"],
+        "--outages light=2h/1s: there is another one of light": [
+            *("--outages", "light=1h/1s", "--outages", "light=2h/1s")
+        ],
+        "--accuracy =0.5: expected VARIANT=VALUE": ["--accuracy", "=0.5"],
+        "--accuracy light=0.6: there is another one of light": [
+            *("--accuracy", "light=0.5", "--accuracy", "light=0.6")
+        ],
         "several are one for each variant": ["--outages", "1h/1s", "--outages", "light=1h/1s"],
         "outages of hevy; the variants are ": ["--outages", "hevy=1h/60s"],
         "the node has no `failures` to train with": ["--outages", "file"],

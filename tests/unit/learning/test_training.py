@@ -20,6 +20,7 @@ from burst import SMALL, control
 torch: Any = pytest.importorskip("torch", reason="needs PyTorch: pip install 'inferway[learn]'")
 
 from inferway.files import alone  # noqa: E402
+from inferway.learning import training  # noqa: E402
 from inferway.learning.ppo import DivergenceError  # noqa: E402
 from inferway.learning.training import (  # noqa: E402
     CHECKPOINT,
@@ -122,6 +123,74 @@ def test_ctrl_c_keeps_what_is_there(tmp_path: Path, whole: Path) -> None:
     assert read(tmp_path / "cut" / POLICY).about.slots == slots
     short(tmp_path / "cut", LONG)
     same(tmp_path / "cut", whole)
+
+
+EVALUATED = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from pathlib import Path
+from burst import SMALL, control
+from inferway.learning.training import train
+found = train(control(), SMALL, Path(sys.argv[2]), seed=4, tensorboard=False,
+              evaluation_slots=10**12, progress=lambda now: print(now.evaluating, flush=True))
+print(found.tally, found.evaluated, found.finished)
+"""
+
+
+def test_ctrl_c_in_the_evaluation_leaves_the_policy(tmp_path: Path) -> None:
+    here = str(Path(__file__).parent)
+    process = subprocess.Popen(
+        [sys.executable, "-c", EVALUATED, here, str(tmp_path / "cut")],
+        env=os.environ | {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line == "True\n":
+            break
+    about = read(tmp_path / "cut" / POLICY).about
+    assert (about.slots, about.result) == (SMALL.slots, {})
+    process.send_signal(signal.SIGINT)
+    said, complaint = process.communicate(timeout=300)
+    assert (process.returncode, said, complaint) == (0, "None 0 True\n", "")
+    short(tmp_path / "whole")
+    # The same call has nothing left to train, and evaluates.
+    found = short(tmp_path / "cut")
+    assert found.whole().evaluated == 2_000
+    same(tmp_path / "cut", tmp_path / "whole")
+    figures = read(tmp_path / "cut" / POLICY).about.result
+    assert figures == read(tmp_path / "whole" / POLICY).about.result != {}
+
+
+def test_an_evaluation_that_fails_leaves_the_policy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*_: Any, **__: Any) -> None:
+        raise ZeroDivisionError("no slots")
+
+    monkeypatch.setattr(training, "evaluate", failing)
+    with pytest.raises(RuntimeError, match=r"policy\.npz, but evaluating it failed: no slots"):
+        short(tmp_path)
+    assert read(tmp_path / POLICY).about.slots == SMALL.slots
+
+
+def test_figures_of_a_policy_outlast_a_second_evaluation_that_is_cut_short(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    short(tmp_path)
+    before = (tmp_path / POLICY).read_bytes()
+    monkeypatch.setattr(training, "evaluate", interrupted)
+    assert short(tmp_path).tally is None
+    assert (tmp_path / POLICY).read_bytes() == before
+    longer = short(tmp_path, replace(SMALL, slots=10_000))
+    assert (longer.tally, read(tmp_path / POLICY).about.slots) == (None, 10_000)
+    with pytest.raises(KeyboardInterrupt):
+        longer.whole()
 
 
 def test_more_slots_go_on_with_the_same_training(tmp_path: Path) -> None:

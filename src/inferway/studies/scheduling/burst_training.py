@@ -99,7 +99,7 @@ def trained(
             tensorboard=False,
             evaluation_slots=slots_per_update,
             checkpoint_every_s=math.inf,
-        )
+        ).whole()
         policy = Path(folder) / "policy.npz"
         for world, drift in WORLDS.items():
             site = site_of(drift).scheduled("rl-po", checkpoint=policy)

@@ -116,7 +116,7 @@ def trained(row: str, slots: int, requests: int, seed: int) -> dict[str, float]:
                 tensorboard=False,
                 evaluation_slots=_UPDATE,
                 checkpoint_every_s=math.inf,
-            )
+            ).whole()
             cpu_s += made.cpu_s
             made.policy.rename(store / f"{name}.npz")
         if row in (SWITCHED, LONGER):

@@ -126,7 +126,7 @@ def trained(
             tensorboard=False,
             evaluation_slots=slots_per_update,
             checkpoint_every_s=math.inf,
-        )
+        ).whole()
         options: dict[str, Any] = {"checkpoint": Path(folder) / "policy.npz"}
         if row != ALONE:
             options["tasks"] = TASKS

@@ -211,8 +211,7 @@ def trained(name: str, slots: int | None, out: Path) -> Path:
         progress=tell,
     )
     print(file=sys.stderr)
-    if not found.finished:
-        raise KeyboardInterrupt
+    found.whole()
     return ship(out / name, name)
 
 

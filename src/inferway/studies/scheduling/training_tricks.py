@@ -79,7 +79,9 @@ def trained(
             evaluation_slots=evaluated,
             checkpoint_every_s=math.inf,
         )
-    figures = found.tally.figures()
+    tally = found.whole().tally
+    assert tally is not None
+    figures = tally.figures()
     by_state = {
         f"{name}_{state}": figures[f"{name}_{phase}"]
         for name in ("goodput", "heavy")
