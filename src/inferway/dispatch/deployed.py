@@ -45,7 +45,7 @@ from inferway.site.fleet import Fleet, fleet_of
 from inferway.workload.arrivals import mean_rate
 
 if TYPE_CHECKING:
-    from inferway.deployment import Deployment, Task
+    from inferway.deployment import Batch, Deployment, Node, Task
 
 
 BEST_EFFORT: Final = "deadline"  # The policy of a fleet that cannot keep its target
@@ -242,6 +242,14 @@ def dispatcher_on(
     if any(variant.batches for variant in task.variants.values()):
         dispatcher.prepare(batches=True)
     return dispatcher
+
+
+def batches_of(task: Task, node: Node, fleet: Fleet) -> list[Batch | None]:
+    """By class, the batches that a file offers on the hardware of its device."""
+    return [
+        task.variants[name].batch_on(node.hardware_of(device))
+        for name, device in zip(fleet.names, fleet.runs_on, strict=True)
+    ]
 
 
 def arrival_rate(deployment: Deployment, fleet: Fleet, target: float | None) -> float | None:

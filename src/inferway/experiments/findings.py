@@ -5,15 +5,17 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from inferway.deployment import Deployment
 from inferway.deployment import check as check_file
+from inferway.deployment.policies import row_of
 from inferway.deployment.runtimes import lacking_providers
 from inferway.deployment.warnings import Caution, check_classes, check_remotes
+from inferway.deployment.workloads import PhasedArrivals
 from inferway.dispatch import deployed
 from inferway.dispatch.bounds import Bound, Escalation, EscalationBound, UnreachableError, solve
 from inferway.dispatch.escalation_bounds import full_load, greatest_rate, solve_escalation
@@ -21,7 +23,10 @@ from inferway.dispatch.joint import JointTargetError, written
 from inferway.dispatch.joint_bounds import JointBound
 from inferway.experiments.curves import Axis, Curve, Drawing, Panel, panels
 from inferway.experiments.text import Frame, Laid, Shown, frame, percent, seconds, table, text
-from inferway.site.fleet import fleet_of
+from inferway.scheduling import Conditions, controller_of
+from inferway.scheduling.store import policies_at
+from inferway.site.fleet import Fleet, fleet_of
+from inferway.workload import phases_of
 from inferway.workload.arrivals import mean_rate
 
 
@@ -176,13 +181,14 @@ def _refused(deployment: Deployment) -> Iterator[Caution]:
         for one in lacking_providers(deployment):
             yield Caution("no-provider", one.field, one.line, one.sentence)
     joint: set[str] = set()  # Targets that have been named: they are of several tasks
+    fleets: dict[str, Fleet] = {}
     for name, task in deployment.tasks.items():
         running = {key for node in deployment.nodes.values() for key in node.instances}
         own = [one for one in task.variants.values() if (name, one.name) in running]
         if len(deployment.nodes) != 1 or not own or not all(one.service for one in own):
             continue  # what is not measured yet is not known either
         try:
-            deployed.dispatcher_of(deployment, name, measure=False)
+            fleets[name] = deployed.dispatcher_of(deployment, name, measure=False).fleet
         except JointTargetError as error:
             place, _, sentence = str(error).partition(": ")
             if place not in joint:
@@ -194,6 +200,59 @@ def _refused(deployment: Deployment) -> Iterator[Caution]:
             kind = "target-out-of-reach" if unreachable else "policy"
             place = f"tasks.{name}.{'accuracy_target' if unreachable else 'dispatch'}"
             yield Caution(kind, place, deployment.line_of(place), str(error))
+    for sentence in dict.fromkeys(_unfit_policies(deployment, fleets)):
+        place = "scheduling.checkpoint"
+        yield Caution("checkpoint-unfit", place, deployment.line_of(place), sentence)
+
+
+def _unfit_policies(deployment: Deployment, fleets: Mapping[str, Fleet]) -> Iterator[str]:
+    """Read the trained policies that a file names: whether they can be read, and are for its tasks.
+
+    Where a task's fleet is not known yet, they are read alone.
+    """
+    spec = deployment.scheduling
+    checkpoint = None if spec is None else spec.options.get("checkpoint")
+    if spec is None or checkpoint is None or not checkpoint.exists():  # of which a warning tells
+        return
+    alone = [(name,) for name in deployment.tasks if deployment.scheduling_of(name) is not None]
+    together = deployment.scheduled_together
+    for names in [together] if together else alone:
+        try:
+            conditions = _conditions(deployment, [fleets[name] for name in names])
+        except KeyError:
+            conditions = None
+        try:
+            if conditions is None:
+                policies_at(checkpoint)
+            else:
+                controller_of(spec, conditions, deployment.folder)
+        except ValueError as error:
+            yield str(error)
+
+
+def _conditions(deployment: Deployment, fleets: Sequence[Fleet]) -> list[Conditions] | None:
+    """Conditions that a scheduler of these fleets is made for, with the workloads' phases.
+
+    None where it goes by the phases of a workload that the file does not have.
+    """
+    spec, found = deployment.scheduling, []
+    for fleet in fleets:
+        task, node = deployment.tasks[fleet.task], deployment.nodes[fleet.node]
+        own = Conditions(
+            fleet,
+            task.deadline_s,
+            batches=deployed.batches_of(task, node, fleet),
+            changing=deployment.assigns,
+        )
+        if fleet.task in deployment.workload:
+            arrivals = deployment.workload[fleet.task].arrivals
+            # What a load of 1 means tells on the phases' rates alone.
+            phases = phases_of(arrivals, float(fleet.rate @ fleet.count))
+            own = replace(own, phases=phases, periodic=isinstance(arrivals, PhasedArrivals))
+        elif spec is not None and row_of("scheduling", spec.policy).sighted:
+            return None
+        found.append(own)
+    return found
 
 
 class BoundResult(dict[str, Bound], Shown):

@@ -14,7 +14,7 @@ from typing import Any, Final
 from inferway.deployment import Batch, Deployment, Node, Task, Variant, runtime_of
 from inferway.deployment.runtimes import in_turn
 from inferway.dispatch.batching import foresee, rules_of, run_s_of
-from inferway.dispatch.deployed import dispatcher_of
+from inferway.dispatch.deployed import batches_of, dispatcher_of
 from inferway.dispatch.dispatcher import Dispatcher
 from inferway.dispatch.drift_alarm import unwatched
 from inferway.dispatch.service_times import (
@@ -205,14 +205,6 @@ def _confidences(
     return found
 
 
-def _batches(task: Task, node: Node, fleet: Fleet) -> list[Batch | None]:
-    """By class, the batches that the file offers on the hardware of its device."""
-    return [
-        task.variants[name].batch_on(node.hardware_of(device))
-        for name, device in zip(fleet.names, fleet.runs_on, strict=True)
-    ]
-
-
 def pools_of(
     deployment: Deployment,
     options: ServerOptions,
@@ -274,7 +266,7 @@ def _controller(deployment: Deployment, fleets: Sequence[Fleet]) -> Controller |
         Conditions(
             fleet,
             task.deadline_s,
-            batches=_batches(task, node, fleet),
+            batches=batches_of(task, node, fleet),
             changing=deployment.assigns,
         )
         for task, fleet in zip(tasks, fleets, strict=True)
@@ -387,7 +379,7 @@ def _deciding(
     place = f"tasks.{task.name}.dispatch"
     try:
         dispatcher = dispatcher_of(deployment, task.name, node.name, best_effort=deployment.assigns)
-        batches = _batches(task, node, dispatcher.fleet)
+        batches = batches_of(task, node, dispatcher.fleet)
         place = f"tasks.{task.name}.canary"
         _check_canary(task, dispatcher.fleet, node.name)
         place = f"tasks.{task.name}.dispatch"

@@ -256,19 +256,27 @@ class PolicyStore:
         return [None] * len(present)
 
 
-def networks_of(place: Path, conditions: Sequence[Conditions], slot_s: float) -> list[NeuralPolicy]:
-    """The policies at a path: one file, or all ``.npz`` and ``.npz.xz`` files of a folder.
+def policies_at(place: Path) -> list[NeuralPolicy]:
+    """Read a trained policy, or all ``.npz`` and ``.npz.xz`` files of a folder.
 
-    They are for tasks under these conditions, in this order. ValueError where there is none, or one
-    was trained for something else: other tasks, another kind of policy, buffer, deadline, slot,
-    phases or batches, or, unless fleets are changing, servers that a fleet has not.
+    ValueError where there is none, or one cannot be read.
     """
     files = [place]
     if place.is_dir():
         files = sorted(file for ending in ("npz", "npz.xz") for file in place.glob(f"*.{ending}"))
-    networks = [read(file) for file in files]
-    if not networks:
+    if not files:
         raise ValueError(f"{place} holds no trained policy: there is no .npz or .npz.xz file in it")
+    return [read(file) for file in files]
+
+
+def networks_of(place: Path, conditions: Sequence[Conditions], slot_s: float) -> list[NeuralPolicy]:
+    """The policies at a path, as `policies_at` reads them, for tasks under these conditions.
+
+    ValueError where there is none, or one was trained for something else: other tasks, another kind
+    of policy, buffer, deadline, slot, phases or batches, or, unless fleets are changing, servers
+    that a fleet has not.
+    """
+    networks = policies_at(place)
     by_servers: dict[Any, NeuralPolicy] = {}
     for network in networks:
         parts = network.about.parts
