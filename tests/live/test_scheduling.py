@@ -92,7 +92,7 @@ def deployment(tmp_path: Path) -> Callable[..., inferway.Deployment]:
     return write
 
 
-def ask(running: Any, count: int = 1) -> list[str]:
+def ask(running: Any, count: int = 1, task: str = "digits") -> list[str]:
     """Which variant answered each of so many requests, one after the other."""
     image = load_testset().images[:1]
     tensor = {
@@ -103,7 +103,8 @@ def ask(running: Any, count: int = 1) -> list[str]:
     }
     text = json.dumps({"inputs": [tensor]}).encode()
     head = f"Inference-Header-Content-Length: {len(text)}\r\nX-Request-Id: last\r\n"
-    answers = [running.infer(text + image.tobytes(), head) for _ in range(count)]
+    body, path = text + image.tobytes(), f"/v2/models/{task}/infer"
+    answers = [running.infer(body, head, path) for _ in range(count)]
     assert {answer.status for answer in answers} == {200}, answers[0].body
     return [answer.json["model_version"] for answer in answers]
 
@@ -252,3 +253,80 @@ def test_learned_batch_sizes_are_followed(
     running.wait(running.server.stop())
     found = inferway.replay(tmp_path / "run" / "digits", requests=None)
     assert (found.requests, found.batches, found.differences) == (3, 3, ())
+
+
+SEVERAL = """
+tasks:
+  digits: {{deadline: 60 s, variants: {{{variants}}}}}
+  forms: {{deadline: 60 s, variants: {{{variants}}}}}
+nodes:
+  here:
+    instances: {{digits/tiny: 1, digits/large: 2, forms/tiny: 1, forms/large: 2}}
+    buffer: 15
+    late: serve
+scheduling: {{policy: rl-po, checkpoint: {checkpoint}, tasks: [forms, digits]}}
+"""
+BOTH = ", ".join(
+    f"{name}: {{model: zoo://digits/{name}, service: {{mean: {mean}}}}}"
+    for name, mean in (("tiny", "1 ms"), ("large", "4 ms"))
+)
+
+
+def trained_together(place: Path, counts: dict[str, tuple[int, int]], **favorites: int) -> None:
+    """One policy for tasks: nearly all of each goes to one server, whatever it sees."""
+    alone = [dict(np.load(trained(place, own, favorites[task]))) for task, own in counts.items()]
+    first, *others = (
+        json.loads(str(one["about"])) | {"task": task, "deadline_s": 60.0}
+        for task, one in zip(counts, alone, strict=True)
+    )
+    arrays: dict[str, Any] = dict(alone[0])
+    arrays["weight_0"] = np.concatenate([one["weight_0"] for one in alone])
+    for name in ("weight_2", "bias_2"):
+        arrays[name] = np.concatenate([one[name] for one in alone], axis=-1)
+    arrays["about"] = np.array(json.dumps(first | {"others": others}))
+    np.savez(place, **arrays)
+
+
+def test_one_policy_serves_several_tasks(start: Any, tmp_path: Path) -> None:
+    """Its store goes by the instances of all, another is applied, and what was done is replayed."""
+
+    def read(checkpoint: str) -> inferway.Deployment:
+        file = tmp_path / "several.yaml"
+        file.write_text(SEVERAL.format(variants=BOTH, checkpoint=checkpoint))
+        return inferway.load(file)
+
+    def routings() -> list[list[float] | None]:
+        pools = [running.server.sites[name].pool for name in ("forms", "digits")]
+        each = running.call(lambda: [pool.dispatcher.routing for pool in pools])
+        return [None if one is None else one.round(6).tolist() for one in each]
+
+    def mark(task: str, server: int, healthy: bool) -> None:
+        running.call(lambda: running.server.sites[task].pool._mark(server, healthy, "test"))
+
+    whole = {"forms": (1, 2), "digits": (1, 2)}
+    (tmp_path / "store").mkdir()
+    trained_together(tmp_path / "store" / "all.npz", whole, forms=0, digits=2)
+    trained_together(tmp_path / "store" / "fewer.npz", whole | {"forms": (1, 1)}, forms=1, digits=0)
+    trained_together(tmp_path / "other.npz", whole, forms=1, digits=0)
+    running = start(deployment=read("store"), record=tmp_path / "run")
+    assert routings() == [[1, 0, 0], [0, 0, 1]]
+    assert [set(ask(running, 5, task)) for task in whole] == [{"tiny"}, {"large"}]
+    # An instance of one task fails, and both are routed by the policy for those that are left.
+    mark("forms", 2, False)
+    assert routings() == [[0, 1, 0], [1, 0, 0]]
+    assert [set(ask(running, 5, task)) for task in whole] == [{"large"}, {"tiny"}]
+    # For none of these is there a policy, so each request is left to `deadline`.
+    mark("digits", 0, False)
+    assert routings() == [None, None]
+    mark("digits", 0, True)
+    mark("forms", 2, True)
+    assert routings() == [[1, 0, 0], [0, 0, 1]]
+    status = running.get("/status", admin=True).json["tasks"]
+    assert min(status[task]["slots"] for task in whole) >= 1
+    running.wait(running.server.apply(read("other.npz")))
+    assert routings() == [[0, 1, 0], [1, 0, 0]]
+    assert [set(ask(running, 5, task)) for task in whole] == [{"large"}, {"tiny"}]
+    running.wait(running.server.stop())
+    for task in whole:
+        found = inferway.replay(tmp_path / "run" / task, requests=None)
+        assert (found.requests, found.differences) == (10, ())

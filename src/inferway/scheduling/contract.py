@@ -127,8 +127,21 @@ class ForOneTask:
 
     def __init__(self, own: SiteController) -> None:
         self.own = own
-        self.slot_s, self.sees_phase = own.slot_s, own.sees_phase
-        self.on_rejection = own.on_rejection
+
+    @property
+    def slot_s(self) -> float:
+        """As its own."""
+        return self.own.slot_s
+
+    @property
+    def sees_phase(self) -> bool:
+        """As its own."""
+        return self.own.sees_phase
+
+    @property
+    def on_rejection(self) -> bool:
+        """As its own."""
+        return self.own.on_rejection
 
     def decide(self, sites: Sequence[Site], signals: Sequence[Signal]) -> Sequence[Routing | None]:
         """As `Controller` has it, for its one task."""
