@@ -16,8 +16,9 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, Self
 
 import numpy as np
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
+from inferway.deployment.errors import refuse
 from inferway.deployment.units import PositiveNumber, PositiveSeconds
 from inferway.dispatch.joint_bounds import JointMean, exceeds
 from inferway.placement.assignment import (
@@ -31,7 +32,7 @@ from inferway.placement.assignment import (
     options_of,
     slots_of,
 )
-from inferway.workload.peak import PERCENTILE, percentile_of
+from inferway.workload.peak import PERCENTILE, no_peak, percentile_of
 
 if TYPE_CHECKING:
     from inferway.deployment import Node, Task
@@ -151,6 +152,18 @@ def _written(key: Key | None) -> dict[str, str] | None:
     return {"variant": f"{key[0]}/{key[1]}", "device": key[2]}
 
 
+def _peak(stated: Any) -> Any:
+    """Refuse what is neither a number of times nor a percentile, with one sentence."""
+    if isinstance(stated, str):
+        fits = percentile_of(stated) is not None
+    else:
+        number = isinstance(stated, int | float) and not isinstance(stated, bool)
+        fits = number and 0.0 < stated < np.inf
+    if not fits:
+        raise refuse(no_peak(stated))
+    return stated
+
+
 class Assign:
     """Re-assigns the devices of one site, slot by slot."""
 
@@ -184,6 +197,7 @@ class Assign:
         ] = 10.0,
         peak: Annotated[
             PositiveNumber | Annotated[str, Field(pattern=PERCENTILE)],
+            BeforeValidator(_peak),
             Field(
                 description="Devices are given out for so many times the rate that is seen, or for "
                 "a percentile of it, such as p95, over the last 30 slots."

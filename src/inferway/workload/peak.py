@@ -38,11 +38,16 @@ def read_peak(value: float | str) -> float | str:
     except ValueError:
         times = 0.0
     if not 0.0 < times < np.inf:
-        raise ValueError(
-            f"a peak is a number of times the mean, such as 1.2, or a percentile such as p95, "
-            f"not {value!r}"
-        )
+        raise ValueError(no_peak(value))
     return times
+
+
+def no_peak(value: object) -> str:
+    """Say of something that it is no peak."""
+    return (
+        "a peak is a number of times the mean, such as 1.2, or a percentile such as p95, "
+        f"not {value!r}"
+    )
 
 
 def rate_at_peak(arrivals: Arrivals, peak: float | str, *, seed: int = 0) -> float:

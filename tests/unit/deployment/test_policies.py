@@ -159,3 +159,17 @@ def test_waits_are_no_delays_where_they_have_a_price(write: Write, policy: str) 
         found = load(write(TASK + section % (delays, waiting))).placement
         assert found is not None
         assert found.options["delays"] == delays
+
+
+@pytest.mark.parametrize("peak", ["p200", "p0", "0", "-1", ".inf", "true", "1.2 s", "[1, 2]"])
+def test_a_peak_that_is_none_is_refused_with_one_sentence(tmp_path: Path, peak: str) -> None:
+    file = tmp_path / "shared.yaml"
+    file.write_text(
+        "tasks: {a: {variants: {one: {accuracy: 0.8, service: {mean: 1 ms}}}}}\n"
+        "nodes: {here: {devices: {cpu: {cores: 2}}}}\n"
+        f"placement: {{policy: assign, peak: {peak}}}\n"
+    )
+    with pytest.raises(DeploymentError) as error:
+        load(file)
+    (problem,) = error.value.problems
+    assert "placement.peak: a peak is a number of times the mean, such as 1.2" in str(problem)
