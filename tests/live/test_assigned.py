@@ -78,6 +78,8 @@ class Demand:
         self.statuses: list[tuple[str, int]] = []
         self.busy = "a"
         self._running, self._stopping = running, threading.Event()
+        # Here: CPython 3.11 fails now and then where several threads parse an array's header.
+        self._image = load_testset().images[:1]
         self._threads = [
             threading.Thread(target=self._work, args=(task, k))
             for task in ("a", "b")
@@ -87,7 +89,7 @@ class Demand:
             thread.start()
 
     def _work(self, task: str, number: int) -> None:
-        image = load_testset().images[:1]
+        image = self._image
         tensor = {"name": "image", "datatype": "FP32", "shape": list(image.shape)}
         body = {"inputs": [tensor | {"data": image.ravel().tolist()}]}
         wire = self._running.wire()
