@@ -210,7 +210,8 @@ class PartCompiler(EntryCompiler):
 
 # Options of what is put in its callers' place: called, a function counts references of every
 # array that the site holds.
-INLINE = {"forceinline": True, "pipeline_class": PartCompiler}
+_IN_PLACE = {"forceinline": True}
+INLINE = {**_IN_PLACE, "pipeline_class": PartCompiler}
 
 
 class Kernel(CPUDispatcher):  # type: ignore[misc]
@@ -303,6 +304,14 @@ def seldom(function: F) -> F:
     _SELDOM.add(function)
     # What a policy calls would be put in its place, as the policy is in its caller's.
     return cast("F", Kernel(function, {"forceinline": False}))
+
+
+def often(function: F) -> F:
+    """Compile a kernel, as `jit` does, that is always put in its callers' place.
+
+    For what is short and done at most events, where a call would take as long as the rest.
+    """
+    return function if numba.config.DISABLE_JIT else cast("F", Kernel(function, _IN_PLACE))
 
 
 def entry(function: F) -> F:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from inferway.site.compiled import either, jit
+from inferway.site.compiled import either, jit, often
 from inferway.site.selection import (
     awaited,
     forms_batches,
@@ -285,7 +285,7 @@ def _become_idle(site: Site, server: int, k: int) -> None:
     rest(site.devices, site, k, 1)
 
 
-@jit
+@often
 def _leave_idle(site: Site, server: int, k: int) -> None:
     last = site.first[k] + resting(site.devices, site)[k] - 1
     if site.idle_place[server] > last:  # unhealthy servers are not among the idle
