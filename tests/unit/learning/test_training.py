@@ -276,8 +276,10 @@ def test_what_is_left_can_be_read(tmp_path: Path) -> None:
     assert (about.policy, about.task, about.phases) == ("rl-fo-b", "recognise", 2)
     assert (about.slots, about.seed, about.command) == (8_000, 4, "inferway train")
     assert about.result["goodput"] == trained.to_json()["goodput"]
-    assert [one.slots for one in told] == [2_000, 4_000, 6_000, 8_000]
-    assert told[-1].share == 1.0
+    *trained_for, evaluation = told
+    assert [one.slots for one in trained_for] == [2_000, 4_000, 6_000, 8_000]
+    assert [one.evaluating for one in told] == [False] * 4 + [True]
+    assert evaluation.share == 1.0
     assert told[1].seconds_left > 0
     rows = numbers(tmp_path)
     assert len(rows) == 4
