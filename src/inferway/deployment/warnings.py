@@ -9,6 +9,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from inferway.deployment.deployment import Deployment
@@ -337,8 +338,8 @@ def _of_network(deployment: Deployment) -> Iterator[Found]:
     if deployment.dispatch is not None:
         sentence = f"is not used: scheduling {scheduling.policy} dispatches"
         yield "unused-dispatch", "dispatch", sentence
-    checkpoint = scheduling.options.get("checkpoint")
-    if checkpoint is not None and not checkpoint.exists():
+    checkpoint = scheduling.options.get("checkpoint")  # of a policy of the user's own, anything
+    if isinstance(checkpoint, Path) and not checkpoint.exists():
         yield "no-checkpoint", "scheduling.checkpoint", f"no such file yet: {checkpoint}"
 
 

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -208,11 +209,14 @@ def _refused(deployment: Deployment) -> Iterator[Caution]:
 def _unfit_policies(deployment: Deployment, fleets: Mapping[str, Fleet]) -> Iterator[str]:
     """Read the trained policies that a file names: whether they can be read, and are for its tasks.
 
-    Where a task's fleet is not known yet, they are read alone.
+    Where a task's fleet is not known yet, they are read alone. What a policy of the user's own
+    means by `checkpoint` is its business.
     """
     spec = deployment.scheduling
-    checkpoint = None if spec is None else spec.options.get("checkpoint")
-    if spec is None or checkpoint is None or not checkpoint.exists():  # of which a warning tells
+    if spec is None or not row_of("scheduling", spec.policy).together:
+        return
+    checkpoint: Path | None = spec.options.get("checkpoint")
+    if checkpoint is None or not checkpoint.exists():  # of which a warning tells
         return
     alone = [(name,) for name in deployment.tasks if deployment.scheduling_of(name) is not None]
     together = deployment.scheduled_together

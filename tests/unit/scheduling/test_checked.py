@@ -108,6 +108,16 @@ def test_another_one_is_an_error_in_one_sentence(
     assert sentence in found
 
 
+def test_what_a_policy_of_ones_own_calls_its_checkpoint_is_left_to_it(
+    tmp_path: Path, errors: Errors
+) -> None:
+    own = "class Own:\n    @classmethod\n    def build(cls, conditions, checkpoint): ...\n"
+    (tmp_path / "own.py").write_text(own)
+    for means in ("7", "store/policy.npz"):
+        named = f"scheduling: {{policy: './own.py:Own', checkpoint: {means}}}"
+        assert errors(f"{ALONE[: ALONE.index('scheduling')]}{named}\n", b"hello") == []
+
+
 def test_one_that_sees_the_workload_is_checked_with_it(errors: Errors) -> None:
     sighted = replace(ABOUT, policy="rl-fo", phases=2)
     assert errors(SIGHTED, sighted) == []
