@@ -32,6 +32,8 @@ class CopyMove:
         When a copy that went was no longer missed: one of its variant came, or another file.
     paired
         Whether a copy of its variant goes, or comes, on another place by the same decision.
+    instead_of
+        The copy that is missed no more, where this one comes.
     """
 
     variant: str
@@ -43,6 +45,7 @@ class CopyMove:
     ended_s: float = math.inf
     until_s: float = math.inf
     paired: bool = False
+    instead_of: CopyMove | None = None
 
     def state_at(self, time_s: float) -> str | None:
         """Say what the copy was then; None where it is not worth a word."""
@@ -67,15 +70,19 @@ class CopyMoves:
         if other is not None:
             gone = other if comes else move
             gone.until_s = now_s
+            move.instead_of = other if comes else None
             if other.decision == decision:
                 other.paired = move.paired = True
         self._kept.append(move)
         return move
 
     def undo(self, move: CopyMove) -> None:
-        """Forget a copy that did not come, or stays."""
+        """Forget a copy that did not come, or stays; what went before it is missed again."""
         if move in self._kept:
             self._kept.remove(move)
+        gone = move.instead_of
+        if gone is not None and move.ended_s == math.inf:  # else there is another file
+            gone.until_s, gone.paired = math.inf, False
 
     def begin_anew(self, now_s: float) -> None:
         """Miss no copy any more that went before: there is another file."""

@@ -66,6 +66,24 @@ def test_what_did_not_come_is_forgotten_and_another_file_begins_anew() -> None:
     assert len(moves.at(21.0)) == KEPT
 
 
+def test_one_that_went_is_missed_on_where_what_was_to_come_did_not() -> None:
+    moves = CopyMoves()
+    begun(moves, "big", 10.0).ended_s = 11.0
+    failed = begun(moves, "big", 20.0, comes=True, device="t4", decision=2)
+    assert states(moves, 21.0) == [("big", "warming", 1000.0)]
+    moves.undo(failed)
+    assert states(moves, 21.0) == [("big", "away", 10000.0)]
+    # One more that comes is in its place all the same.
+    begun(moves, "big", 30.0, comes=True, decision=3).ended_s = 31.0
+    assert states(moves, 32.0) == []
+    # Nor is it missed where another file has been applied meanwhile.
+    begun(moves, "big", 40.0).ended_s = 41.0
+    late = begun(moves, "big", 42.0, comes=True, decision=4)
+    moves.begin_anew(43.0)
+    moves.undo(late)
+    assert states(moves, 44.0) == []
+
+
 def test_explanations_of_refusals_tell_them_too() -> None:
     log = RequestLog()
     begun(log.moves, "big", 9.5, reason="b would not all be served").ended_s = 9.75
