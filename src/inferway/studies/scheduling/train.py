@@ -191,9 +191,13 @@ def trained(name: str, slots: int | None, out: Path) -> Path:
     settings = settings if slots is None else replace(settings, slots=slots)
 
     def tell(now: TrainingProgress) -> None:
+        told = (
+            f"goodput {now.goodput:.2%}, violations {now.violations:.2%}, "
+            f"{now.seconds_left:.0f} s left"
+        )
         print(
-            f"\r{name}: {now.slots:,} of {now.total:,} slots, goodput {now.goodput:.2%}, "
-            f"violations {now.violations:.2%}, {now.seconds_left:.0f} s left ",
+            f"\r{name}: {now.slots:,} of {now.total:,} slots, "
+            f"{'evaluating' if now.evaluating else told:<50} ",
             end="",
             file=sys.stderr,
             flush=True,
