@@ -219,7 +219,7 @@ def train(
                 slots_per_cpu_s=next(paces, math.nan),
             )
             layers = learner.actor.network.arrays()
-            if not _kept(trained):
+            if not _kept(trained.policy, layers):
                 save(trained.policy, layers, trained.about(control, task, seed, command))
         try:
             if progress is not None:
@@ -241,13 +241,15 @@ def train(
         return with_figures
 
 
-def _kept(trained: Trained) -> bool:
-    """Tell whether a policy of as many slots is there already, with its figures."""
+def _kept(path: Path, layers: Sequence[tuple[NDArray[np.float32], NDArray[np.float32]]]) -> bool:
+    """Tell whether this very policy is there already, with its figures."""
     try:
-        about = read(trained.policy).about
+        there = read(path)
     except ValueError:
         return False
-    return about.slots == trained.slots and bool(about.result)
+    own = (*(weight for weight, _ in layers), *(bias for _, bias in layers))
+    same = map(np.array_equal, own, (*there.weights, *there.biases))
+    return bool(there.about.result) and all(same)
 
 
 def stretch(

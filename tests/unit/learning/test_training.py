@@ -193,6 +193,20 @@ def test_figures_of_a_policy_outlast_a_second_evaluation_that_is_cut_short(
         longer.whole()
 
 
+def test_a_policy_of_another_training_that_is_as_long_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    short(tmp_path)
+    (tmp_path / CHECKPOINT).unlink()
+    monkeypatch.setattr(training, "evaluate", interrupted)
+    assert short(tmp_path, seed=5).tally is None
+    about = read(tmp_path / POLICY).about
+    assert (about.slots, about.seed, about.result) == (SMALL.slots, 5, {})
+
+
 def test_more_slots_go_on_with_the_same_training(tmp_path: Path) -> None:
     short(tmp_path / "parts", replace(SMALL, slots=4_000))
     again = short(tmp_path / "parts", SMALL)
