@@ -144,7 +144,7 @@ def test_what_is_kept_is_of_the_models_that_are_served(tmp_path: Path) -> None:
     ended = 0
 
     def counts() -> tuple[dict[int, float], dict[int, float], int, int]:
-        return {1: 0.0}, {1: 0.0}, ended, 0
+        return {1: 0.0}, {1: ended * 1e-3}, ended, 0
 
     async def serve() -> None:
         nonlocal ended
@@ -167,3 +167,5 @@ def test_what_is_kept_is_of_the_models_that_are_served(tmp_path: Path) -> None:
 
     asyncio.run(serve())
     assert kept().keys() == {"one", "other"}
+    for one in kept().values():  # with a millisecond beyond the profile
+        assert one["beyond_profile_s"] - one["seconds"] == pytest.approx(1e-3)

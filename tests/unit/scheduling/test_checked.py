@@ -108,6 +108,16 @@ def test_another_one_is_an_error_in_one_sentence(
     assert sentence in found
 
 
+def test_a_policy_for_another_fleet_is_well_where_devices_are_given_out_anew(
+    errors: Errors,
+) -> None:
+    others = replace(ABOUT, counts=(1, 1))
+    (found,) = errors(ALONE, others)
+    assert "trained for 1 light and 1 heavy, not for 2 light and 2 heavy" in found
+    anew = ALONE.replace("    buffer: 15\n", "    buffer: 15\n    devices: {cpu: {cores: 8}}\n")
+    assert errors(f"{anew}placement: {{policy: assign}}\n", others) == []
+
+
 def test_what_a_policy_of_ones_own_calls_its_checkpoint_is_left_to_it(
     tmp_path: Path, errors: Errors
 ) -> None:
