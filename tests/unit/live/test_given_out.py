@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,9 +15,11 @@ from inferway.deployment.overhead import MeasuredOverhead
 from inferway.live import ServeError, Server, ServerOptions
 from inferway.live.assigned import DeviceAssignment
 from inferway.live.build import check_served
+from inferway.live.copy_moves import CopyMoves
 from inferway.live.lent import lend
 from inferway.live.log import logger
 from inferway.live.overhead import FEWEST, ProcessCounts
+from inferway.placement.assign import Step
 from inferway.protocol import Signature
 from inferway.protocol.schema import Tensor
 from inferway.runtime import NullRuntime
@@ -222,3 +225,39 @@ def test_decisions_go_by_what_the_server_measures(tmp_path: Path) -> None:
             await server.stop(0.0)
 
     asyncio.run(main())
+
+
+def test_explanations_are_told_what_is_warming_and_what_drains(tmp_path: Path) -> None:
+    """While a fleet is made, what comes is warming; what goes drains until its fleet is gone."""
+    small, large = ("a", "small", "cpu"), ("a", "large", "cpu")
+    one, moves = made(tmp_path, now=lambda: 10.0), CopyMoves()
+    site: Any = SimpleNamespace(log=SimpleNamespace(moves=moves))
+    one._sites = lambda: {"a": site}
+    gone = asyncio.Event()
+
+    def states() -> list[tuple[str, str]]:
+        return [(told["variant"], told["state"]) for told in moves.at(10.0)]
+
+    async def refuse(*_: Any) -> None:
+        assert states() == [("large", "warming")]
+        raise ServeError("there is no room")
+
+    async def swap(*_: Any) -> asyncio.Task[Any]:
+        assert states() == [("large", "warming")]
+        return asyncio.create_task(gone.wait())
+
+    async def change() -> None:
+        leaving: dict[asyncio.Task[None], list[Any]] = {}
+        for replaced in (refuse, swap):
+            one.shift.serving[small] -= 1
+            one.shift.draining[small] += 1
+            one.shift.loading[large] += 1
+            steps = [Step("retire", small), Step("load", large)]
+            await one._change("a", steps, replaced, leaving)
+            assert states() == ([] if replaced is refuse else [("small", "draining")])
+        gone.set()
+        assert [*leaving.values()] == [[small]]
+        await asyncio.wait(leaving)
+        assert states() == [("small", "away")]
+
+    asyncio.run(change())
