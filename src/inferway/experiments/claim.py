@@ -22,6 +22,9 @@ HEADINGS: Final = ("where", "claim", "measured", "value", "reproduces", "reprodu
 MARKDOWN: Final = ("where", "claim", "measured", "reproduces", "", "beside it")
 _COLORS: Final = {"yes": "green", "no": "red", "not settled": "yellow", "-": "dim"}
 
+_ROUNDING: Final = 1e-15
+"""What is less than this is what sums of rounded numbers leave of 0."""
+
 Verdict = Literal["yes", "no", "not settled", "-"]
 
 
@@ -103,6 +106,8 @@ class Claim:
             return "not measured"
         if math.isinf(value):
             return "unbounded"
+        if abs(value) < _ROUNDING:
+            value = 0.0
         if self.unit == "%":
             return f"{100 * value:.3g} %"
         return f"{value:.4g} {self.unit}".rstrip()

@@ -37,6 +37,7 @@ def test_a_claim_writes_its_numbers():
     assert time.tolerance == "1 s to 2 s"
     assert claim(math.nan).measured == "not measured"
     assert claim(math.inf).measured == "unbounded"
+    assert claim(-2.2e-16, unit="%").measured == "0 %"  # what rounding leaves
 
 
 @pytest.mark.parametrize(
