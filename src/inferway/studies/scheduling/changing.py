@@ -58,7 +58,7 @@ def _points(settings: ChangingSettings) -> list[Point]:
         for row in LEARNED:
             label, call = {"row": row, "trial": trial}, {"row": row, "slots": settings.slots}
             lasts = sum(slots_of(row, settings.slots).values())
-            made.append(Point(label, trained, {**call, **given}, cost_s + lasts / 20_000))
+            made.append(Point(label, trained, {**call, **given}, cost_s + lasts / 60_000))
     return made
 
 

@@ -56,7 +56,7 @@ def _points(settings: SeveralSettings) -> list[Point]:
         lasts = {name: getattr(settings, name) for name in ("slots", "slots_per_update", "sites")}
         for row in LEARNED:
             call = {"row": row, **lasts, **given}
-            cost_s = cost + 10 + settings.slots / 1_500
+            cost_s = cost + 10 + settings.slots / 6_000
             made.append(Point({"row": row, "trial": trial}, trained, call, cost_s))
     return made
 
