@@ -192,6 +192,10 @@ def main() -> None:
     options.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     options.add_argument("--json", action="store_true", help="one JSON document")
     asked = options.parse_args()
+    if asked.slots < 1:
+        options.error(f"--slots {asked.slots}: there has to be one slot at least")
+    if min(asked.lost, asked.late) < 0.0 or asked.lost + asked.late > 1.0:
+        options.error("--lost and --late are parts of the letters, 0 to 1 together")
     began_s = time.process_time()
     rows, parts = [], {}
     if not asked.json:
