@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Literal
+from typing import Any, Final, Literal, get_args, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -108,9 +108,14 @@ def settings_of(start: Settings, changes: Mapping[str, Any]) -> Settings:
 
     ValueError with one sentence for an unknown name, a value of another kind, or one out of range.
     """
-    known = sorted(field.name for field in fields(Settings))
+    known = sorted(_KINDS)
     if unknown := ", ".join(sorted(changes.keys() - {*known})):
         raise ValueError(f"there is no setting {unknown}; there are {', '.join(known)}")
+    for name, value in changes.items():
+        # Python counts True as 1, and so would a setting that is a number.
+        parts = value if isinstance(value, list | tuple) else [value]
+        if "bool" not in _KINDS[name] and any(isinstance(part, bool) for part in parts):
+            raise ValueError(_not_of_its_kind(name, changes))
     try:
         made: Settings = TypeAdapter(Settings).validate_python({**vars(start), **changes})
     except ValidationError as error:
@@ -118,9 +123,29 @@ def settings_of(start: Settings, changes: Mapping[str, Any]) -> Settings:
         wrong = first.get("ctx", {}).get("error")
         if wrong is not None:  # of a limit, in its own words
             raise ValueError(str(wrong)) from None
-        wanted = first["msg"].removeprefix("Input should be ")
-        raise ValueError(f"{first['loc'][0]} is {wanted}, not {first['input']!r}") from None
+        raise ValueError(_not_of_its_kind(str(first["loc"][0]), changes)) from None
     return made
+
+
+# By what annotations begin with, which are text in this module.
+_KINDS: Final = {field.name: str(field.type) for field in fields(Settings)}
+_KINDS_IN_WORDS: Final = {
+    "int": "a whole number",
+    "float": "a number",
+    "float | None": "a number or None",
+    "bool": "True or False",
+    "tuple[int, ...]": "two whole numbers, such as (90, 60)",
+}
+
+
+def _not_of_its_kind(name: str, changes: Mapping[str, Any]) -> str:
+    """Say what a setting takes, in place of what it was given."""
+    kind = _KINDS[name]
+    wanted = _KINDS_IN_WORDS.get(kind)
+    if wanted is None:
+        *most, last = map(repr, get_args(get_type_hints(Settings)[name]))
+        wanted = f"{', '.join(most)} or {last}"
+    return f"{name} is {wanted}, not {changes[name]!r}"
 
 
 # Settings of `inferway train` unless told to do as the paper does. The potential pays for a request

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,6 +18,7 @@ from inferway.deployment.overhead import overhead_key, times_file
 from inferway.dispatch.service_times import remember_overhead
 from inferway.learning import deployed
 from inferway.learning.deployed import differences
+from inferway.learning.settings import Settings, settings_of
 
 SMALL = ["--slots", "2e3", "--set", "slots_per_update=1000", "--set", "sites=10"]
 SMALL += ["--set", "hidden=(8, 8)", "--set", "epochs=1"]
@@ -96,6 +99,32 @@ def test_an_overhead_that_a_server_measured_is_said_where_cores_are_shared(
         assert said.count("inferway: the overhead of nodes.edge is recalled: 250 us") == notes
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "wanted"),
+    [
+        ("slots", "abc", "a whole number"),
+        ("slots", True, "a whole number"),
+        ("clip", True, "a number"),
+        ("kl", False, "a number or None"),
+        ("apart", 2, "True or False"),
+        ("hidden", [True, 8], "two whole numbers, such as (90, 60)"),
+        ("potential", "much", "'none', 'queues' or 'outcomes'"),
+    ],
+)
+def test_a_setting_of_another_kind_is_told_which_it_takes(
+    name: str, value: object, wanted: str
+) -> None:
+    with pytest.raises(ValueError, match=re.escape(f"{name} is {wanted}, not {value!r}")):
+        settings_of(Settings(), {name: value})
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(Settings)])
+def test_each_setting_has_words_for_what_it_takes(name: str) -> None:
+    wanted = r"(a |two |True or |'\w+').*, not <class 'object'>"
+    with pytest.raises(ValueError, match=f"^{name} is {wanted}$"):
+        settings_of(Settings(), {name: object})
+
+
 def test_what_makes_no_sense_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("torch", reason="needs PyTorch: pip install 'inferway[learn]'")
     wrong: dict[str, list[str]] = {
@@ -104,12 +133,12 @@ def test_what_makes_no_sense_is_refused(capsys: pytest.CaptureFixture[str]) -> N
         "unknown task 'recognize'": ["--task", "recognize"],
         "no variant has a `batch`": ["--policy", "rl-po-b"],
         "is not a whole number": ["--slots", "0.5"],
-        "--set: sigma is a valid number": ["--set", "sigma=wide"],
-        "not 'wide'": ["--set", "sigma=wide"],
+        "--set: sigma is a number, not 'wide'": ["--set", "sigma=wide"],
+        "--set: clip is a number, not True": ["--set", "clip=True"],
         "potential is 'none', 'queues' or 'outcomes', not 'much'": ["--set", "potential=much"],
-        "scale is a valid boolean": ["--set", "scale=rather"],
+        "scale is True or False, not 'rather'": ["--set", "scale=rather"],
         "hidden is two numbers of units": ["--set", "hidden=(8,)"],
-        "hidden is a valid tuple": ["--set", "hidden=8"],
+        "hidden is two whole numbers, such as (90, 60), not 8": ["--set", "hidden=8"],
         "--outages 1h: expected EVERY/FOR": ["--outages", "1h"],
         "--outages 1h/0s: expected EVERY/FOR": ["--outages", "1h/0s"],
         "--outages =1h/60s: expected EVERY/FOR": ["--outages", "=1h/60s"],
