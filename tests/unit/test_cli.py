@@ -384,6 +384,7 @@ def test_serve_says_which_port_cannot_be(
         (["replay", "none"], "holds no recording"),
         (["replay", "none", "--requests", "-1"], "Invalid value for '--requests'"),
         (["bund"], "No such command"),
+        (["plan", "{file}", "--peak", "much"], "Invalid value for '--peak': a peak is a number of"),
         (["bound", "{tree}"], "the file lists no `nodes`"),
         (["bound", "{tree}", "--node", "base-0"], "the file lists no `nodes`"),
         (["bound", "{file}", "--node", "mars"], "unknown node 'mars'"),

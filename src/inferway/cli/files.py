@@ -306,10 +306,11 @@ def plan(
         ),
     ] = None,
     peak: Annotated[
-        str | None,
+        Any,
         says(
             "Plan for so many times the mean rate, such as 1.2, or for a percentile of it, such as "
             "p95.",
+            parser=options.peak,
             metavar="TIMES | PERCENTILE",
             show_default="the workload as it is",
         ),

@@ -48,6 +48,16 @@ def _quantity(kind: str) -> Callable[[str], float]:
 rate, time, size = map(_quantity, ("RATE", "TIME", "SIZE"))
 
 
+def peak(text: str) -> float | str:
+    """Read a peak, a number of times the mean or a percentile."""
+    from inferway.workload.peak import read_peak
+
+    try:
+        return read_peak(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
 def count(example: str, most: float) -> Callable[[str], int]:
     """Make what reads a whole number of at least 1, such as the example, below the most."""
 

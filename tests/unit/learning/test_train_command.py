@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
-from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -103,7 +102,6 @@ def test_an_overhead_that_a_server_measured_is_said_where_cores_are_shared(
     ("name", "value", "wanted"),
     [
         ("slots", "abc", "a whole number"),
-        ("slots", True, "a whole number"),
         ("clip", True, "a number"),
         ("kl", False, "a number or None"),
         ("apart", 2, "True or False"),
@@ -118,13 +116,6 @@ def test_a_setting_of_another_kind_is_told_which_it_takes(
         settings_of(Settings(), {name: value})
 
 
-@pytest.mark.parametrize("name", [field.name for field in fields(Settings)])
-def test_each_setting_has_words_for_what_it_takes(name: str) -> None:
-    wanted = r"(a |two |True or |'\w+').*, not <class 'object'>"
-    with pytest.raises(ValueError, match=f"^{name} is {wanted}$"):
-        settings_of(Settings(), {name: object})
-
-
 def test_what_makes_no_sense_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("torch", reason="needs PyTorch: pip install 'inferway[learn]'")
     wrong: dict[str, list[str]] = {
@@ -134,7 +125,6 @@ def test_what_makes_no_sense_is_refused(capsys: pytest.CaptureFixture[str]) -> N
         "no variant has a `batch`": ["--policy", "rl-po-b"],
         "is not a whole number": ["--slots", "0.5"],
         "--set: sigma is a number, not 'wide'": ["--set", "sigma=wide"],
-        "--set: clip is a number, not True": ["--set", "clip=True"],
         "potential is 'none', 'queues' or 'outcomes', not 'much'": ["--set", "potential=much"],
         "scale is True or False, not 'rather'": ["--set", "scale=rather"],
         "hidden is two numbers of units": ["--set", "hidden=(8,)"],
