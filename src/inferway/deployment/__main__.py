@@ -5,4 +5,4 @@ import json
 from inferway.deployment import schema
 
 if __name__ == "__main__":
-    print(json.dumps(schema(), indent=1, ensure_ascii=False))
+    print(json.dumps(schema(), indent=0, ensure_ascii=False))
