@@ -23,6 +23,9 @@ unexport PYTHONDONTWRITEBYTECODE
 COVERAGE := 90
 # A process more than the two cores that are planned for: tests of real servers mostly wait.
 SHARED := --numprocesses=3 --dist
+# In processes of their own: one that dies is a failed test with a name, and not the end of all. This
+# way of sharing them out is one that lets such a test run again.
+SLOW_LIVE := --dist=worksteal --numprocesses
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-live test-browser test-slow test-all coverage lint format wheel constraints notebook pictures guides clean
@@ -52,7 +55,7 @@ test-slow: $(call STAMP,test) $(call STAMP,learn) $(call STAMP,ray) $(call STAMP
 	INFERWAY_EXAMPLES=all $(PY) -m pytest $(SHARED)=worksteal -m "property and not slow" \
 		--ignore=tests/live $(PYTEST_ARGS)
 	$(PY) -m pytest $(SHARED)=worksteal -m slow --ignore=tests/live $(PYTEST_ARGS)
-	$(PY) -m pytest -m slow tests/live $(PYTEST_ARGS)
+	$(PY) -m pytest $(SLOW_LIVE)=1 -m slow tests/live $(PYTEST_ARGS)
 
 test-browser: $(call STAMP,test) $(call STAMP,browser) ## Run the tests of the page in Chromium, which it installs on Debian
 	@command -v chromium >/dev/null || DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium \

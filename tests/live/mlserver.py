@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
@@ -28,8 +29,16 @@ def program() -> Path:
     mark = hashlib.sha256(wanted.read_bytes() + sys.version.encode()).hexdigest()[:12]
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     folder = cache / "inferway" / f"mlserver-{mark}"
-    found = folder / "bin" / "mlserver"
-    if not found.exists():
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with folder.with_suffix(".lock").open("w") as lock:  # tests of another process want it, too
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        _install(folder, wanted)
+    return folder / "bin" / "mlserver"
+
+
+def _install(folder: Path, wanted: Path) -> None:
+    """Make the environment, unless it is there."""
+    if not (folder / "bin" / "mlserver").exists():
         shutil.rmtree(folder, ignore_errors=True)
         for command in (
             [sys.executable, "-m", "venv", folder],
@@ -43,7 +52,6 @@ def program() -> Path:
             if failed:
                 shutil.rmtree(folder, ignore_errors=True)
                 pytest.skip(f"MLServer cannot be installed here: {said[-1] if said else 'pip'}")
-    return found
 
 
 class MlServer:

@@ -107,6 +107,18 @@ def machine() -> Iterator[Emulation]:
         yield emulation
 
 
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Mount:
+    """Make a folder with what this machine has compiled; containers share it."""
+    folder = owned(tmp_path_factory.mktemp("shared") / "compiled")
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    for file in (cache / "inferway" / "compiled").glob("*.nbc"):
+        with suppress(FileNotFoundError):  # other tests may remove old ones
+            shutil.copy(file, folder)
+            os.chown(folder / file.name, USER, USER)
+    return Mount("/var/cache/inferway/compiled", folder)
+
+
 class Volumes:
     """What a kubelet mounts, of the manifest's objects and what stands beside it."""
 
@@ -264,7 +276,9 @@ def pods_of(objects: list[dict[str, Any]], kind: str) -> dict[str, dict[str, Any
 
 
 @pytest.mark.slow
-def test_the_pods_of_a_network_serve_and_drain(machine: Emulation, tmp_path: Path) -> None:
+def test_the_pods_of_a_network_serve_and_drain(
+    machine: Emulation, tmp_path: Path, compiled: Mount
+) -> None:
     objects = objects_of("network")
     volumes = Volumes(objects, tmp_path / "volumes")
     keys = f"infer={CLIENT}\nread={READER}\n"
@@ -278,10 +292,10 @@ def test_the_pods_of_a_network_serve_and_drain(machine: Emulation, tmp_path: Pat
     sets = pods_of(objects, "StatefulSet")
     hosts = {f"inferway-{node}-0.inferway-nodes": node for node in NODES}
     with Pods(machine, volumes, hosts, tmp_path) as pods:
-        nodes = {node: pods.start(node, node, sets[f"inferway-{node}"]) for node in NODES}
+        nodes = {node: pods.start(node, node, sets[f"inferway-{node}"], compiled) for node in NODES}
         # It is a neighbor of both others, so that all are reached from there.
         page = pods_of(objects, "Deployment")["inferway-dashboard"]
-        shown = pods.start("middle", "page", page)
+        shown = pods.start("middle", "page", page, compiled)
         ports = {node: probed(one, sets[f"inferway-{node}"]) for node, one in nodes.items()}
         assert served(nodes["edge"], CLIENT)[0] == "edge"
         for node in NODES:  # as Prometheus does, with the key that it is given
@@ -299,6 +313,7 @@ def test_the_pods_of_a_network_serve_and_drain(machine: Emulation, tmp_path: Pat
 
 @pytest.mark.slow
 def test_the_pod_of_a_site_serves_and_drains(machine: Emulation, tmp_path: Path) -> None:
+    # With an empty cache, as on a new machine.
     objects = objects_of("site")
     (pod,) = pods_of(objects, "Deployment").values()
     with Pods(machine, Volumes(objects, tmp_path / "volumes"), {}, tmp_path) as pods:
@@ -310,7 +325,9 @@ def test_the_pod_of_a_site_serves_and_drains(machine: Emulation, tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_kserves_runtime_serves_a_folder_and_drains(machine: Emulation, tmp_path: Path) -> None:
+def test_kserves_runtime_serves_a_folder_and_drains(
+    machine: Emulation, tmp_path: Path, compiled: Mount
+) -> None:
     (runtime,) = objects_of("kserve")
     models = tmp_path / "models"
     for variant in ("tiny", "small"):
@@ -319,7 +336,7 @@ def test_kserves_runtime_serves_a_folder_and_drains(machine: Emulation, tmp_path
     with Pods(machine, Volumes([], tmp_path / "volumes"), {}, tmp_path) as pods:
         # Where KServe's own container has put what the service names.
         mounted = Mount("/mnt/models", models, writable=False)
-        one = pods.start("edge", "runtime", runtime["spec"], mounted)
+        one = pods.start("edge", "runtime", runtime["spec"], mounted, compiled)
         port = probed(one, runtime["spec"])["http1"]
         assert answers(one, f"http://127.0.0.1:{port}/v2/models/digits")
         not_root(one)
@@ -346,7 +363,9 @@ def composed(
 
 
 @pytest.mark.slow
-def test_the_services_of_compose_serve_and_are_scraped(machine: Emulation, tmp_path: Path) -> None:
+def test_the_services_of_compose_serve_and_are_scraped(
+    machine: Emulation, tmp_path: Path, compiled: Mount
+) -> None:
     services = YAML(typ="safe").load(DEPLOY / "compose.yaml")["services"]
     hosts = tmp_path / "hosts"
     hosts.write_text(names(machine, {}))
@@ -357,7 +376,7 @@ def test_the_services_of_compose_serve_and_are_scraped(machine: Emulation, tmp_p
             mounts, environment = composed(services, name, tmp_path)
             (tmp_path / name).mkdir()
             arguments = services[name]["command"]
-            words = command(tmp_path / name, hosts, mounts, arguments, environment)
+            words = command(tmp_path / name, hosts, [*mounts, compiled], arguments, environment)
             node = name if name in NODES else "middle"
             running[name] = Container(machine, node, words, tmp_path / f"{name}.log")
             stack.callback(running[name].stop)

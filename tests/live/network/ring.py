@@ -8,7 +8,6 @@ of each, for when nothing else can be reached.
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 import threading
@@ -99,7 +98,6 @@ class Ring:
         self._looking = threading.Thread(target=self._look, daemon=True)
 
     def __enter__(self) -> Self:
-        os.nice(5)
         self.up.begin()
         self._looking.start()
         return self
