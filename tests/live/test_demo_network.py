@@ -86,18 +86,17 @@ def _eventually(condition: Callable[[], bool]) -> None:
 def test_ctrl_c_stops_all_nodes(tmp_path: Path) -> None:
     mark = uuid.uuid4().hex
     command = (sys.executable, "-m", "inferway", "demo", "network", "--out", str(tmp_path))
-    process = subprocess.Popen(
+    with subprocess.Popen(
         prepared(INTERRUPTIBLE, *command),
         env=os.environ | {"INFERWAY_MARK": mark},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
-    )
-    try:
-        _eventually(lambda: len(_marked(mark)) >= 4)  # the demo itself, and nodes
-        process.send_signal(signal.SIGINT)
-        process.communicate(timeout=60)
-        assert process.returncode == 130
-        _eventually(lambda: not _marked(mark))
-    finally:
-        process.kill()
-        process.wait()
+    ) as process:
+        try:
+            _eventually(lambda: len(_marked(mark)) >= 4)  # the demo itself, and nodes
+            process.send_signal(signal.SIGINT)
+            process.communicate(timeout=60)
+            assert process.returncode == 130
+            _eventually(lambda: not _marked(mark))
+        finally:
+            process.kill()
