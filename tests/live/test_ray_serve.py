@@ -125,6 +125,22 @@ def until(so: Callable[[], bool], limit_s: float = 120.0) -> None:
         time.sleep(0.1)
 
 
+def patiently(get: Callable[..., Any], limit_s: float = 240.0) -> Callable[..., Any]:
+    """Get what is not there yet, for as long as it takes."""
+
+    def wait(*arguments: Any) -> Any:
+        ends = time.monotonic() + limit_s
+        while True:
+            try:
+                return get(*arguments)
+            except RuntimeError:
+                if time.monotonic() > ends:
+                    raise
+                time.sleep(0.1)
+
+    return wait
+
+
 class Machines(NamedTuple):
     """Two machines of Ray, which are processes here, and the URL of Ray Serve's proxy."""
 
@@ -136,18 +152,27 @@ class Machines(NamedTuple):
 def machines() -> Iterator[Machines]:
     ray = pytest.importorskip("ray", reason="Ray Serve is not installed: the extra `ray-serve`")
     serve = pytest.importorskip("ray.serve", reason="the extra `ray-serve` is not installed")
+    from ray._private import services
     from ray.cluster_utils import Cluster
 
     # Of what is in this file, replicas know no module.
     ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
     (port,) = free_ports(1)
-    head = {"num_cpus": 16, "resources": {"head": 1}}
     patience = pytest.MonkeyPatch()
     # A proxy that is not ready three times in a row is started anew, for ever on a busy machine.
     for limit in ("READY_CHECK_TIMEOUT_S", "HEALTH_CHECK_TIMEOUT_S"):
         patience.setenv(f"RAY_SERVE_PROXY_{limit}", "120")
-    cluster = Cluster(initialize_head=True, head_node_args=head)
+    # A machine whose processes take long to start ends itself; one that says nothing for 50 s is
+    # declared dead, and with it Ray ends this process.
+    for limit in ("agent_register_timeout_ms", "health_check_timeout_ms"):
+        patience.setenv(f"RAY_{limit}", "120000")
+    patience.setenv("RAY_worker_register_timeout_seconds", "120")
+    patience.setenv("RAY_gcs_rpc_server_reconnect_timeout_s", "600")
+    # A machine that takes longer than 30 s to start is given up, whatever is set.
+    patience.setattr(services, "get_node", patiently(services.get_node))
+    cluster = Cluster()
     try:
+        cluster.add_node(num_cpus=16, resources={"head": 1}, include_dashboard=False)
         cluster.add_node(num_cpus=16)
         cluster.wait_for_nodes()
         ray.init(cluster.address, log_to_driver=False, logging_level="ERROR")

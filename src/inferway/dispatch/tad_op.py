@@ -59,27 +59,45 @@ class Tad(NamedTuple):
 
     def choose(self, site: Site, request: Request, draw: int) -> int:
         """Idle first, fastest first; then those that lack only a device; else any of any class."""
-        mask, best = 0, -1
+        mask = 0
         for k in range(self.classes):
-            if not has_class(request.classes, k):
-                continue
-            if best < 0 or site.accuracy[k] > site.accuracy[best]:
-                best = k
-            if site.balance[0] + request.rows * (site.accuracy[k] - site.target[0]) >= -_SLACK:
-                mask |= 1 << k
-        if mask == 0 and best >= 0:
-            mask = 1 << best
-        for k in range(self.classes):
-            if has_class(mask, k):
+            if has_class(request.classes, k) and _keeps(site, request, k):
                 server = idle_in(site, request, k)
                 if server >= 0:
                     return server
+                mask |= 1 << k
+        if mask == 0:
+            best = _most_accurate(site, request)
+            if best < 0:
+                return -1
+            server = idle_in(site, request, best)
+            if server >= 0:
+                return server
+            mask = 1 << best
         waiting = mask & resting_classes(site, request)
         for k in range(self.classes):
             if has_class(waiting, k):
                 return resting_in(site, request, k)
         k = class_of_any(site, request, mask, uniform(draw, 0))
         return -1 if k < 0 else any_in(site, request, k, uniform(draw, 1))
+
+
+@jit
+def _keeps(site: Site, request: Request, k: int) -> bool:
+    """Tell whether an answer of class k keeps the accuracy balance at 0 or above."""
+    earned = request.rows * (site.accuracy[k] - site.target[0])
+    return site.balance[0] + earned >= -_SLACK
+
+
+@jit
+def _most_accurate(site: Site, request: Request) -> int:
+    """The first of the most accurate classes that the request may go to; -1 where there is none."""
+    best = -1
+    for k in range(site.accuracy.size):
+        better = best < 0 or site.accuracy[k] > site.accuracy[best]
+        if better and has_class(request.classes, k):
+            best = k
+    return best
 
 
 class TadOp(NamedTuple):

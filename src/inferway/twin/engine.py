@@ -292,12 +292,14 @@ class SiteEngine:
     def count_lengths(self, began_s: float) -> None:
         """Add to lengths and to what is held of devices the time since the loop was called.
 
-        The kernels add, at each change, the time since then to the old length and take it from the
-        new one; what is left is the whole call for the lengths at its end.
+        Where a server reaches a length, the kernels subtract the time since the call began, and
+        where it falls below again, they add it. Lengths at the end of the call lack all its time.
         """
-        site, lengths, took_s = self.site, self.tally.lengths, self.now_s - began_s
-        at = (site.server_class, np.minimum(site.queue, lengths.shape[1] - 1))
-        np.add.at(lengths, at, took_s)
+        site, reached_s, took_s = self.site, self.tally.reached_s, self.now_s - began_s
+        servers = np.zeros(reached_s.shape)
+        at = (site.server_class, np.minimum(site.queue, reached_s.shape[1] - 1))
+        np.add.at(servers, at, 1.0)
+        reached_s += took_s * servers[:, ::-1].cumsum(axis=1)[:, ::-1]
         if not self.tally.held_s.size:
             return
         if isinstance(site.devices.joined, JoinedDevices):  # what this task's runs hold

@@ -333,7 +333,8 @@ def finished(
     """
     engine = clock.engine
     area, present, now_s = float(engine.tally.area[0]), engine.present, engine.now_s
-    lengths, balance = engine.tally.lengths.copy(), float(engine.site.balance[0])
+    lengths = np.maximum(-np.diff(engine.tally.reached_s, append=0.0), 0.0)
+    balance = float(engine.site.balance[0])
     held_s, changes = engine.tally.held_s.copy(), engine.tally.changes.copy()
     if not crowded:
         yield from clock.emptying()

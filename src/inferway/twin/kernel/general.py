@@ -253,10 +253,9 @@ def _join(
     k = enter(world.upkeep, site, server, world.rules.places)
     if world.rules.grows and site.queue[server] > site.arrived_s.shape[1] // 2:
         world.counts[TROUBLE] = DEEP
-    # Its longer queue counts from now on.
-    queue, since_s = site.queue[server], now_s - world.since_s[1]
-    world.tally.lengths[k, min(queue, LENGTHS) - 1] += since_s
-    world.tally.lengths[k, min(queue, LENGTHS - 1)] -= since_s
+    queue = site.queue[server]
+    if queue < LENGTHS:  # its longer queue counts from now on
+        world.tally.reached_s[k, queue] -= now_s - world.since_s[1]
     if phase >= 0:
         world.tally.sent[phase, k] += 1
     first = second.hand == NOBODY
@@ -718,6 +717,6 @@ def _leave(
 
 @jit
 def _shorten(world: World, server: int, k: int, now_s: float) -> None:
-    queue, since_s = world.bound.site.queue[server], now_s - world.since_s[1]
-    world.tally.lengths[k, min(queue, LENGTHS - 1)] -= since_s
-    world.tally.lengths[k, min(queue, LENGTHS - 2) + 1] += since_s
+    longer = world.bound.site.queue[server] + 1
+    if longer < LENGTHS:
+        world.tally.reached_s[k, longer] += now_s - world.since_s[1]

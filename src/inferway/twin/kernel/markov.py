@@ -75,8 +75,7 @@ def run(
     now_s = site.clock_s[0]
     start_s = now_s
     classes, servers = site.rate.size, site.queue.size
-    lengths, histogram = tally.lengths, tally.histogram
-    most = LENGTHS - 1
+    reached_s, histogram = tally.reached_s, tally.histogram
     in_system = 0
     busy_rate = 0.0
     for k in range(classes):
@@ -120,9 +119,8 @@ def run(
                 continue
             k = join(site, server, places)
             queue = site.queue[server]
-            if queue <= most:
-                lengths[k, queue - 1] += now_s - start_s
-                lengths[k, queue] -= now_s - start_s
+            if queue < LENGTHS:
+                reached_s[k, queue] -= now_s - start_s
             in_system += 1
             if queue == 1:
                 serving.since_s[server] = now_s
@@ -149,9 +147,8 @@ def run(
             since_s = serving.since_s[server]
             of = serving.phase[server]
             queue = leave(site, server, k)
-            if queue < most:
-                lengths[k, queue] -= now_s - start_s
-                lengths[k, queue + 1] += now_s - start_s
+            if queue + 1 < LENGTHS:
+                reached_s[k, queue + 1] += now_s - start_s
             in_system -= 1
             if queue > 0:
                 entry = pop(waiting, server)

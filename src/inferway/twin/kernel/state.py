@@ -329,7 +329,8 @@ class Tally(NamedTuple):
     dropped: Ints  # (P,) dropped when the deadline had passed
     response_s: Floats  # (P, K) sum of response times, s
     histogram: Ints  # (P, K, BUCKETS) response times by `bucket`
-    lengths: Floats  # (K, LENGTHS) server-seconds spent with so many requests at a server
+    # (K, LENGTHS) server-seconds spent with at least so many requests at a server.
+    reached_s: Floats
     # (2,) integral of the number in the system, request-seconds; and the same of those who left,
     # summed one by one as they did.
     area: Floats
@@ -349,7 +350,7 @@ def empty_tally(phases: int, classes: int, devices: int = 0) -> Tally:
         dropped=np.zeros(phases, np.int64),
         response_s=np.zeros(shape),
         histogram=np.zeros((*shape, BUCKETS), np.int64),
-        lengths=np.zeros((classes, LENGTHS)),
+        reached_s=np.zeros((classes, LENGTHS)),
         area=np.zeros(2),
         held_s=np.zeros(devices),
         changes=np.zeros(devices, np.int64),
