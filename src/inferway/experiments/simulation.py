@@ -84,6 +84,9 @@ def tables(result: TwinResult) -> Iterator[Laid]:
 
     parts = [task(name, one) for name, one in result.tasks.items()]
     parts += [totals(result.totals), _moved(result.placement)]
+    if result.not_begun:
+        named = ", ".join(result.not_begun)
+        parts.append(noted([f"interrupted before these had begun, so nothing is totaled: {named}"]))
     for place, part in enumerate(one for one in parts if one):
         yield from [*([Text()] if place else []), *part]
 

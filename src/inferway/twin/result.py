@@ -595,10 +595,16 @@ class TwinResult:
     # `EventResult`.
     network: NetworkResult | None = None
     placement: AssignResult | None = None  # Where a policy has given out a node's devices
+    not_begun: tuple[str, ...] = ()  # Tasks that Ctrl-C has come before
 
     @property
     def totals(self) -> Totals | None:
-        """All tasks together, each by its rate; None of a single task, and of a network."""
+        """All tasks together, each by its rate.
+
+        None of a single task, of a network, and where Ctrl-C has come before some of the tasks.
+        """
+        if self.not_begun:
+            return None
         return totals_of({name: one.per_second for name, one in self.tasks.items()}, span_s=1.0)
 
     def to_json(self) -> dict[str, Any]:
@@ -607,7 +613,8 @@ class TwinResult:
             totals = {} if (found := self.totals) is None else {"totals": found.to_json()}
             moved = {} if self.placement is None else {"placement": self.placement.to_json()}
             tasks = as_json(self.tasks)
-            return {"schema": 1, "tasks": tasks, "network": None, **totals, **moved}
+            left = {"not_begun": list(self.not_begun)} if self.not_begun else {}
+            return {"schema": 1, "tasks": tasks, "network": None, **totals, **moved, **left}
         whole = self.network.to_json()
         tasks, policy, slot_s = (whole.pop(key) for key in ("tasks", "policy", "slot_s"))
         about = {"policy": policy, "slot_s": slot_s, "notes": list(self.network.notes)}

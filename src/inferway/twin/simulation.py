@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from dataclasses import replace
@@ -225,7 +225,13 @@ def simulate(
         found |= {name: _beside(one, absent[name], "workload") for name, one in together.items()}
         if any(INTERRUPTED in found[name].notes for name in group):
             break
-    return TwinResult({name: found[name] for name in names if name in found})
+    return _reached(found, names)
+
+
+def _reached(found: Mapping[str, TaskResult], names: Iterable[str]) -> TwinResult:
+    """Keep the tasks asked for that were simulated before Ctrl-C, and the names of the others."""
+    reached = {name: found[name] for name in names if name in found}
+    return TwinResult(reached, not_begun=tuple(name for name in names if name not in found))
 
 
 def with_sharers(
@@ -464,7 +470,7 @@ def _traced(
             break
     if not found:
         raise ValueError(f"{folder} holds no recording of {', '.join(map(repr, tasks or ()))}")
-    return TwinResult({name: found[name] for name in asked if name in found})
+    return _reached(found, asked)
 
 
 def run_traces(

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+import inferway as iw
 from inferway.deployment.workloads import PoissonArrivals, recorded
 from inferway.site import ConfidenceTables
 from inferway.twin import Scenario, TwinResult, run
@@ -35,6 +38,20 @@ def test_json_holds_all_that_is_promised(scenario: Scenario) -> None:
     assert task["classes"]["good"]["utilization"] == pytest.approx(1 - lengths[0], abs=1e-5)
     assert (task["engine"], task["stable"], task["complete"]) == ("markov", True, True)
     assert not {"escalated", "by_labels"} & task.keys()  # nobody is asked again
+
+
+THREE = """
+tasks:
+  first: &task {variants: {one: {accuracy: 0.9, service: {mean: 5 ms}}}}
+  second: *task
+  third: *task
+nodes:
+  here: {instances: {first/one: 1, second/one: 1, third/one: 1}}
+workload:
+  first: &half {arrivals: {process: poisson, load: 0.5}}
+  second: *half
+  third: *half
+"""
 
 
 def test_tasks_are_added_up_by_their_rates(scenario: Scenario) -> None:
@@ -135,3 +152,21 @@ def test_growth_is_told_of_one_replication(
     assert found is not None
     assert (found[1] or "") == among
     assert int(found[2]) / 2000 == pytest.approx(float(found[3]) / 100, abs=5e-4)
+
+
+def test_what_ctrl_c_comes_before_is_named_and_nothing_is_totaled(tmp_path: Path) -> None:
+    (tmp_path / "three.yaml").write_text(THREE)
+    stop = threading.Event()
+    found = iw.simulate(
+        iw.load(tmp_path / "three.yaml"),
+        queries=100_000_000,
+        workers=1,
+        stop=stop,
+        progress=lambda task, done: stop.set(),
+    )
+    assert list(found.tasks) == ["first"]
+    assert found.not_begun == ("second", "third")
+    assert found.totals is None
+    assert found.to_json()["not_begun"] == ["second", "third"]
+    assert "All tasks" not in str(found)
+    assert "so nothing is totaled: second, third" in str(found)
