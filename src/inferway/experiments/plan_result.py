@@ -6,8 +6,19 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from inferway.deployment.units import ENERGY
+from inferway.dispatch.totals import TaskCounts, Totals, totals_of
 from inferway.experiments.curves import Curve, Drawing, Panel, panels
-from inferway.experiments.text import Frame, Laid, Shown, frame, number, percent, seconds, table
+from inferway.experiments.text import (
+    Frame,
+    Laid,
+    Shown,
+    frame,
+    number,
+    percent,
+    seconds,
+    table,
+    totals,
+)
 from inferway.twin.result import as_json
 
 # How far below its target a run's mean accuracy may end: what a policy's balance swings by.
@@ -18,7 +29,8 @@ SLACK: Final = 1e-3
 class Trial:
     """Instances of one task, by variant, that were simulated; `utilization` is their mean.
 
-    `lost` is the part of the requests that found no room or, on devices, were not in time.
+    `lost` is the part of the requests that found no room or, on devices, were not in time, and
+    `goodput` the accuracy of the others, summed, over all.
     """
 
     instances: dict[str, int]
@@ -26,6 +38,7 @@ class Trial:
     accuracy: float
     utilization: float
     lost: float
+    goodput: float
     holds: bool
 
     def to_json(self) -> dict[str, Any]:
@@ -137,6 +150,23 @@ class Plan(Shown):
         return not self.infeasible and all(task.holds for task in self.tasks.values())
 
     @property
+    def totals(self) -> Totals | None:
+        """All tasks together, by their rates; None of a single one, or where one has no plan."""
+        if self.infeasible:
+            return None
+        counts = {}
+        for name, task in self.tasks.items():
+            answers = task.rate_per_s * (1.0 - task.simulated.lost)
+            counts[name] = TaskCounts(
+                requests=task.rate_per_s,
+                answers=answers,
+                accuracy_sum=answers * task.simulated.accuracy if answers > 0 else 0.0,
+                in_time=answers,
+                in_time_sum=task.rate_per_s * task.simulated.goodput,
+            )
+        return totals_of(counts, span_s=1.0)
+
+    @property
     def yaml(self) -> str:
         """The instances as a deployment file says them."""
         entries = ", ".join(
@@ -148,6 +178,7 @@ class Plan(Shown):
 
     def to_json(self) -> dict[str, Any]:
         """As `inferway plan FILE --json` prints it."""
+        whole = self.totals
         return {
             "schema": 1,
             "tasks": {name: task.to_json() for name, task in self.tasks.items()},
@@ -155,6 +186,7 @@ class Plan(Shown):
             "node": self.node,
             "holds": self.holds,
             "price": sum(task.price for task in self.tasks.values()),
+            **({} if whole is None else {"totals": whole.to_json()}),
             **(
                 {"targets": {name: one.to_json() for name, one in self.targets.items()}}
                 if self.targets
@@ -229,6 +261,7 @@ class Plan(Shown):
             ]
             columns = ["target", "tasks", "asked for", "twin", ""]
             shown.append(table("Targets over several tasks", columns, rows))
+        shown += totals(self.totals)
         if self.infeasible:
             shown += [Text("Not planned", style="bold"), *map(Text, self.infeasible.values())]
         return shown

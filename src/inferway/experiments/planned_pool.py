@@ -179,7 +179,7 @@ class _Pool:
         """Simulate tasks together on a node; those without a copy there serve nothing."""
         there = {task for (task, _), count in node.instances.items() if count > 0}
         some = [name for name in names if name in there]
-        trials = {name: Trial({}, np.inf, np.nan, 0.0, 1.0, False) for name in names}
+        trials = {name: Trial({}, np.inf, np.nan, 0.0, 1.0, 0.0, False) for name in names}
         if not some:
             return trials, {}
         found, targets = tried(

@@ -76,6 +76,7 @@ def tried(
             accuracy=result.accuracy.mean,
             utilization=float(busy / fleet.servers),
             lost=left,
+            goodput=result.goodput,
             holds=bool(
                 left <= lost
                 and response_time_s <= latency_s[name]

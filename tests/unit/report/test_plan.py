@@ -351,6 +351,12 @@ def test_tasks_of_a_target_over_several_are_planned_together(tmp_path: Path) -> 
     assert both.mean == pytest.approx((4 * accuracy["t"] + 2 * accuracy["u"]) / 6, abs=2e-3)
     assert both.mean >= 0.78 - 1e-3
     assert accuracy["t"] >= 0.72 - 1e-3
+    whole = found.to_json()["totals"]
+    assert whole["shares"] == pytest.approx({"t": 4 / 6, "u": 2 / 6}, abs=1e-3)
+    assert whole["accuracy"] == pytest.approx(both.mean, abs=2e-3)
+    assert whole["goodput"] == pytest.approx(whole["accuracy"] * (1.0 - whole["violation_ratio"]))
+    assert whole["goodput_per_s"] == pytest.approx(6 * whole["goodput"])
+    assert "All tasks" in str(found)
     told = {"tasks": ["t", "u"], "accuracy": 0.78, "mean": both.mean, "holds": True}
     assert found.to_json()["targets"] == {"both": told}
     assert "Targets over several tasks" in str(found)
