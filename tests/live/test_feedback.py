@@ -87,8 +87,19 @@ def accuracy(running: Any) -> Any:
 
 
 @pytest.fixture(scope="module")
-def serving(start_shared: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Any:
+def served(start_shared: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Any:
     return serve(start_shared, tmp_path_factory.mktemp("feedback"))
+
+
+@pytest.fixture
+def serving(served: Any, until: Callable[[Callable[[], bool]], None]) -> Any:
+    """A server that has looked up what labels say of its variants, which it does once it serves."""
+    until(
+        lambda: (
+            "tiny" in send(served, "GET", "/v2/models/digits/accuracy", key=ASKS).json["variants"]
+        )
+    )
+    return served
 
 
 def test_labels_are_compared_with_what_was_answered(serving: Any) -> None:
