@@ -102,7 +102,7 @@ def test_the_sdist_builds_a_wheel_that_has_all_of_the_package(tmp_path: Path) ->
     assert files(installed) == package
     # Among them what is no code: models, the page, sheets of style, the protocol, policies.
     assert {Path(name).suffix for name in package} >= {
-        *(".py", ".onnx", ".xz", ".json", ".html", ".js", ".css", ".svg", ".binpb", ".typed"),
+        *(".py", ".onnx", ".xz", ".html", ".js", ".css", ".svg", ".binpb", ".typed"),
         *(".yaml", ".csv"),
     }
     (about,) = installed.glob("*.dist-info")

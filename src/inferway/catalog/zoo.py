@@ -1,14 +1,15 @@
 """The zoos: ladders of real models with measured profiles, named by ``zoo://ZOO/VARIANT``.
 
 A zoo is a folder with ``profiles.json``, the model files that it names and ``testset.npz``. One
-ships in the package, its larger models in one archive. What was measured or built on this machine
-lies in the user's data folder and takes precedence, as service times hold for the machine that they
-were measured on.
+ships in the package, its profiles packed and its larger models in one archive. What was measured or
+built on this machine lies in the user's data folder and takes precedence, as service times hold for
+the machine that they were measured on.
 """
 
 from __future__ import annotations
 
 import json
+import lzma
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -102,6 +103,7 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 SCHEMA: Final = 2
 SCHEME: Final = "zoo://"
 PROFILES: Final = "profiles.json"
+_PACKED: Final = f"{PROFILES}.xz"
 TESTSET: Final = "testset.npz"
 ARCHIVE: Final = "large.tar.xz"
 """Models and tests that are not files of their own; see `inferway.catalog.archive`."""
@@ -242,7 +244,7 @@ def load(zoo: str = "digits") -> Zoo:
     if zoo not in _SHIPPED:
         raise CatalogError(f"there is no zoo {zoo!r}; there is {', '.join(_SHIPPED)}")
     shipped, own = _SHIPPED[zoo], user_folder(zoo)
-    if not (own / PROFILES).is_file():
+    if not _profiles_in(own).is_file():
         return read(zoo, (shipped,), "shipped")
     built = read(zoo, (own, shipped), "built")
     if all((own / profile.file).is_file() for profile in built.profiles.values()):
@@ -326,7 +328,7 @@ def read(zoo: str, folders: tuple[Path, ...], origin: str) -> Zoo:
     CatalogError
         When they cannot be read.
     """
-    path = folders[0] / PROFILES
+    path = _profiles_in(folders[0])
     try:
         status = path.stat()
         return _read(zoo, folders, origin, status.st_mtime_ns, status.st_size)
@@ -334,12 +336,18 @@ def read(zoo: str, folders: tuple[Path, ...], origin: str) -> Zoo:
         raise CatalogError(f"{path}: cannot read the profiles: {error.strerror}") from error
 
 
+def _profiles_in(folder: Path) -> Path:
+    plain, packed = folder / PROFILES, folder / _PACKED
+    return packed if packed.is_file() and not plain.is_file() else plain
+
+
 @lru_cache(maxsize=16)
 def _read(zoo: str, folders: tuple[Path, ...], origin: str, changed_ns: int, size: int) -> Zoo:
     """Read profiles once for as long as their file is not written anew."""
-    path = folders[0] / PROFILES
+    path = _profiles_in(folders[0])
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        written = path.read_bytes()
+        data = json.loads(lzma.decompress(written) if path.name == _PACKED else written)
         if data["schema"] != SCHEMA:
             raise CatalogError(
                 f"{path}: schema {data['schema']} is not {SCHEMA}; remove the file, and measure "

@@ -65,7 +65,7 @@ def test_a_command_imports_only_what_it_needs(words: str) -> None:
     found = watched(*words.format(file).split())
     assert not set(NEEDLESS) & set(found["modules"])
     assert found["opened"]["digits.yaml"] == 1
-    assert found["opened"]["profiles.json"] == 1
+    assert found["opened"]["profiles.json.xz"] == 1
 
 
 def test_a_server_starts_without_the_solver_that_few_of_them_need() -> None:
