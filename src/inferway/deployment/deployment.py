@@ -480,12 +480,6 @@ def _resolved(stated: Deployment, source: Source) -> Deployment:
             resolution.lacks_accuracies(*weighs, task)
     targets = {name: replace(one, name=name) for name, one in stated.targets.items()}
     resolved = replace(stated, tasks=resolution.tasks, targets=targets, nodes=nodes, source=source)
-    if stated.network is not None and targets:
-        source.note(
-            ("targets",),
-            "they are kept by one balance of a site's answers, and the nodes of a `network` share "
-            "none; give each task its own",
-        )
     if stated.scheduling is not None and row_of("scheduling", stated.scheduling.policy).together:
         resolution.check_scheduled(stated.scheduling.options.get("tasks") or ())
         if _within(stated.placement) and scheduled_together(stated.scheduling):
@@ -494,8 +488,14 @@ def _resolved(stated: Deployment, source: Source) -> Deployment:
                 "a policy is trained for the fleets of its tasks, and `placement` gives the node's "
                 "devices out anew; give a `dispatch` policy instead",
             )
-    for target in targets.values() if stated.network is None else ():
+    for target in targets.values():
         resolution.check_joint_target(target)
+        if stated.network is not None and target.energy is not None:
+            source.note(
+                ("targets", target.name, "energy"),
+                "the nodes of a `network` do not know what a request takes at others, and what is "
+                "placed there does not go by it; give a target on `accuracy`",
+            )
         for name in target.tasks:
             if name in resolution.tasks:
                 task = resolution.tasks[name]

@@ -174,6 +174,11 @@ def _of_task(deployment: Deployment, task: Task) -> Iterator[Found]:
     if task.energy_budget is not None and policy not in _WITHIN_ENERGY and ".py:" not in policy:
         sentence = f"{policy} does not look at energy; {', '.join(_WITHIN_ENERGY)} do"
         yield "energy-unkept", f"{field}.energy_budget", sentence
+    elif task.energy_budget is not None and deployment.network is not None:
+        sentence = (
+            "the nodes of a `network` do not know what a request takes, so that none keeps it"
+        )
+        yield "energy-unkept", f"{field}.energy_budget", sentence
     times = [
         s.mean_s for variant in running or task.variants.values() for s in variant.service.values()
     ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -188,12 +188,15 @@ def dispatcher_on(
     max_wait_s: float | None = None,
     lasting: int = 0,
     best_effort: bool = False,
+    targets: Sequence[Mapping[str, Any]] | None = None,
 ) -> Dispatcher:
     """The dispatcher of a task on any fleet, with the policy that the file names for it.
 
     With `best_effort`, a fleet that cannot keep the target answers with the most accurate server
     that has room, for others may be within reach again in a moment; else ValueError, as where the
-    policy lacks what it needs. The rest is as in `Dispatcher`.
+    policy lacks what it needs. A policy that keeps targets over several tasks is told of these
+    `targets`; where they are None, of those of the file at the fleet's node. The rest is as in
+    `Dispatcher`.
     """
     target, budget = task.accuracy_target, task.energy_budget
     spec = deployment.policy_of(task)
@@ -214,7 +217,8 @@ def dispatcher_on(
             raise ValueError(
                 f"{spec.policy} keeps no target over several tasks: its `build` takes no `targets`"
             )
-        options["targets"] = told_targets(deployment, fleet.node)
+        told = told_targets(deployment, fleet.node) if targets is None else targets
+        options["targets"] = list(told)
     if spec.policy == "least-cost" and deployment.cost is not None:
         options.setdefault("alpha", deployment.cost.alpha)
     make = partial(

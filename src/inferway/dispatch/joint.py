@@ -126,7 +126,18 @@ def told_targets(deployment: Deployment, node: str | None = None) -> list[dict[s
             for name, one in demands.items()
         }
     _check_reach(demands, means)
-    optimum = _optimum(demands, means) if known else None
+    return told_of(demands, means, limited=known)
+
+
+def told_of(
+    demands: Mapping[str, TaskDemand], means: Mapping[str, JointMean], *, limited: bool
+) -> list[dict[str, Any]]:
+    """Tell of these targets, with prices from the bound of these demands.
+
+    With `limited` at their very rates; else as if nobody waited, where a rate only says how much
+    its task weighs.
+    """
+    optimum = _optimum(demands, means) if limited else None
     free = _optimum(demands, means, limited=False)
     none = dict.fromkeys(means, 0.0)
     prices, low = (

@@ -180,7 +180,21 @@ def tables(result: NetworkResult) -> list[Laid]:
         for name, row in result.variants.items()
     ]
     laid[1:1] = [Text(), table("Request by request", ["", "twin"], events)]
-    return [*laid, Text(), table("Answers by variant and place", ["variant", *places], answers)]
+    laid += [Text(), table("Answers by variant and place", ["variant", *places], answers)]
+    return [*laid, *_joint(result)]
+
+
+def _joint(result: EventResult) -> list[Laid]:
+    """Lay out where targets over several tasks stand, in all and by entry."""
+    rows = []
+    for name, one in (result.targets or {}).items():
+        for at, of in [("all", one), *list(one["nodes"].items())[:MOST_ROWS]]:
+            means = percent(one["accuracy"]), percent(of["mean"])
+            rows.append([name, at, *means, f"{of['answers']:,}", of["state"]])
+    if not rows:
+        return []
+    columns = ["target", "entry", "promised", "mean", "answers", "state"]
+    return [Text(), table("Targets over several tasks", columns, rows, left=(0, 1, 5))]
 
 
 def _cells(part: PartResult) -> list[str]:

@@ -19,6 +19,7 @@ from inferway.network.demand import Demand, TaskStream, peaks
 from inferway.network.gml import load_gml
 from inferway.network.options import CostFunction, Paths, Requests, ranges
 from inferway.network.routes import shortest_paths
+from inferway.network.targets import unreachable_entries
 from inferway.network.topology import Level, NetworkError, Topology, tree
 
 _NAMED_BYTES: Final = 32 * 1024  # of a request's headers: half of what a listener takes
@@ -349,7 +350,7 @@ class NetworkFindings(NamedTuple):
         How many nodes, links and, where the file has a workload, request types and useful (node,
         model) pairs.
     cautions
-        Advice, of the kind ``too-large``.
+        Advice: on sizes, and on targets over several tasks that an entry cannot keep.
     notes
         What a graph file does not say and its import made up, a sentence each.
     """
@@ -374,10 +375,11 @@ def findings_of(deployment: Deployment) -> NetworkFindings | None:
     size = {"nodes": len(topology.nodes), "links": len(topology.links)}
     cautions: list[Caution] = []
     if deployment.workload:
-        network = network_of(deployment)
+        network, demand = deployed(deployment)
         size |= {"request_types": len(network.requests.task), "pairs": len(network.pairs.node)}
         line = deployment.line_of("network")
         cautions = [Caution("too-large", "network", line, said) for said in network.warnings]
+        cautions += unreachable_entries(deployment, network, demand)
     notes = [] if written.gml is None else load_gml(written.gml).report.sentences()
     return NetworkFindings(size, cautions, notes)
 

@@ -79,6 +79,8 @@ class TaskFleets:
         none enter there.
     elsewhere
         Whether clients ask for the task at any node.
+    targets
+        Targets over several tasks as the policies of the node are told of them.
     own
         Copies that the present fleet was made of, by variant.
     """
@@ -94,6 +96,7 @@ class TaskFleets:
     rate_per_s: float = 0.0
     peak_per_s: float = 0.0
     elsewhere: bool = False
+    targets: Sequence[Mapping[str, Any]] = ()
     own: Mapping[str, int] = field(default_factory=dict)
     _ways: frozenset[Way] = frozenset()
     _stands_for: Sequence[Offer | None] = ()
@@ -171,6 +174,7 @@ class TaskFleets:
             max_wait_s=None if network is None else network.max_wait,
             lasting=self._lasting(stands_for, set(map(way_of, offers))),
             best_effort=True,
+            targets=self.targets,
         )
         batches = [
             kind.variants[name].batch_on(self.hardware) if offer is None else None

@@ -500,6 +500,10 @@ class EventResult(NetworkResult):
     escalated
         Answers of a second variant, by ``TASK/VARIANT`` of the file, as shares of all; None where
         there are none.
+    targets
+        Where targets over several tasks stand in the end, by name, as they were dispatched:
+        ``tasks``, ``accuracy`` or ``energy``, ``mean``, ``balance``, ``answers``, ``state``, and
+        the last four of each entry node in ``nodes``; None where there are none.
     """
 
     p50_s: float
@@ -521,6 +525,7 @@ class EventResult(NetworkResult):
     complete: bool
     requests_per_cpu_s: float
     escalated: tuple[Escalated, ...] | None = None
+    targets: dict[str, dict[str, Any]] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """By name, as `inferway simulate FILE --events --json` prints it."""
@@ -539,6 +544,7 @@ class EventResult(NetworkResult):
             | values(self, f"{counts} used_most in_system requests_per_cpu_s")
             | {"series": {name: as_json(one.tolist()) for name, one in series.items()}}
             | ({} if self.escalated is None else {"escalated": self._asked_again()})
+            | ({} if self.targets is None else {"targets": as_json(self.targets)})
         )
 
     def _asked_again(self) -> list[dict[str, Any]]:

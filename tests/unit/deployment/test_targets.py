@@ -106,11 +106,6 @@ def test_variants_say_what_it_is_of(write: Write) -> None:
             "lw, which dispatches b, keeps no target over several tasks; priced does",
         ),
         (
-            {"more": "network: {links: [{between: [x, y], rtt: 1 ms}]}\nnodes: {x: {}, y: {}}\n"},
-            "they are kept by one balance of a site's answers, and the nodes of a `network` "
-            "share none; give each task its own",
-        ),
-        (
             {"b": "count: 3"},
             "b counts 3 tasks, and a target is over single ones; list them under names of their "
             "own",
@@ -152,3 +147,55 @@ def test_an_instance_has_to_reach_it(write: Write) -> None:
     assert refused.message == (
         "no instance of a, b reaches a mean accuracy of 0.8; the best has a mean accuracy of 0.7"
     )
+
+
+NETWORK = (
+    "cost: {alpha: 10}\n"
+    "network: {links: [{between: [x, y], rtt: 1 ms}, {between: [z, y], rtt: 1 ms}]}\n"
+    "nodes: {x: {}, y: {repository: true}, z: {}}\n"
+    "workload:\n"
+    "  a: {arrivals: {process: poisson, rate: 10/s}, entries: {nodes: [x, z]}}\n"
+    "  b: {arrivals: {process: poisson, rate: 30/s}, entries: {nodes: [x]}}\n"
+)
+
+
+def in_network(target: str) -> str:
+    """Write a file where both enter at x, and a at z; a point of accuracy is worth 10 ms."""
+    whole = text(f"tasks: [a, b], {target}", more=NETWORK)
+    return whole.replace("service:", "size: 1 MB, service:")
+
+
+def test_a_network_says_at_which_entry_it_is_out_of_reach(write: Write) -> None:
+    # Where both enter, b makes up for what a lacks.
+    before, of_b = in_network("accuracy: 0.92").split("  b:\n", 1)
+    of_b = of_b.replace("accuracy: 0.9,", "accuracy: 0.95,")
+    deployment = load(write(f"{before}  b:\n{of_b}"))
+    assert {deployment.policy_of(name).policy for name in "ab"} == {"priced"}
+    found = findings.check(deployment)
+    assert [(one.kind, one.field, one.message) for one in found] == [
+        (
+            "target-above-the-bound",
+            "targets.both",
+            "each node keeps it over what enters there, and at z no mix of what may be placed "
+            "keeps a mean accuracy of 0.92 over a alone; a mean accuracy of 0.9 is within reach at "
+            "z",
+        )
+    ]
+
+
+def test_in_a_network_none_is_on_energy(write: Write) -> None:
+    with pytest.raises(DeploymentError) as refused:
+        load(write(in_network("energy: 2 J")))
+    (problem,) = refused.value.problems
+    assert problem.field == "targets.both.energy"
+    assert problem.sentence == (
+        "the nodes of a `network` do not know what a request takes at others, and what is placed "
+        "there does not go by it; give a target on `accuracy`"
+    )
+    own = in_network("accuracy: 0.9").replace("  a:\n", "  a:\n    energy_budget: 2 J\n", 1)
+    (found,) = findings.check(load(write(own)))
+    assert (found.kind, found.field) == ("energy-unkept", "tasks.a.energy_budget")
+
+
+def test_what_every_entry_can_keep_is_nothing_to_say(write: Write) -> None:
+    assert not [*findings.check(load(write(in_network("accuracy: 0.9"))))]

@@ -59,10 +59,15 @@ class World:
     """One node's fleets, what it hears, and the server that has them."""
 
     def __init__(
-        self, folder: Path, node: str = "edge", task: str = "deadline: 1 s", mini: str = ""
+        self,
+        folder: Path,
+        node: str = "edge",
+        task: str = "deadline: 1 s",
+        mini: str = "",
+        text: str = FILE,
     ) -> None:
         file = folder / "three.yaml"
-        file.write_text(FILE.format(task=task, mini=mini))
+        file.write_text(text.format(task=task, mini=mini))
         deployment = inferway.load(file)
         self.store = ModelStore(folder / "store", limit_bytes=10_000_000)
         self.models = LoadedModels(deployment, self.store)
@@ -73,10 +78,13 @@ class World:
         self.upstreams = {"metro": Upstream("metro", "127.0.0.1", 9)}
         self.ended: list[InferRequest] = []
         plan = plan_of(deployment, node)
-        target = plan.tasks["digits"].accuracy_target
-        site = TaskSite("digits", target, now=self._now, node=NodeCondition(node))
-        site.trace(lambda task, request: self.ended.append(request))
-        self.server = Server([site], ServerOptions(log_level="critical"))
+        sites = [
+            TaskSite(name, kind.accuracy_target, now=self._now, node=NodeCondition(node))
+            for name, kind in plan.tasks.items()
+        ]
+        for site in sites:
+            site.trace(lambda task, request: self.ended.append(request))
+        self.server = Server(sites, ServerOptions(log_level="critical"))
         self.fleets = Fleets(
             deployment,
             plan,
@@ -90,16 +98,16 @@ class World:
     def _now(self) -> float:
         return time.monotonic() + self.later_s
 
-    async def load(self, *variants: str) -> None:
+    async def load(self, *variants: str, task: str = "digits") -> None:
         for variant in variants:
-            await self.models.load("digits", variant)
+            await self.models.load(task, variant)
 
     @property
     def site(self) -> TaskSite:
         return self.server.sites["digits"]
 
-    def ask(self, rows: int = 1) -> InferRequest:
+    def ask(self, rows: int = 1, task: str = "digits") -> InferRequest:
         image = np.zeros((rows, 1, 32, 32), np.float32)
         request = InferRequest({"image": image}, rows, lambda request: None, None, self.site.now())
-        self.site.submit(request)
+        self.server.sites[task].submit(request)
         return request

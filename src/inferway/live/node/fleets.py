@@ -21,12 +21,14 @@ from inferway.live.node.plan import NodePlan
 from inferway.live.options import PoolOptions
 from inferway.live.pool import Pool
 from inferway.live.site import TaskSite
+from inferway.live.targets import SharedTargets
 from inferway.live.threads import run_detached
 from inferway.live.upstream.remote import Forwarding
 from inferway.live.upstream.spans import Spans
 from inferway.live.upstream.upstream import Upstream
 from inferway.network.node import Capability, TaskFleets, offered
 from inferway.network.offers import Offer
+from inferway.network.targets import targets_at
 from inferway.protocol import Signature
 from inferway.runtime import Served
 
@@ -59,6 +61,8 @@ class Fleets:
         self._upstreams, self._spans = upstreams, spans
         self.running: dict[Pair, int] = {}
         asked = {task for task, _ in plan.types}
+        told = targets_at(deployment, plan.deployed.network, plan.number, plan.rates_per_s)
+        self._targets = SharedTargets(told) if told else None
         self._tasks = {
             task: TaskFleets(
                 deployment,
@@ -72,6 +76,7 @@ class Fleets:
                 plan.rates_per_s.get(task, 0.0),
                 plan.peaks_per_s.get(task, 0.0),
                 elsewhere=task in asked,
+                targets=told,
             )
             for task, kind in plan.tasks.items()
         }
@@ -162,6 +167,8 @@ class Fleets:
                     for runtime in lent.values():
                         runtime.close()
                     raise
+                if self._targets is not None:
+                    self._targets.join([pool])
             leaving = await self._replace(task, pool)
             # Where it is not known what the task takes, the next look tries again.
             fleets.adopt(own, () if signature is None else offers, stands_for or ())

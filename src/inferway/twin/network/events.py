@@ -453,6 +453,7 @@ class _Run:
             cpu_s=cpu_s,
             letters=self._exchange.letters,
             notes=notes,
+            targets=self._pools.targets(),
             used_most=float((most[limited] / network.budget[limited]).max(initial=0.0)),
             complete=complete,
         )

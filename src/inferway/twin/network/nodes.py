@@ -17,11 +17,14 @@ import numpy as np
 
 from inferway.dispatch.batching import Rule
 from inferway.dispatch.dispatcher import Dispatcher
+from inferway.dispatch.joint import BALANCE, COUNT, TargetState, empty_shared
+from inferway.dispatch.priced import HEADROOM
 from inferway.dispatch.service_times import carry_over
 from inferway.network.delivery import DeliveryNetwork
 from inferway.network.layout import members_of, topology_of
 from inferway.network.node import Capability, ClientRates, NodeFleet, TaskFleets, offered
 from inferway.network.offers import Offer
+from inferway.network.targets import targets_at
 from inferway.placement.contract import Allocation
 from inferway.placement.delays import Measured, Sojourns
 from inferway.site.compiled import entry
@@ -356,6 +359,17 @@ class NodePools:
         self.by: dict[tuple[int, int], NodePool] = {}  # By node and task
         self._model_of = {p: i for i, model in enumerate(terrain.models) for p in model.pairs}
         asked = set(network.requests.task.tolist())
+        self._told = [
+            targets_at(
+                deployment,
+                network,
+                v,
+                {network.tasks[task]: rate for (at, task), rate in rates_per_s.items() if at == v},
+            )
+            for v in range(len(network.nodes))
+        ]
+        # By node, what the policies of its tasks share of targets over several.
+        self._shared = [empty_shared(told, HEADROOM) for told in self._told]
         self._fleets = {
             (v, task): TaskFleets(
                 deployment,
@@ -369,6 +383,7 @@ class NodePools:
                 rates_per_s.get((v, task), 0.0),
                 peaks_per_s.get((v, task), 0.0),
                 elsewhere=task in asked,
+                targets=self._told[v],
             )
             for v, node in enumerate(terrain.nodes)
             for task, kind in enumerate(terrain.kinds)
@@ -392,6 +407,26 @@ class NodePools:
                     self.took[i] = [0.0] * 4
             found.append(Measured(lasted_s, sojourns, {}))
         return found
+
+    def targets(self) -> dict[str, dict[str, Any]] | None:
+        """Tell where targets over several tasks stand, in all and by node with answers.
+
+        None where there is none.
+        """
+        found = {}
+        for at, told in enumerate(self._told[0]):
+            rows = np.array([shared[at] for shared in self._shared])
+            whole = rows[0].copy()
+            whole[[BALANCE, COUNT]] = rows[:, [BALANCE, COUNT]].sum(axis=0)
+            states = (TargetState(told, row) for row in rows)
+            nodes = {
+                name: {key: getattr(state, key) for key in ("mean", "balance", "answers", "state")}
+                for name, state in zip(self._terrain.network.nodes, states, strict=True)
+                if state.answers
+            }
+            state = TargetState(told, whole)
+            found[state.name] = state.to_json() | {"nodes": nodes}
+        return found or None
 
     def copies(self, node: int) -> Counter[int]:
         """Count how many copies of each model run at a node; several where a repository has to."""
@@ -473,6 +508,8 @@ class NodePools:
         if not (own or offers):
             return None
         fleet = fleets.make(own, offers, measure=self._measure)
+        if "targets" in fleet.dispatcher.options:
+            fleet.dispatcher.share_targets(self._shared[node])
         same = fleets.unchanged(fleet)
         fleets.adopt(own, offers, fleet.stands_for)
         pool = NodePool(node, task, fleet, drops=terrain.nodes[node].late == "drop")

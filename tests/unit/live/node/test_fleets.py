@@ -14,6 +14,7 @@ from lone_node import CLOUD, METRO, World
 from neighbor import Neighbor, Visit
 
 from inferway.catalog import zoo
+from inferway.live import admin
 from inferway.live.errors import ServeError
 from inferway.live.request import InferRequest, Outcome
 from inferway.live.site import balances_of
@@ -22,6 +23,20 @@ from inferway.live.upstream.upstream import Upstream
 from inferway.network.node import REMEMBERED_S
 from inferway.network.offers import Offer
 from inferway.runtime import inspect
+
+JOINT = """
+tasks:
+  digits: &both
+    variants:
+      mini: {{model: zoo://digits/mini}}
+      large: {{model: zoo://digits/large}}
+  forms: *both
+targets: {{both: {{tasks: [digits, forms], accuracy: 0.9}}}}
+nodes: {{cloud: {{repository: true}}, metro: {{}}, edge: {{}}}}
+network: {{links: [{{between: [cloud, metro], rtt: 5 ms}}, {{between: [metro, edge], rtt: 5 ms}}]}}
+workload:
+  digits: {{arrivals: {{process: poisson, rate: 20/s}}, entries: {{nodes: [edge]}}}}
+"""
 
 
 async def _never(visit: Visit) -> None:
@@ -144,6 +159,41 @@ def test_a_target_that_nothing_within_reach_meets_is_no_reason_not_to_serve(
         assert world.site.pool.dispatcher.balance == pytest.approx(owed)
 
     run(work, task="accuracy_target: 0.9")
+
+
+def test_targets_over_several_tasks_are_kept_by_all_fleets_of_the_node(
+    run: Callable[..., None],
+) -> None:
+    async def answered(world: World, task: str) -> None:
+        request = world.ask(task=task)
+        async with asyncio.timeout(30):
+            while request.outcome is None:
+                await asyncio.sleep(0.01)
+        assert request.outcome is Outcome.ANSWERED
+
+    async def work(world: World) -> None:
+        await world.load("mini")
+        await world.load("mini", task="forms")
+        await world.fleets.run({("digits", "mini"): 1, ("forms", "mini"): 1})
+        await answered(world, "digits")
+        await answered(world, "forms")
+        status: Any = admin.status(world.server.served(), ready=True)
+        accuracy = world.site.pool.dispatcher.fleet.accuracy[0]
+        told = status["targets"]["both"]
+        assert (told["tasks"], told["answers"]) == (["digits", "forms"], 2)
+        assert told["mean"] == pytest.approx(accuracy)
+        assert told["balance"] == pytest.approx(2 * (accuracy - 0.9))
+        # What is behind goes along with the fleet that takes over, and its price.
+        (before,) = world.site.pool.targets
+        world.offers = [CLOUD]
+        await world.fleets.refresh("digits")
+        (after,) = world.site.pool.targets
+        assert world.site.pool.variants == ("mini", "large@cloud")
+        assert (after.answers, after.price) == (2, before.price)
+        await answered(world, "forms")
+        assert after.answers == before.answers == 3
+
+    run(work, text=JOINT)
 
 
 def test_what_is_owed_waits_while_nothing_serves_the_task(run: Callable[..., None]) -> None:

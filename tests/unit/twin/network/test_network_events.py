@@ -503,3 +503,30 @@ def test_where_the_file_names_no_policy_exchange_runs(small) -> None:
     listed = ("metro: {budget: 600 MB}", "metro: {budget: 600 MB, instances: {quiet/large: 1}}")
     without = ("placement: {policy: infida, slot: 20 s}\n", "")
     assert simulate_slots(small(without, listed), slots=1).policy == "written"
+
+
+JOINT = (
+    "dispatch: {policy: least-cost}\n",
+    "targets:\n  all: {tasks: [quiet, other], accuracy: 0.8}\n",
+)
+
+
+def test_a_target_over_several_tasks_is_kept_at_each_entry(small) -> None:
+    deployment = small(
+        JOINT, ("entries: {nodes: [edge-1, edge-2]}}", "entries: {nodes: [edge-1]}}")
+    )
+    alone = simulate_events(deployment, slots=20).targets["all"]
+    assert [*alone["nodes"]] == ["edge-1"]
+    found = simulate_events(small(JOINT), slots=20)
+    one = found.targets["all"]
+    assert one["state"] == "kept"
+    assert 0.8 <= one["mean"] < 0.82  # not dearer than promised
+    assert one["answers"] == found.answered == sum(of["answers"] for of in one["nodes"].values())
+    assert one["mean"] == pytest.approx(found.accuracy)
+    assert one["balance"] == pytest.approx(sum(of["balance"] for of in one["nodes"].values()))
+    for of in one["nodes"].values():
+        assert of["mean"] >= 0.8
+    told = inferway.simulate(small(JOINT), slots=2, events=True).to_json()["network"]["targets"]
+    assert [*told["all"]] == [
+        "tasks", "accuracy", "mean", "balance", "answers", "state", "nodes",
+    ]  # fmt: skip
