@@ -23,12 +23,14 @@ unexport PYTHONDONTWRITEBYTECODE
 COVERAGE := 90
 # A process more than the two cores that are planned for: tests of real servers mostly wait.
 SHARED := --numprocesses=3 --dist
-# In processes of their own: one that dies is a failed test with a name, and not the end of all. This
+# In a process of its own: one that dies is a failed test with a name, and not the end of all. This
 # way of sharing them out is one that lets such a test run again.
-SLOW_LIVE := --dist=worksteal --numprocesses
+SLOW_LIVE := --numprocesses=1 --dist=worksteal
+# Real servers mostly wait; what computes beside them lets them go first.
+BESIDE := nice -n 10
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-live test-browser test-slow test-all coverage lint format wheel constraints notebook pictures guides clean
+.PHONY: help demo test test-live test-browser test-slow slow-live slow-computed test-all coverage lint format wheel constraints notebook pictures guides clean
 # Half an environment is worse than none.
 .DELETE_ON_ERROR:
 
@@ -51,11 +53,18 @@ coverage: $(call STAMP,test) ## Run what `make test` runs, and see how much of t
 		--cov-fail-under=$(COVERAGE) $(PYTEST_ARGS)
 
 test-slow: $(call STAMP,test) $(call STAMP,learn) $(call STAMP,ray) $(call STAMP,dask) ## Run the slow tests, and those that need PyTorch, Ray or Dask
-	$(PY) -m pytest -m "not slow" tests/unit/learning tests/unit/exporting $(PYTEST_ARGS)
-	INFERWAY_EXAMPLES=all $(PY) -m pytest $(SHARED)=worksteal -m "property and not slow" \
-		--ignore=tests/live $(PYTEST_ARGS)
-	$(PY) -m pytest $(SHARED)=worksteal -m slow --ignore=tests/live $(PYTEST_ARGS)
-	$(PY) -m pytest $(SLOW_LIVE)=1 -m slow tests/live $(PYTEST_ARGS)
+	@$(MAKE) --no-print-directory --jobs=2 --keep-going --output-sync=line \
+		slow-live slow-computed
+
+slow-live:
+	$(PY) -m pytest $(SLOW_LIVE) -m slow tests/live $(PYTEST_ARGS)
+
+slow-computed:
+	$(BESIDE) $(PY) -m pytest $(SHARED)=worksteal -m "not slow" tests/unit/learning \
+		tests/unit/exporting $(PYTEST_ARGS)
+	INFERWAY_EXAMPLES=all $(BESIDE) $(PY) -m pytest $(SHARED)=worksteal \
+		-m "property and not slow" --ignore=tests/live $(PYTEST_ARGS)
+	$(BESIDE) $(PY) -m pytest $(SHARED)=worksteal -m slow --ignore=tests/live $(PYTEST_ARGS)
 
 test-browser: $(call STAMP,test) $(call STAMP,browser) ## Run the tests of the page in Chromium, which it installs on Debian
 	@command -v chromium >/dev/null || DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium \
