@@ -180,18 +180,22 @@ class Server:
     """Why it is away: failures and outages at present."""
 
 
+Variant = tuple["PlainSite", int]
+"""A class of a task's site."""
+
+
 @dataclass
 class Line:
     """What is foreseen at a device that holds one variant at a time."""
 
     free_s: list[float]
     """When each slot is free behind all that waits, the earliest first."""
-    done_s: dict[int, float]
+    done_s: dict[Server, float]
     """When each server there has run what it has."""
-    joins_s: dict[int, float] = field(default_factory=dict)
+    joins_s: dict[Server, float] = field(default_factory=dict)
     """Start of the run of each server that one more request would be part of."""
-    variant: int | None = None
-    """Class whose variant it holds then."""
+    variant: Variant | None = None
+    """What it holds then."""
 
     def take(self, slots: int, until_s: float) -> None:
         """So many slots, the first that are free, are taken until then."""
@@ -208,8 +212,8 @@ class Slots:
     waiting: list[Server] = field(default_factory=list)
     exclusive: bool = False
     """Whether it holds one variant at a time."""
-    variant: int | None = None
-    """Class whose variant it holds; nothing while it changes."""
+    variant: Variant | None = None
+    """What it holds; nothing while it changes."""
     loading: Server | None = None
     """Whom it changes for."""
     ready_s: float = math.nan
@@ -266,7 +270,7 @@ class PlainSite:
             assert of is not None
             here = [k for k, d in enumerate(of.device.tolist()) if d == device.number]
             device.exclusive = bool(of.exclusive[device.number])
-            device.variant = here[0] if here else None
+            device.variant = (self, here[0]) if here else None
         # Sites of all tasks that share the devices, this one among them.
         self.sharers = [self]
         self.gave = False  # Whether the present event has given slots back
@@ -389,7 +393,7 @@ class PlainSite:
             device.running = [other for other in device.running if other is not server]
             device.waiting = [other for other in device.waiting if other is not server]
             if device.loading is server:
-                device.loading = None
+                device.loading, self.gave = None, True
             self._grant(device)
         for _ in range(len(server.queue)):
             request = self._withdraw(server)
@@ -497,7 +501,7 @@ class PlainSite:
         return used + self._taken(k) <= device.slots
 
     def _holds(self, device: Slots, k: int) -> bool:
-        return not device.exclusive or device.variant == k
+        return not device.exclusive or device.variant == (self, k)
 
     def _has_room(self, k: int) -> bool:
         """Whether a run of the class could start now; nobody overtakes those who wait."""
@@ -523,53 +527,50 @@ class PlainSite:
     def _loaded(self, server: Server) -> None:
         device = self._device(server)
         assert device is not None
-        device.loading, device.variant = None, server.k
+        device.loading, device.variant = None, (self, server.k)
+        self.gave = True
         if server.queue:
             self._run(server)
         self._grant(device)
 
     def _foretell(self, device: Slots) -> Line:
-        """Run what there is at an exclusive device in thought, in the order in which it came."""
-        here = [one for one in self.servers if self._device(one) is device]
-        line = Line(
-            [self.now_s] * device.slots, dict.fromkeys((s.number for s in here), self.now_s)
-        )
+        """Run what there is at an exclusive device in thought, in the order in which it is due."""
+        every = [one for site in self.sharers for one in site.servers]
+        here = [one for one in every if one.site._device(one) is device]
+        line = Line([self.now_s] * device.slots, dict.fromkeys(here, self.now_s))
         line.variant, begun_s = device.variant, self.now_s
-        left = {
-            server.number: list(server.queue)[server.serving :] if server.reasons == 0 else []
-            for server in here
-        }
+        left = {one: list(one.queue)[one.serving :] if one.reasons == 0 else [] for one in here}
         for server in device.running:
             end_s = max(self.now_s, server.predicted_s)
-            line.take(self._taken(server.k), end_s)
-            line.done_s[server.number] = end_s
+            line.take(server.site._taken(server.k), end_s)
+            line.done_s[server] = end_s
         first = device.loading
         if first is not None:
-            line.variant, begun_s = first.k, max(self.now_s, device.ready_s)
+            line.variant, begun_s = (first.site, first.k), max(self.now_s, device.ready_s)
             line.free_s = [begun_s] * device.slots
         while any(left.values()):
-            waiting = [server for server in here if left[server.number]]
-            server = min(waiting, key=lambda one: left[one.number][0].joined_s)
+            waiting = [server for server in here if left[server]]
+            server = min(waiting, key=lambda one: left[one][0].joined_s + one.site._due_after_s())
             if first in waiting:
                 server = first  # type: ignore[assignment]
             first = None
-            queue = left[server.number]
-            taken = self._best(server, len(queue), math.inf) if self._together(server) else 1
-            left[server.number] = queue[taken:]
-            begun_s = max(begun_s, line.done_s[server.number])
-            if line.variant == server.k:
-                begun_s = max(begun_s, line.free_s[self._taken(server.k) - 1])
+            queue, of = left[server], server.site
+            taken = of._best(server, len(queue), math.inf) if of._together(server) else 1
+            left[server] = queue[taken:]
+            begun_s = max(begun_s, line.done_s[server])
+            if line.variant == (of, server.k):
+                begun_s = max(begun_s, line.free_s[of._taken(server.k) - 1])
             else:
-                begun_s = max(begun_s, line.free_s[-1]) + self._load_s(server.k)
+                begun_s = max(begun_s, line.free_s[-1]) + of._load_s(server.k)
                 line.free_s = [begun_s] * device.slots
-                line.variant = server.k
-            end_s = begun_s + self._run_s(server, taken)
-            line.take(self._taken(server.k), end_s)
-            line.done_s[server.number] = end_s
-            line.joins_s.pop(server.number, None)
-            more = self._together(server) and self._best(server, taken + 1, math.inf) > taken
-            if more and not left[server.number]:
-                line.joins_s[server.number] = begun_s
+                line.variant = of, server.k
+            end_s = begun_s + of._run_s(server, taken)
+            line.take(of._taken(server.k), end_s)
+            line.done_s[server] = end_s
+            line.joins_s.pop(server, None)
+            more = of._together(server) and of._best(server, taken + 1, math.inf) > taken
+            if more and not left[server]:
+                line.joins_s[server] = begun_s
         line.free_s = [max(begun_s, one_s) for one_s in line.free_s]
         return line
 
@@ -589,10 +590,12 @@ class PlainSite:
 
     def _due_s(self, server: Server) -> float:
         """By the deadline, whoever has none behind all others; of one task, by who came first."""
-        arrived_s = server.queue[0].arrived_s
+        return server.queue[0].arrived_s + self._due_after_s()
+
+    def _due_after_s(self) -> float:
         if len(self.sharers) == 1:
-            return arrived_s
-        return arrived_s + (self._deadline_s() if self._deadline_s() < math.inf else 1e9)
+            return 0.0
+        return self._deadline_s() if self._deadline_s() < math.inf else 1e9
 
     def _ends_s(self, device: Slots) -> list[float]:
         """When each of its slots is free of the runs in progress, the earliest first."""
@@ -652,10 +655,10 @@ class PlainSite:
             return own_s
         if device.exclusive:
             line = self._foretell(device)
-            if line.variant != server.k:
+            if line.variant != (self, server.k):
                 return line.free_s[-1] + self._load_s(server.k) - self.now_s
             place = self._taken(server.k) - 1
-            return max(line.done_s[server.number], line.free_s[place]) - self.now_s
+            return max(line.done_s[server], line.free_s[place]) - self.now_s
         last = self._taken(server.k) - 1
         if server not in device.running:
             own_s += self._ends_s(device)[last] - self.now_s
@@ -780,8 +783,8 @@ class PlainSite:
         device = self._device(server)
         if device is not None and device.exclusive:
             joins_s = self._foretell(device).joins_s
-            if server.number in joins_s:
-                return joins_s[server.number] - self.now_s, times_s[-1]
+            if server in joins_s:
+                return joins_s[server] - self.now_s, times_s[-1]
         return self._wait_s(server, left_s + sum(times_s[:-1])), times_s[-1]
 
     def _wait(self, server: Server) -> None:
@@ -1218,17 +1221,23 @@ class PlainSite:
         done_s, joins_s = np.full((2, len(self.servers)), np.nan)
         for line in lines.values():
             for foreseen, own_s in ((done_s, line.done_s), (joins_s, line.joins_s)):
-                for number, at_s in own_s.items():
-                    foreseen[number] = at_s
+                for server, at_s in own_s.items():
+                    if server.site is self:
+                        foreseen[server.number] = at_s
 
-        def number(k: int | None) -> int:
-            return -1 if k is None else k
+        def number(variant: Variant | None) -> int:
+            """Of a class or server of this task; those of others are none of its."""
+            if variant is None:
+                return -1
+            return variant[1] if variant[0] is self else -2
 
         return Changes(
             exclusive=of.exclusive,
             load_s=of.loads_s,
             held=np.array([number(device.variant) for device in self.devices]),
-            loads=np.array([-1 if d.loading is None else d.loading.number for d in self.devices]),
+            loads=np.array(
+                [number(d.loading and (d.loading.site, d.loading.number)) for d in self.devices]
+            ),
             ready_s=np.array([device.ready_s for device in self.devices]),
             then=np.array(
                 [number(lines[d.number].variant) if d.exclusive else -1 for d in self.devices]
@@ -1250,8 +1259,12 @@ class PlainSites:
 
     def __init__(self, scenarios: list[Scenario], seeds: list[int]) -> None:
         self.sites = [PlainSite(one, seed) for one, seed in zip(scenarios, seeds, strict=True)]
+        first = [[device.variant for device in site.devices] for site in self.sites]
         for site in self.sites:
             site.sharers, site.devices = self.sites, self.sites[0].devices
+        for device in self.sites[0].devices:
+            here = [variant for one in first if (variant := one[device.number]) is not None]
+            device.variant = max(here, key=lambda one: one[0].view().rate[one[1]], default=None)
 
     def run(self, requests: list[int]) -> list[list[Left]]:
         """So many requests of each task arrive, and all that can leave do."""

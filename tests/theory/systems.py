@@ -124,6 +124,8 @@ def compare_jointly(
         for place in met:
             left -= next(courses[place], None) is None
         met = loop.advance() if left else ()
+    changes = np.sum([engine.tally.changes for engine in engines], axis=0)
+    assert changes.tolist() == [device.changes for device in plain.sites[0].devices]
     for engine, one, site in zip(engines, expected, plain.sites, strict=True):
         assert_same(found[engines.index(engine)], one)
         assert engine.site.balance[0] == pytest.approx(site.balance, abs=1e-9)
@@ -350,14 +352,15 @@ def sharing(
     first, second = draw(shared(one)), draw(other)
     devices, classes = first.fleet.devices, len(second.fleet.rate)
     assert devices is not None
-    devices = devices._replace(exclusive=np.zeros(len(devices.slots), bool), load_s=None)
-    first = replace(first, fleet=replace(first.fleet, devices=devices))
     last = len(devices.slots) - 1
     on = np.array(draw(st.lists(st.integers(-1, last), min_size=classes, max_size=classes)))
     on[0] = 0
     most = [devices.slots[d] if d >= 0 else 1 for d in on]
     wide = draw(st.lists(st.integers(1, 3), min_size=classes, max_size=classes))
-    own = devices._replace(device=on, taken=np.minimum(wide, most))
+    load_s = draw(
+        st.lists(st.sampled_from([0.25, 0.5, 1.0, 2.0]), min_size=classes, max_size=classes)
+    )
+    own = devices._replace(device=on, taken=np.minimum(wide, most), load_s=np.array(load_s))
     return [first, replace(second, fleet=replace(second.fleet, devices=own))]
 
 

@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, note
 from hypothesis import strategies as st
 from plain_site import Left
-from systems import HERE, compare, constant, poisson, ran, shared, simple_systems, systems
+from systems import (
+    HERE,
+    compare,
+    compare_jointly,
+    constant,
+    poisson,
+    ran,
+    shared,
+    sharing,
+    simple_systems,
+    systems,
+)
 from test_twin_paths import QUICK, seeds
 
 from inferway.deployment import ServiceTime
 from inferway.site import Fleet
 from inferway.site.devices import DeviceSlots
-from inferway.twin import Scenario, run
+from inferway.twin import Scenario, run, run_together
 from inferway.twin.engine import kinds_of
 
 LOTS, TURNS = "./policies/lots.py:Lots", "./policies/turns.py:Turns"
@@ -159,6 +171,100 @@ def test_policies_see_changes_event_for_event(policy: str, data: st.DataObject, 
     scenario = data.draw(shared(kind(policy)).filter(_is_exclusive))
     note(str(scenario))
     compare(scenario, 60, seed, "general")
+
+
+@pytest.mark.parametrize("policy", ["priced", "deadline"])
+@QUICK
+@given(st.data(), seeds)
+def test_policies_of_two_tasks_see_changes_event_for_event(
+    policy: str, data: st.DataObject, seed: int
+) -> None:
+    pairs = sharing(systems(policy), systems(policy))
+    scenarios = data.draw(pairs.filter(lambda pair: all(map(_uses_exclusive, pair))))
+    note(str(scenarios))
+    compare_jointly(scenarios, [40, 30], seed)
+
+
+def one_of_two(name: str, mean_s: float, load_s: float, arrivals: object, **options: object) -> Any:
+    """A task of one variant with many servers, on a device that holds one variant of any task."""
+    fleet = Fleet(
+        (name,),
+        np.array([1 / mean_s]),
+        np.array([0.9]),
+        np.array([400]),
+        task=name,
+        devices=DeviceSlots(
+            names=("x",),
+            slots=np.array([1]),
+            exclusive=np.array([True]),
+            overhead_s=np.zeros(1),
+            device=np.array([0]),
+            taken=np.array([1]),
+            load_s=np.array([load_s]),
+        ),
+    )
+    service = (ServiceTime("deterministic", mean_s),)
+    given: dict[str, Any] = {"policy": "fastest-only", **options}
+    return Scenario(fleet, service, arrivals, **given)  # type: ignore[arg-type]
+
+
+def test_two_tasks_that_alternate_change_the_device_each_time() -> None:
+    # At the start it holds the fastest of both, and of those that come at once, a's goes first.
+    a = one_of_two("a", 0.5, 1.0, constant(1 / 5))
+    b = one_of_two("b", 0.75, 2.0, constant(1 / 5))
+    of_a, of_b = compare_jointly([a, b], [3, 3], 1)
+    assert [one.left_s for one in of_a] == [0.5, 5 + 1.5, 10 + 1.5]
+    assert [one.left_s for one in of_b] == [0.5 + 2.75, 6.5 + 2.75, 11.5 + 2.75]
+
+
+@pytest.mark.parametrize("deadline_s", [None, 100.0])
+def test_tasks_wait_for_it_in_the_order_in_which_they_are_due(deadline_s: float | None) -> None:
+    a = one_of_two("a", 0.5, 1.0, constant(1 / 2))
+    b = one_of_two("b", 4.0, 2.0, constant(1 / 2), deadline_s=deadline_s)
+    of_a, of_b = compare_jointly([a, b], [2, 2], 1)
+    # The first of b is loaded from 0.5 to 2.5 s. Both of the next come at 2 s.
+    assert (of_a[0].left_s, of_b[0].left_s) == (0.5, 6.5)
+    then = (6.5 + 1.5, 8.0 + 6.0) if deadline_s is None else (10.5 + 1.5, 6.5 + 4.0)
+    assert (of_a[1].left_s, of_b[1].left_s) == then
+
+
+def test_two_tasks_at_equal_rates_are_m_g_1_with_a_change_at_every_other_run() -> None:
+    own_s, load_s, rate = 0.5, 1.0, 0.6
+    tasks = {name: one_of_two(name, own_s, load_s, poisson(rate / 2)) for name in "ab"}
+    results = run_together(tasks, queries=200_000, seed=2)  # which checks that none is lost
+    mean_s = own_s + load_s / 2
+    second = (own_s**2 + (own_s + load_s) ** 2) / 2
+    expected_s = mean_s + rate * second / (2 * (1 - rate * mean_s))  # Pollaczek and Khinchine
+    for found in results.values():
+        time = found.response_time_s
+        assert abs(time.mean - expected_s) < 4 * time.stderr < 0.2 * expected_s
+        assert found.devices == {"x": pytest.approx(rate * mean_s / 2, rel=0.03)}
+        assert found.changes_per_s == {"x": pytest.approx(rate / 4, rel=0.03)}
+
+
+def test_beside_a_task_on_other_devices_it_is_as_if_alone() -> None:
+    scenario = changing(constant(1 / 2.5), 2, policy="priced", target=0.85)
+    devices = scenario.fleet.devices
+    assert devices is not None
+    two = devices._replace(
+        names=("x", "y"),
+        slots=np.array([2, 1]),
+        exclusive=np.array([True, False]),
+        overhead_s=np.zeros(2),
+    )
+    scenario = replace(scenario, fleet=replace(scenario.fleet, devices=two))
+    other = one_of_two("b", 0.75, 2.0, constant(0.5))
+    own = two._replace(device=np.array([1]), taken=np.array([1]), load_s=np.array([2.0]))
+    other = replace(other, fleet=replace(other.fleet, devices=own))
+    alone, _ = ran(scenario, 100, 1, "general")
+    beside, _ = compare_jointly([scenario, other], [100, 100], 1)
+    assert beside == alone
+
+
+def _uses_exclusive(scenario: Scenario) -> bool:
+    devices = scenario.fleet.devices
+    assert devices is not None
+    return bool(devices.exclusive[devices.device[devices.device >= 0]].any())
 
 
 def _is_exclusive(scenario: Scenario) -> bool:

@@ -608,8 +608,9 @@ def _unserved_exclusive(
         )
     if len(users) > 1:
         yield (
-            f"{place}: instances of {', '.join(sorted(users))} share it; give each task an "
-            "exclusive device of its own, or leave `exclusive` out where all of them fit at once"
+            f"{place}: instances of {', '.join(sorted(users))} share it, as `simulate` knows; to "
+            "serve them, give each task an exclusive device of its own, or leave `exclusive` out "
+            "where all of them fit at once"
         )
     for (task, variant), copies in node.placed.items():
         if name in copies and len(copies) > 1:

@@ -1,8 +1,8 @@
 """Foresight at exclusive devices: when each run there will start, and which change comes before.
 
-The runs are foreseen one by one, in the order of the line: whose first request came first is next.
-Where a server is known to be late for its turn, or requests are due in another order than they
-came, that is as near as the view tells.
+The runs are foreseen one by one, in the order of the line: whose first request is due first is
+next; of one task, whose came first. Where a server is known to be late for its turn, or requests
+are due in another order, that is as near as the view tells.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from inferway.site.compiled import either, jit, seldom
+from inferway.site.handle import at
 from inferway.site.selection import (
     formed,
     forms_batches,
@@ -19,12 +20,24 @@ from inferway.site.selection import (
     predicted_runs,
     predicted_service,
 )
-from inferway.site.sharing import ends_at
+from inferway.site.sharing import ends_at, every_site, place_of
 from inferway.site.sharing import foresee_devices as _foresee_shared
-from inferway.site.view import Changes, SharedDevices, Site
+from inferway.site.view import Changes, JoinedLine, SharedDevices, Site
 
 # Runs ahead that are foreseen one by one; beyond, each server runs all that it has in one turn.
 MOST_FORESEEN = 256
+
+# ``_own(line, site, task)``: the site of a task by itself, of which `site` has the account.
+_own = either(
+    JoinedLine,
+    lambda line, site, task: at(line.sites[task], line.like),
+    lambda line, site, task: site,
+)
+# ``_first(line, task)``: its first server there.
+_first = either(JoinedLine, lambda line, task: line.first[task], lambda line, task: 0)
+# ``_due_after(line, task)``: how long after it came a request of the task is due, s; with one task
+# who came first is due first.
+_due_after = either(JoinedLine, lambda line, task: line.due_after_s[task], lambda line, task: 0.0)
 
 
 @seldom
@@ -47,7 +60,7 @@ def _foresee_line(changes: Changes, devices: Any, site: Site, d: int) -> None:
             break
         first = -1
         k = site.server_class[server]
-        joins, time_s = _next_run(changes, site, server, foreseen >= MOST_FORESEEN)
+        joins, time_s = _next_run(changes, devices, site, server, foreseen >= MOST_FORESEEN)
         starts_s = max(line_s, changes.done_s[server])
         if held == k:
             starts_s = max(starts_s, ends_s[devices.taken[k] - 1])
@@ -73,9 +86,11 @@ def _note_runs(changes: Any, devices: Any, site: Site, d: int, ends_s: np.ndarra
     for k in range(devices.device.size):
         if devices.device[k] != d:
             continue
+        task, _ = place_of(devices.joined, k)
+        own, before = _own(changes.line, site, task), _first(changes.line, task)
         for server in range(site.first[k], site.first[k + 1]):
             changes.done_s[server], changes.joins_s[server] = now_s, np.nan
-            changes.place[server], changes.rows[server] = 0, site.waiting_rows[server]
+            changes.place[server], changes.rows[server] = 0, own.waiting_rows[server - before]
             if site.queue[server] == 0:
                 continue
             if devices.holds[server]:
@@ -83,66 +98,74 @@ def _note_runs(changes: Any, devices: Any, site: Site, d: int, ends_s: np.ndarra
                 for _ in range(devices.taken[k]):
                     ends_at(ends_s, until_s)
                 changes.done_s[server] = until_s
-                changes.place[server] = site.running[server] if forms_batches(site, k) else 1
+                runs = own.running[server - before] if forms_batches(site, k) else 1
+                changes.place[server] = runs
             if not site.healthy[server]:  # what is there will be elsewhere
                 changes.place[server] = site.queue[server]
 
 
 @jit
 def _next_in_line(changes: Any, devices: Any, site: Site, d: int, first: int) -> int:
-    """Whose first request that is not foreseen came first; -1 where all are."""
+    """Whose first request that is not foreseen is due first; -1 where all are."""
     if first >= 0 and changes.place[first] < site.queue[first]:
         return first
     best, least_s = -1, np.inf
     for k in range(devices.device.size):
         if devices.device[k] != d:
             continue
+        task, _ = place_of(devices.joined, k)
+        own, before = _own(changes.line, site, task), _first(changes.line, task)
+        places, after_s = own.arrived_s.shape[1], _due_after(changes.line, task)
         for server in range(site.first[k], site.first[k + 1]):
             place = changes.place[server]
             if place < site.queue[server]:
-                came_s = site.arrived_s[
-                    server, (site.head[server] + place) % site.arrived_s.shape[1]
-                ]
-                if came_s < least_s:
-                    best, least_s = server, came_s
+                here = server - before
+                due_s = own.arrived_s[here, (own.head[here] + place) % places] + after_s
+                if due_s < least_s:
+                    best, least_s = server, due_s
     return best
 
 
 @jit
-def _next_run(changes: Any, site: Site, server: int, whole: bool) -> tuple[bool, float]:
+def _next_run(
+    changes: Any, devices: Any, site: Site, server: int, whole: bool
+) -> tuple[bool, float]:
     """Take the next run of a server, or all it has, as foreseen.
 
     Returns whether one more request would be run with it, and its predicted time, s.
     """
-    place, places = changes.place[server], site.arrived_s.shape[1]
+    task, _ = place_of(devices.joined, site.server_class[server])
+    own, here = _own(changes.line, site, task), server - _first(changes.line, task)
+    place, places = changes.place[server], own.arrived_s.shape[1]
     left = site.queue[server] - place
-    if not forms_batches(site, site.server_class[server]):
-        rows = site.rows[server, (site.head[server] + place) % places]
-        time_s = predicted_service(site, server, rows)
+    if not forms_batches(own, own.server_class[here]):
+        rows = own.rows[here, (own.head[here] + place) % places]
+        time_s = predicted_service(own, here, rows)
         changes.place[server] = place + (left if whole else 1)
         return False, time_s * (left if whole else 1)
     rows = changes.rows[server]
     if whole:
         changes.place[server] = site.queue[server]
-        return False, predicted_runs(site, server, rows)[0]
-    taken, gone = formed(site, server, rows, np.inf), 0
+        return False, predicted_runs(own, here, rows)[0]
+    taken, gone = formed(own, here, rows, np.inf), 0
     while place < site.queue[server]:
-        more = site.rows[server, (site.head[server] + place) % places]
+        more = own.rows[here, (own.head[here] + place) % places]
         if gone > 0 and gone + more > taken:
             break
         gone += more
         place += 1
     changes.place[server], changes.rows[server] = place, rows - gone
     last = place == site.queue[server]
-    joins = last and formed(site, server, gone + 1, np.inf) > gone
-    return joins, predicted_run(site, server, gone)
+    joins = last and formed(own, here, gone + 1, np.inf) > gone
+    return joins, predicted_run(own, here, gone)
 
 
 def _foresee_changes(changes: Any, devices: Any, site: Site) -> None:
     if devices.predicts:
+        every = every_site(devices.joined, site)
         for d in range(devices.slots.size):
             if changes.exclusive[d]:
-                _foresee_line(changes, devices, site, d)
+                _foresee_line(every.devices.changes, every.devices, every, d)
 
 
 _foresee_exclusive = either(Changes, _foresee_changes, lambda changes, devices, site: None)

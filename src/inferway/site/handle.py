@@ -115,6 +115,20 @@ def made_of(kind: Any) -> type | None:
     return kind.instance_class if isinstance(kind, types.BaseNamedTuple) else None
 
 
+@intrinsic
+def _at(_context: Any, address: Any, like: Any) -> Any:
+    kind = like if isinstance(like, Handle) else Handle.to(like)
+
+    def code(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        return builder.inttoptr(args[0], context.get_value_type(kind))
+
+    return kind(types.int64, like), code
+
+
+# ``at(address, like)``: a handle to what `pin` has laid out there, of the type of another one.
+at: Callable[[Any, Any], Any] = (lambda address, like: address) if numba.config.DISABLE_JIT else _at
+
+
 _WORD: Final = 8
 # Of an array: owner and parent, which are none, elements, bytes of one, and where they are.
 _ARRAY: Final = "QQqqQ"

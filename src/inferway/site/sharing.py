@@ -22,16 +22,19 @@ from inferway.site.view import (
     Site,
 )
 
-# ``_every(joined, site)``: the site of all tasks that share the devices of this one.
-_every = either(JoinedDevices, lambda joined, site: joined.every, lambda joined, site: site)
+# ``every_site(joined, site)``: the site of all tasks that share the devices of this one.
+every_site = either(JoinedDevices, lambda joined, site: joined.every, lambda joined, site: site)
 # ``_number(joined, server)``: the number of one of this task's servers there.
 _number = either(
     JoinedDevices, lambda joined, server: joined.first + server, lambda joined, server: server
 )
-# ``_place(joined, k)``: of a class of the site, the task and which of its classes it is.
-_place = either(
+# ``place_of(joined, k)``: of a class of the site, the task and which of its classes it is.
+place_of = either(
     AllTasks, lambda joined, k: (joined.task[k], joined.place[k]), lambda joined, k: (0, k)
 )
+
+# ``_class(joined, k)``: the number of one of this task's classes there.
+_class = either(JoinedDevices, lambda joined, k: joined.first_class + k, lambda joined, k: k)
 
 # ``_holds(changes, d, k)``: whether device d holds the variant of class k, as it does of all where
 # it is not exclusive.
@@ -61,6 +64,12 @@ def _may_start(devices: Any, d: int, k: int) -> bool:
 
 
 @jit
+def _holds_own(devices: Any, d: int, k: int) -> bool:
+    """As `_holds`, of a class of this task."""
+    return _holds(devices.changes, d, _class(devices.joined, k))
+
+
+@jit
 def _room(devices: Any, d: int) -> int:
     """Slots of the device that a run could have at once: none while anyone waits for some."""
     if not _nobody_waits(devices, d):
@@ -71,7 +80,7 @@ def _room(devices: Any, d: int) -> int:
 @jit
 def _has_room(devices: Any, k: int) -> bool:
     d = devices.device[k]
-    return d < 0 or (devices.taken[k] <= devices.shown[d] and _holds(devices.changes, d, k))
+    return d < 0 or (devices.taken[k] <= devices.shown[d] and _holds_own(devices, d, k))
 
 
 @jit
@@ -111,9 +120,9 @@ cramped = either(SharedDevices, _cramped, lambda devices, k: False)
 def _show(devices: Any, site: Site, k: int) -> None:
     """Let the view count the resting servers of class k as idle, or none."""
     d = devices.device[k]
-    shown = d < 0 or (devices.taken[k] <= devices.shown[d] and _holds(devices.changes, d, k))
+    shown = d < 0 or (devices.taken[k] <= devices.shown[d] and _holds_own(devices, d, k))
     site.idle[k] = devices.resting[k] if shown else 0
-    task, place = _place(devices.joined, k)
+    task, place = place_of(devices.joined, k)
     if site.idle[k] > 0:
         site.idle_classes[task] |= 1 << place
     else:
@@ -136,7 +145,7 @@ def _show_as(devices: Any, site: Site, d: int, room: int) -> None:
     at = 0
     classes = site.idle_classes[at]
     for k in range(devices.device.size):
-        task, place = _place(devices.joined, k)
+        task, place = place_of(devices.joined, k)
         if task != at:
             site.idle_classes[at] = classes
             at, classes = task, site.idle_classes[task]
@@ -278,13 +287,25 @@ def _end_change(devices: Any, site: Site, server: int, works: bool) -> None:
 def _needs_change(changes: Any, devices: Any, site: Site, server: int) -> bool:
     k = site.server_class[server]
     d = devices.device[k]
-    return d >= 0 and not _holds(changes, d, k)
+    return d >= 0 and not _holds_own(devices, d, k)
 
 
 @jit
 def _changing(changes: Any, devices: Any, site: Site, server: int) -> bool:
     d = devices.device[site.server_class[server]]
-    return d >= 0 and changes.loads[d] == server
+    return d >= 0 and changes.loads[d] == _number(devices.joined, server)
+
+
+@jit
+def _change_begins(changes: Any, devices: Any, site: Site, server: int) -> None:
+    every = every_site(devices.joined, site)
+    _begin_change(every.devices, every, _number(devices.joined, server))
+
+
+@jit
+def _change_ends(changes: Any, devices: Any, site: Site, server: int, works: bool) -> None:
+    every = every_site(devices.joined, site)
+    _end_change(every.devices, every, _number(devices.joined, server), works)
 
 
 # ``needs_change(changes, devices, site, server)``: whether the device of a server, which may start,
@@ -296,45 +317,45 @@ is_changing = either(Changes, _changing, lambda changes, devices, site, server: 
 # slots, for the variant of the server.
 begin_change = either(
     Changes,
-    lambda changes, devices, site, server: _begin_change(devices, site, server),
+    _change_begins,
     lambda changes, devices, site, server: None,
 )
 # ``end_change(changes, devices, site, server, works)``: it holds that now, or none if it could not
 # be loaded; a run of the server may start, which nobody has overtaken.
 end_change = either(
     Changes,
-    lambda changes, devices, site, server, works: _end_change(devices, site, server, works),
+    _change_ends,
     lambda changes, devices, site, server, works: None,
 )
 
 
 def _asked(devices: Any, site: Site, server: int, due_s: float) -> bool:
-    every = _every(devices.joined, site)
+    every = every_site(devices.joined, site)
     return _ask(every.devices, every, _number(devices.joined, server), due_s)
 
 
 def _forgone(devices: Any, site: Site, server: int) -> None:
-    every = _every(devices.joined, site)
+    every = every_site(devices.joined, site)
     _forgo(every.devices, every, _number(devices.joined, server))
 
 
 def _held(devices: Any, site: Site, server: int) -> None:
-    every = _every(devices.joined, site)
+    every = every_site(devices.joined, site)
     _hold(every.devices, every, _number(devices.joined, server))
 
 
 def _given(devices: Any, site: Site, server: int) -> None:
-    every = _every(devices.joined, site)
+    every = every_site(devices.joined, site)
     _give(every.devices, every, _number(devices.joined, server))
 
 
 def _granted(devices: Any, site: Site, d: int) -> int:
-    every = _every(devices.joined, site)
+    every = every_site(devices.joined, site)
     return _next_of(every.devices, every, d)
 
 
 def _shown(devices: Any, site: Site, d: int) -> None:
-    every = _every(devices.joined, site)
+    every = every_site(devices.joined, site)
     _show_room(every.devices, every, d)
 
 
@@ -406,7 +427,7 @@ def _foresee_at(devices: Any, site: Site, d: int) -> None:
 @seldom
 def _look_ahead(devices: Any, site: Site, d: int) -> None:
     devices.stale[d] = False
-    every = _every(devices.joined, site)
+    every = every_site(devices.joined, site)
     _foresee_slots(every.devices, every, d)
     _note_crowd(devices, site, d)
 
@@ -617,7 +638,7 @@ def _foresee_all(devices: Any, site: Site) -> None:
 def _when_held(changes: Any, devices: Any, server: int, k: int) -> float:
     """Predict when a run of a request that joins the server now would start."""
     d = devices.device[k]
-    if changes.then[d] == k:
+    if changes.then[d] == _class(devices.joined, k):
         return max(changes.done_s[server], devices.free_s[d, devices.taken[k] - 1])
     return devices.free_s[d, devices.slots[d] - 1] + changes.load_s[k]
 

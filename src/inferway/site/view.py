@@ -57,6 +57,7 @@ class JoinedDevices(NamedTuple):
     # its arrays. Of the site, that is what devices ask for.
     every: Any
     first: int  # This task's first server in it
+    first_class: int = 0  # And its first class
 
 
 class AllTasks(NamedTuple):
@@ -64,6 +65,22 @@ class AllTasks(NamedTuple):
 
     task: Ints  # (K,) task of each class
     place: Ints  # (K,) which of its task's classes it is
+
+
+class OneLine(NamedTuple):
+    """Stands for the lines of other tasks where one has exclusive devices for itself."""
+
+    nothing: int = 0
+
+
+class JoinedLine(NamedTuple):
+    """What is foreseen at exclusive devices that T tasks share, from each one's own queues."""
+
+    sites: Any  # (T,) address of each one's `Site`, as if it were alone; the site, uncompiled
+    like: Any  # One of these: all are of its type
+    first: Ints  # (T,) first server of each among those of all
+    # (T,) how long after it came a request of each is due, s, as devices order them.
+    due_after_s: Floats
 
 
 class NoChanges(NamedTuple):
@@ -92,6 +109,9 @@ class Changes(NamedTuple):
     joins_s: Floats
     place: Ints  # (n,) scratch for the requests of each server that are foreseen
     rows: Ints  # (n,) scratch for the rows that are not
+    # `JoinedLine` where other tasks share the devices. Then classes and servers above are numbered
+    # among those of all, and arrays of them are this task's parts.
+    line: Any = OneLine()
 
 
 class SharedDevices(NamedTuple):

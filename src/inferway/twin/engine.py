@@ -24,7 +24,15 @@ from inferway.scheduling import UNKNOWN, Routing, Signal, steer
 from inferway.site.compiled import BRANCHES, call_of, entry
 from inferway.site.draw import streams
 from inferway.site.handle import Pinned, pin
-from inferway.site.view import ALL_CLASSES, Floats, JoinedDevices, SharedDevices, Site
+from inferway.site.view import (
+    ALL_CLASSES,
+    Changes,
+    Floats,
+    Ints,
+    JoinedDevices,
+    SharedDevices,
+    Site,
+)
 from inferway.twin.kernel import escalation, event_list, general, markov, state
 from inferway.twin.kernel.service_times import laws
 from inferway.twin.kernel.state import BROKEN, DEEP, DONE, FULL, REFUSED, ROOM, Records, empty_tally
@@ -306,8 +314,17 @@ class SiteEngine:
             k = site.server_class[site.devices.holds]
             taken = site.devices.taken[k] * took_s
             np.add.at(self.tally.held_s, site.devices.device[k], taken)
+            self.tally.held_s[:] += took_s * self._changed_for()
         else:
             self.tally.held_s[:] += site.devices.used * took_s
+
+    def _changed_for(self) -> Ints:
+        """(D,) slots of the devices that are being changed for this task, one of several."""
+        devices = self.site.devices
+        if not isinstance(devices.changes, Changes):
+            return np.zeros_like(devices.slots)
+        server = devices.changes.loads - devices.joined.first
+        return np.where((server >= 0) & (server < len(devices.holds)), devices.slots, 0)
 
     def check(self, ended: int) -> None:
         """Make room for more requests, or raise an error, where the loop ended for that."""

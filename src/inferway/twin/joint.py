@@ -17,11 +17,12 @@ from numba.core.types import float64, int64
 
 from inferway.dispatch.contract import policy_class
 from inferway.dispatch.dispatcher import faults_of
+from inferway.dispatch.turns import NEVER_DUE_S
 from inferway.scheduling import Controller, controller_of
 from inferway.site.compiled import address_of, call_of, entry
 from inferway.site.handle import Pinned, pin
-from inferway.site.joined import abreast, joined
-from inferway.site.view import ALL_CLASSES, Floats, Ints
+from inferway.site.joined import abreast, by_itself, joined
+from inferway.site.view import ALL_CLASSES, Changes, Floats, Ints
 from inferway.twin.engine import CrowdedError, GeneralEngine, reads_times
 from inferway.twin.kernel import joint, others, state
 from inferway.twin.kernel.joint import ARRIVING, AT, DRAINING, IDLE, MODE, STOP, Seat
@@ -37,16 +38,21 @@ def share_devices(scenarios: Mapping[str, Scenario]) -> bool:
     wanted: Counter[str] = Counter()
     tasks: Counter[str] = Counter()
     slots: dict[str, int] = {}
+    exclusive: set[str] = set()
     for one in scenarios.values():
         devices = one.fleet.devices
         if devices is None:
             continue
         here = devices.load(np.ones(len(one.fleet.rate))) @ one.fleet.count
         slots |= dict(zip(devices.names, devices.slots.tolist(), strict=True))
+        exclusive |= {name for d, name in enumerate(devices.names) if devices.exclusive[d]}
         for name, taken in zip(devices.names, here.tolist(), strict=True):
             wanted[name] += taken
             tasks[name] += taken > 0
-    return any(tasks[name] > 1 and wanted[name] > count for name, count in slots.items())
+    return any(
+        tasks[name] > 1 and (wanted[name] > count or name in exclusive)
+        for name, count in slots.items()
+    )
 
 
 def in_one_loop(scenarios: Mapping[str, Scenario]) -> bool:
@@ -80,6 +86,7 @@ class SharingEngine(GeneralEngine):
         self.course = np.array([0, 0, IDLE])
         self.seat = Pinned(None, None)
         self._laid: tuple[Any, Any] = None, None
+        self.queues: Pinned | None = None  # Its site by itself, where others look at it
 
     def reroute(self) -> None:
         """Let the controller decide now: for this task, or for all that it schedules together."""
@@ -143,6 +150,10 @@ class SharingEngine(GeneralEngine):
             )
             self.seat = pin(seat, None if self._laid[0] is None else self.seat)
             self._laid = laid
+            changes = getattr(self.site.devices, "changes", None)
+            if isinstance(changes, Changes):  # its line looks at the queues of all tasks
+                self.queues = pin(by_itself(self.site), self.queues)
+                changes.line.sites[self.world.others.number] = self.queues.handle
         self.world.since_s[1] = self.now_s
 
 
@@ -177,7 +188,9 @@ class JointLoop:
         if engines[0].scenario.fleet.devices is None:
             sites, held = abreast(alone)
         else:
-            sites = joined(alone)
+            deadlines_s = [one.scenario.deadline_s for one in engines]
+            due_after_s = np.array([NEVER_DUE_S if one is None else one for one in deadlines_s])
+            sites = joined(alone, due_after_s)
             held = sites[0].devices.joined.every.held
         servers = np.cumsum([0, *(len(one.queue) for one in sites)])
         self._others = others.alone(servers, held, np.full(len(engines), np.inf))
@@ -189,6 +202,8 @@ class JointLoop:
             engine.lay_out()
             with faults_of(engine.scenario.policy, engine.policy):
                 self._others.act[number] = address_of(_ACT, engine.seat.kind, int64, float64)
+        # Compiled code takes one task's queues for those of any.
+        assert len({one.queues and one.queues.kind for one in engines}) == 1
         by_task = {one.scenario.fleet.task: one for one in engines}
         for tasks in {one.scenario.together for one in engines} - {()}:
             steering = JointSteering([by_task[name] for name in tasks])
@@ -262,17 +277,10 @@ def engines_of(
 ) -> list[SharingEngine]:
     """Engines of tasks that share devices or a policy, at time 0.
 
-    Where the policy of one looks at predictions, the times of all are kept up. ValueError where one
-    has an exclusive device, some have devices and others none, or a task is missing that is
-    scheduled together with one of these.
+    Where the policy of one looks at predictions, the times of all are kept up. ValueError where
+    some have devices and others none, or a task is missing that is scheduled together with one of
+    these.
     """
-    for one in scenarios:
-        devices = one.fleet.devices
-        if devices is not None and devices.exclusive[devices.device[devices.device >= 0]].any():
-            raise ValueError(
-                f"{one.fleet.task or 'a task'} has an exclusive device, and in the twin tasks that "
-                "share devices or a policy have none"
-            )
     if len({one.fleet.devices is None for one in scenarios}) > 1:
         raise ValueError("tasks that share a policy all have devices of one node, or none has any")
     scenarios = _steered(scenarios)

@@ -322,7 +322,8 @@ class TaskResult(Served):
     # Share of the slots of each device that the task's own runs hold, by name, or changes of its
     # variant; None where servers share none. Of several tasks on a device, add theirs up.
     devices: dict[str, float] | None = None
-    # How often each exclusive device loads another variant, 1/s; None where none is exclusive.
+    # How often each exclusive device loads another variant, one of the task, 1/s; None where none
+    # is exclusive.
     changes_per_s: dict[str, float] | None = None
 
     @property

@@ -380,36 +380,16 @@ def _first(count: int, classes: list[int], fleet: Fleet) -> Iterator[tuple[int, 
 
 def _unknown_of_devices(deployment: Deployment, task: str, place: Node) -> Iterator[str]:
     """Say what of a node's devices the twin does not know yet."""
-    where = f"nodes.{place.name}"
-    used = {
-        of: {device for (one, _), copies in place.placed.items() if one == of for device in copies}
-        for of in deployment.tasks
-    }
-    share = sharers(deployment, place).get(task, ())
     for name, device in place.devices.items():
-        if name not in used[task] or not device.exclusive:
-            continue
-        yield from _unknown_changes(deployment.tasks[task], place, name)
-        others = [of for of in deployment.tasks if of != task and name in used[of]]
-        if others:
-            yield (
-                f"{where}.devices.{name}.exclusive: instances of {task} share it with those of "
-                f"{', '.join(others)}, and in the twin a device changes between variants of one "
-                "task; give each task an exclusive device of its own, or leave `exclusive` out "
-                "where all of them fit at once"
-            )
-        elif share:
-            yield (
-                f"{where}.devices.{name}.exclusive: {task} shares other devices with "
-                f"{', '.join(share)}, and the twin knows exclusive devices of tasks that share "
-                "none; give the task devices of its own"
-            )
+        if device.exclusive:
+            yield from _unknown_changes(deployment.tasks[task], place, name)
 
 
 def sharers(deployment: Deployment, place: Node) -> dict[str, tuple[str, ...]]:
     """Tasks of a node whose runs may wait for those of others, and for which, in the file's order.
 
-    Where all instances on a device can run at once, nobody waits for another task's runs.
+    Where all instances on a device can run at once, nobody waits for another task's runs, unless it
+    is exclusive.
     """
     users: dict[str, set[str]] = {}
     taken: Counter[str] = Counter()
@@ -420,7 +400,8 @@ def sharers(deployment: Deployment, place: Node) -> dict[str, tuple[str, ...]]:
             taken[name] += count * place.devices[name].taken(threads)
     found: dict[str, set[str]] = {}
     for name, tasks in users.items():
-        if len(tasks) > 1 and taken[name] > place.devices[name].slots:
+        device = place.devices[name]
+        if len(tasks) > 1 and (device.exclusive or taken[name] > device.slots):
             for task in tasks:
                 found.setdefault(task, set()).update(tasks - {task})
     order = list(deployment.tasks)
@@ -428,11 +409,14 @@ def sharers(deployment: Deployment, place: Node) -> dict[str, tuple[str, ...]]:
 
 
 def _unknown_changes(task: Task, place: Node, name: str) -> Iterator[str]:
-    """Say which variants on an exclusive device do not say how long it takes to load them."""
-    here = [of for (one, of), copies in place.placed.items() if one == task.name and name in copies]
+    """Say which variants of a task do not say how long an exclusive device takes to load them.
+
+    Where it holds more than one, of whichever task.
+    """
+    here = [pair for pair, copies in place.placed.items() if name in copies]
     hardware = place.devices[name].hardware
-    for variant in here if len(here) > 1 else ():
-        if task.variants[variant].load_on(hardware) == 0.0:
+    for of, variant in here if len(here) > 1 else ():
+        if of == task.name and task.variants[variant].load_on(hardware) == 0.0:
             yield (
                 f"tasks.{task.name}.variants.{variant}.load_time: nodes.{place.name}.devices."
                 f"{name} is `exclusive`, and the twin has to know how long it takes to change to "

@@ -332,6 +332,7 @@ def _loaded(changes: Changes, world: World, server: int, works: bool, now_s: flo
     d = site.devices.device[site.server_class[server]]
     end_change(changes, site.devices, site, server, works)
     world.tally.held_s[d] += site.devices.slots[d] * (now_s - world.since_s[1])
+    gave(world.others)
     return True
 
 
