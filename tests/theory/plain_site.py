@@ -284,6 +284,7 @@ class PlainSite:
         self.balance = 0.0
         self.now_s = 0.0
         self.present = 0
+        self.asked = 0  # Decisions with a deadline
         self.left: list[Left] = []
         self.events: list[tuple[float, int, str, int, int]] = []
         self._plan_failures(int(words[2]))
@@ -427,8 +428,9 @@ class PlainSite:
 
     def _decide(self, request: Waiting) -> int:
         word = self.decisions.word()
-        site = self.view()
         deadline_s = request.arrived_s + self._deadline_s()
+        self.asked += deadline_s < math.inf
+        site = self.view()
         allowed, narrowed = site.open.copy(), False
         if self.scenario.deadline_s is not None and self.scenario.late == "drop":
             narrowed = True
@@ -472,7 +474,9 @@ class PlainSite:
         if request.hand is None:
             request.credit = float(self.scenario.fleet.accuracy[server.k])
             self.balance += request.credit - self.targets[request.phase]
-        self._tell(DISPATCHED, server, wait_s, service_s, counted=request.hand is None)
+        deadline_s = request.arrived_s + self._deadline_s()
+        told = {"counted": request.hand is None, "deadline_s": deadline_s}
+        self._tell(DISPATCHED, server, wait_s, service_s, **told)
         if server.serving == 0:
             self._start(server)
 
@@ -964,9 +968,11 @@ class PlainSite:
         *,
         counted: bool = True,
         expected: float = 0.0,
+        deadline_s: float = math.inf,
     ) -> None:
         if self.learn is not None:
-            event = Event(kind, server.number, 1, counted, wait_s, service_s, rows, expected)
+            what = kind, server.number, 1, counted, wait_s, service_s, rows, expected
+            event = Event(*what, deadline_s)
             self.learn(self.policy, self.view(), event)
 
     # --- who is idle
@@ -1148,6 +1154,10 @@ class PlainSite:
             if sure is None
             else sure.expected,
             bin_edges=np.zeros((len(fleet.rate), 0)) if sure is None else sure.edges,
+            first_s=row_s,
+            asked=np.array([self.asked]),
+            again=np.zeros(len(servers), np.int64),
+            chances=np.zeros(len(servers), np.int64),
             devices=self._view_of_devices(),
         )
 

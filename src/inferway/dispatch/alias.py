@@ -224,6 +224,8 @@ class Steered(NamedTuple):
     seen: Ints
     margin: float
     gap_s: Floats
+    again: Ints
+    chances: Ints
     steered: Ints  # (1,) 1 while a scheduler sets the routing
 
     @classmethod

@@ -168,7 +168,7 @@ def foresee(site: Site, batches: Sequence[Batch | None]) -> None:
         site.most_rows[servers] = max(batch.sizes)
         alone_s = {1: float(site.row_s[servers.start, 0])}
         run_s = alone_s | dict(zip(batch.sizes, batch.service_s, strict=True))
-        for times_s in (site.row_s, site.slow_s):
+        for times_s in (site.row_s, site.slow_s, site.first_s):
             times_s[servers] = row_times(run_s)
         site.rate[k] = 1.0 / float(np.mean(site.row_s[servers, 0]))
         rule = rule_of(batch).within(int(site.most_rows[servers.start]))

@@ -19,6 +19,11 @@ who wait, and who waits for long allows a short run only:
   that the deadline leaves them. The rate is learned from the gaps between dispatches.
 
 All who wait are taken to have as long a deadline as who comes.
+
+A class that is late by what was learned of it, and would be in time by the site's prediction alone,
+has chances as `inferway.site.chances` says of servers: one of many requests is sent there, and what
+its run took is believed whole, with a spread in the same proportion. Among the first runs, one much
+shorter than learned is as well.
 """
 
 from __future__ import annotations
@@ -29,7 +34,17 @@ import numpy as np
 from pydantic import Field
 
 from inferway.deployment.units import Number
-from inferway.site import COMPLETED, DISPATCHED, REJECT, Event, Fleet, Request, Site
+from inferway.site import (
+    COMPLETED,
+    DISPATCHED,
+    REJECT,
+    WITHDRAWN,
+    Event,
+    Fleet,
+    Request,
+    Site,
+)
+from inferway.site.chances import BELIEVED, FEW, PAUSE, TRIED, next_chance
 from inferway.site.compiled import jit, seldom
 from inferway.site.selection import awaited, formed, forms_batches, predicted_run
 from inferway.site.sharing import foresee_all, led
@@ -55,6 +70,10 @@ class Deadline(NamedTuple):
     seen: Ints  # (K,) runs that it has learned from
     margin: float
     gap_s: Floats  # (2,) running mean gap between dispatches, inf before the second; the last one
+    # As of servers in `Site`, of classes: which request may be its next chance, and how many it had
+    # in vain. `TRIED` also before anything was learned.
+    again: Ints  # (K,)
+    chances: Ints  # (K,)
 
     @classmethod
     def build(
@@ -76,7 +95,7 @@ class Deadline(NamedTuple):
         classes = len(order)
         return cls(
             order, np.ones(classes), np.ones(classes), np.zeros(classes, np.int64), float(margin),
-            np.full(2, np.inf),
+            np.full(2, np.inf), np.full(classes, TRIED), np.zeros(classes, np.int64),
         )  # fmt: skip
 
     def choose(self, site: Site, request: Request, draw: int) -> int:
@@ -104,6 +123,8 @@ class Deadline(NamedTuple):
                 continue
             believed_s = self.mean[k] * least_s + _overrun(site, best, self.mean[k])
             if believed_s + spread * np.sqrt(run_s * least_s) > left_s:
+                if _has_chance(site, best, self.again[k]) and least_s <= left_s:
+                    return best
                 continue
             joins = batched and site.queue[best] > 0
             if joins and _is_filled(
@@ -116,20 +137,35 @@ class Deadline(NamedTuple):
 
     def learn(self, site: Site, event: Event) -> None:
         """Move mean and quantile, less and less (Robbins, Monro), to what was seen at most."""
+        k = site.server_class[event.server]
         if event.kind == DISPATCHED:
             now_s = site.clock_s[0]
             gap_s, mean_s = now_s - self.gap_s[1], self.gap_s[0]
             if self.gap_s[1] < np.inf:
                 self.gap_s[0] = gap_s if mean_s == np.inf else mean_s + _GAP_STEP * (gap_s - mean_s)
             self.gap_s[1] = now_s
+            if site.asked[0] >= self.again[k] and site.asked[0] % PAUSE == 0:
+                end_s, spread = event.wait_s + event.service_s, self.high[k] - self.mean[k]
+                believed_s = self.mean[k] * end_s
+                believed_s += self.margin * max(0.0, spread) * np.sqrt(event.service_s * end_s)
+                if believed_s > event.deadline_s - now_s:  # it had a chance
+                    self.again[k] = TRIED
+                    self.chances[k] += 1
+        tried = self.again[k] == TRIED and self.chances[k] > 0
+        if event.kind == WITHDRAWN and tried:
+            self.again[k] = next_chance(site, self.chances[k])
         if event.kind != COMPLETED or event.run_rows == 0 or not event.service_s > 0.0:
             return
-        k = site.server_class[event.server]
         step = max(_LEAST_STEP, 1.0 / (2.0 + self.seen[k]))
-        k = site.server_class[event.server]
         took_s = led(site.devices, k, event.run_rows, event.service_s)
         ratio = took_s / predicted_run(site, event.server, event.run_rows)
-        self.mean[k] += step * (ratio - self.mean[k])
+        if tried:  # One run says nothing of the spread, which stays in proportion.
+            self.high[k] = ratio * max(1.0, self.high[k] / self.mean[k])
+            self.mean[k], self.seen[k] = ratio, 0
+        elif self.seen[k] < FEW and self.mean[k] > 2.0 * max(1.0, ratio) and site.asked[0] >= 0:
+            self.mean[k] = max(1.0, ratio)
+        else:
+            self.mean[k] += step * (ratio - self.mean[k])
         above = ratio > self.high[k]
         if step > _LEAST_STEP:
             moved = self.high[k] * np.exp(step * (LEVEL if above else LEVEL - 1.0))
@@ -137,6 +173,15 @@ class Deadline(NamedTuple):
             moved = self.high[k] * (_UP if above else _DOWN)
         self.high[k] = min(moved, ratio) if above else max(moved, ratio)
         self.seen[k] += 1
+        if self.seen[k] >= BELIEVED:
+            self.chances[k] = 0
+        self.again[k] = next_chance(site, self.chances[k])
+
+
+@jit
+def _has_chance(site: Site, server: int, again: int) -> bool:
+    """Tell whether the server is idle, and this request one that may go to a late class."""
+    return site.asked[0] >= again and site.asked[0] % PAUSE == 0 and site.queue[server] == 0
 
 
 @jit

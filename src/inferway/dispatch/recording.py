@@ -93,14 +93,12 @@ _ROW = struct.Struct("<BBhiiddqdq")
 assert _ROW.size == EVENT.itemsize
 
 _BUFFERED = 1024
-SCHEMA = 9
+SCHEMA = 10
 # Recordings of schema 4 have no second answers, those of 5 no accuracies that change, those of 6
-# neither devices nor memory that several tasks share, those of 7 no exclusive devices, and in those
-# of 8 what requests take of devices before they run stays what it was at the start.
-READABLE: Final = (4, 5, 6, 7, 8, 9)
-# Of sites without these, which readers of before know.
-PLAIN_SCHEMA: Final = 6
-SHARED_SCHEMA: Final = 7
+# neither devices nor memory that several tasks share, those of 7 no exclusive devices; in those of
+# 8 what requests take of devices before they run stays what it was at the start, and in those of 9
+# what was measured is believed for ever.
+READABLE: Final = (4, 5, 6, 7, 8, 9, 10)
 # A state is a megabyte of mostly nothing: to pack it takes 10 ms, which the caller has not to give.
 _PACKING: Final = ThreadPoolExecutor(1, "recording")
 _HEAD: Final = "recording.json"
@@ -156,6 +154,8 @@ RECORDED: Final = tuple(
     for field in Site._fields
     if field not in ("bin_mass", "bin_accuracy", "bin_edges", "devices")
 )
+# Of these, what recordings of schema 9 do not have yet.
+OF_CHANCES: Final = ("first_s", "asked", "again", "chances")
 # And of its devices, where it has any.
 RECORDED_OF_DEVICES: Final = (
     *("used", "holds", "waits", "due_s", "first", "last", "after", "before", "resting"),
@@ -714,7 +714,12 @@ def has_room(folder: Path) -> bool:
 
 
 def restore(dispatcher: Dispatcher, state: dict[str, np.ndarray]) -> None:
-    """Set a dispatcher's arrays as they were when a file began."""
+    """Set a dispatcher's arrays as they were when a file began.
+
+    Where nothing is said of chances, no server has any.
+    """
+    if "site.asked" not in state:
+        dispatcher.site.asked[0] = -1
     accuracy = state["site.accuracy"]
     if not np.array_equal(accuracy, dispatcher.site.accuracy):
         dispatcher.correct(accuracy)
@@ -781,11 +786,7 @@ def _head(dispatcher: Dispatcher) -> dict[str, Any]:
     own = "target rate_per_s measure narrow max_wait_s lasting"
     fleet = "task node variants rate accuracy count price energy buffer"
     return {
-        "schema": SCHEMA
-        if dispatcher.shares
-        else SHARED_SCHEMA
-        if hasattr(dispatcher.policy, "shared")
-        else PLAIN_SCHEMA,
+        "schema": SCHEMA,
         "inferway": __version__,
         "code": code_of(dispatcher.policy),
         "policy": dispatcher.policy_name,

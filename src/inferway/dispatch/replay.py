@@ -38,6 +38,7 @@ from inferway.dispatch.recording import (
     LOAD_TIME,
     MARK,
     NEXT,
+    OF_CHANCES,
     OVERHEAD,
     PULL,
     READABLE,
@@ -58,6 +59,7 @@ from inferway.dispatch.recording import (
     share_as_recorded,
 )
 from inferway.dispatch.steps import code_of
+from inferway.site.chances import TRIED
 from inferway.site.claims import COLUMNS, DEVICE, HOLDS, TAKEN, UNTIL_S, WORK_S, no_claims
 from inferway.site.confidence import ConfidenceTables
 from inferway.site.devices import DeviceSlots
@@ -496,10 +498,13 @@ def _check_state(dispatcher: Dispatcher, state: dict[str, np.ndarray]) -> None:
     for name, sound in _facts_of_arrays(dispatcher, state):
         if not sound:
             raise UnsoundError(f"{name} is none of such a site")
-    for field in RECORDED:
+    # All of it, or nothing as before there was any.
+    there = any(f"site.{field}" in state for field in OF_CHANCES)
+    fields = [field for field in RECORDED if there or field not in OF_CHANCES]
+    for field in fields:
         if f"site.{field}" not in state:
             raise UnsoundError(f"there is no site.{field}")
-    said = {field: state[f"site.{field}"] for field in RECORDED}
+    said = {field: state[f"site.{field}"] for field in fields}
     rests = said["idle"]
     if dispatcher.shares:
         for field in RECORDED_OF_DEVICES:
@@ -546,6 +551,8 @@ def _facts_of_arrays(
         yield name, array.shape == own.shape and np.can_cast(array.dtype, own.dtype, "same_kind")
         if owner == "policy" and field == "price":
             yield name, bool((array >= 0).all())
+        if owner == "policy" and field == "chances" and array.dtype.kind == "i":
+            yield name, _within(array, 0)
         if name == "devices.lead_s":
             yield name, bool(((array >= 0) & np.isfinite(array)).all())
         # Of a policy, the targets that it has, and what counts classes or servers from 0.
@@ -633,6 +640,11 @@ def _facts_of_site(
     for field in ("rate", "row_s", "slow_s"):
         yield field, bool((np.isfinite(said[field]) & (said[field] > 0)).all())
     yield "accuracy", bool(((said["accuracy"] >= 0) & (said["accuracy"] <= 1)).all())
+    if "asked" in said:
+        first_s = said["first_s"]
+        yield "first_s", bool((np.isfinite(first_s) & (first_s > 0)).all())
+        for field, least in (("asked", -1), ("again", -1), ("chances", 0)):
+            yield field, _within(said[field], least, TRIED + 1)
 
 
 def _within(array: np.ndarray, low: int, high: float = math.inf) -> bool:

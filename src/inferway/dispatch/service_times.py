@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
@@ -23,6 +23,7 @@ import numpy as np
 from inferway.deployment.overhead import SCHEMA
 from inferway.dispatch.dispatcher import Dispatcher
 from inferway.runtime.growth import Growth
+from inferway.site.chances import TRIED, next_chance
 from inferway.site.view import SIZES
 from inferway.unreadable import UNREADABLE
 
@@ -157,7 +158,23 @@ def carry_over(new: Dispatcher, old: Dispatcher, variants: Iterable[str]) -> lis
     Their fleets may differ; service times are still true of these variants.
     """
     keys = {variant: variant for variant in variants}
+    _carry_chances(new, old, keys)
     return _begin(new, keys, _measured(old, keys))
+
+
+def _carry_chances(new: Dispatcher, old: Dispatcher, variants: Collection[str]) -> None:
+    """Let servers have their next chances when they would have had them, and none start anew."""
+    old_places = {name: k for k, name in enumerate(old.fleet.variants)}
+    new.site.asked[:] = old.site.asked
+    for k, variant in enumerate(new.fleet.variants):
+        if variant not in variants or variant not in old_places:
+            continue
+        mine, theirs = new.fleet.first[k : k + 2], old.fleet.first[old_places[variant] :][:2]
+        for server, same in zip(range(*mine), range(*theirs), strict=False):
+            again, chances = int(old.site.again[same]), int(old.site.chances[same])
+            goes_on = again != TRIED  # else its run is measured by the old fleet alone
+            new.site.again[server] = again if goes_on else next_chance(new.site, chances)
+            new.site.chances[server] = chances
 
 
 def _measured(dispatcher: Dispatcher, keys: Mapping[str, str]) -> dict[str, _Services]:

@@ -14,6 +14,7 @@ import numpy as np
 from numba.core.types import boolean, float64, int64
 
 from inferway.dispatch import contract
+from inferway.site.chances import PAUSE, overlooked
 from inferway.site.compiled import call_of, entry, fingerprint, jit
 from inferway.site.exclusive import foresee_devices
 from inferway.site.handle import Pinned, pin
@@ -23,6 +24,7 @@ from inferway.site.transitions import (
     abandon,
     admit,
     begin_batch,
+    forget,
     measure,
     narrow,
     ready,
@@ -88,7 +90,10 @@ def decide(
     classes: int,
     rows: int,
 ) -> int:
-    """Decide on a request: server, REJECT or HOLD. Moves the clock, nothing else."""
+    """Decide on a request: server, REJECT or HOLD.
+
+    Moves the clock, and gives servers their chances; nothing else.
+    """
     site, allowed = bound.site, bound.allowed
     site.clock_s[0] = now_s
     look_around(site.devices, site)
@@ -98,6 +103,8 @@ def decide(
         for k in range(site.rate.size):
             if site.accuracy[k] < floor:
                 mask &= ~(1 << k)
+    if deadline_s < np.inf and site.asked[0] >= 0:
+        _ask(bound, mask, deadline_s, rows)
     latest_s = deadline_s if bound.narrows else np.inf
     most_s = bound.max_wait_s
     narrowed = mask != ALL_CLASSES or latest_s < np.inf or most_s < np.inf
@@ -110,6 +117,17 @@ def decide(
         return NO_SERVER
     # A full server takes nothing, whatever the policy says.
     return REJECT if server >= 0 and not site.open[server] else server
+
+
+@jit
+def _ask(bound: Any, classes: int, deadline_s: float, rows: int) -> None:
+    """Count a request with a deadline; now and then, let a server have a chance."""
+    site = bound.site
+    site.asked[0] += 1
+    if bound.measures and site.asked[0] % PAUSE == 0:
+        server = overlooked(site, classes, deadline_s, rows)
+        if server >= 0:
+            forget(site, server)
 
 
 def arrive(
@@ -141,7 +159,7 @@ def arrive(
         bound.decision[CREDIT] = site.accuracy[k]
         if counted:
             site.balance[0] += rows * (site.accuracy[k] - site.target[0])
-        event = Event(DISPATCHED, to, rows, counted, wait_s, service_s, 0, 0.0)
+        event = Event(DISPATCHED, to, rows, counted, wait_s, service_s, 0, 0.0, deadline_s)
         contract.learn(bound.policy, site, event)
         tell(site.devices, site)
     return int(server)
@@ -249,9 +267,9 @@ def settle(
         bound.decision[PREDICTED_SERVICE] = service_s
         ready(site, to)
         admit(site, to, rows)
-        event = Event(DISPATCHED, to, rows, False, wait_s, service_s, 0, 0.0)
+        event = Event(DISPATCHED, to, rows, False, wait_s, service_s, 0, 0.0, deadline_s)
     else:
-        event = Event(SETTLED, server, rows, counted, 0.0, 0.0, 0, earned)
+        event = Event(SETTLED, server, rows, counted, 0.0, 0.0, 0, earned, np.inf)
     contract.learn(bound.policy, site, event)
     tell(site.devices, site)
     return int(decided)
@@ -284,9 +302,10 @@ def fall_back(
     sent = in_hand == in_hand
     if counted:
         site.balance[0] += rows * ((in_hand if sent else site.target[0]) - credit)
-    contract.learn(bound.policy, site, Event(WITHDRAWN, server, rows, False, 0.0, 0.0, 0, 0.0))
+    event = Event(WITHDRAWN, server, rows, False, 0.0, 0.0, 0, 0.0, np.inf)
+    contract.learn(bound.policy, site, event)
     if sent:
-        settled = Event(SETTLED, first, rows, counted, 0.0, 0.0, 0, in_hand)
+        settled = Event(SETTLED, first, rows, counted, 0.0, 0.0, 0, in_hand, np.inf)
         contract.learn(bound.policy, site, settled)
     tell(site.devices, site)
 
@@ -314,7 +333,7 @@ def finish(bound: Any, server: int, now_s: float, service_s: float, measured: in
     if bound.measures and service_s > 0.0 and measured >= 0:
         measure(site, server, measured if measured > 0 else rows, service_s)
     run_rows = measured if measured > 0 else rows if measured == 0 else 0
-    event = Event(COMPLETED, server, rows, True, wait_s, service_s, run_rows, 0.0)
+    event = Event(COMPLETED, server, rows, True, wait_s, service_s, run_rows, 0.0, np.inf)
     contract.learn(bound.policy, site, event)
     tell(site.devices, site)
 
@@ -333,7 +352,8 @@ def withdraw(bound: Any, server: int, position: int, now_s: float, counted: bool
         abandon(site, server, position)
     if counted:
         site.balance[0] -= rows * (site.accuracy[k] - site.target[0])
-    contract.learn(bound.policy, site, Event(WITHDRAWN, server, rows, counted, 0.0, 0.0, 0, 0.0))
+    event = Event(WITHDRAWN, server, rows, counted, 0.0, 0.0, 0, 0.0, np.inf)
+    contract.learn(bound.policy, site, event)
     tell(site.devices, site)
 
 

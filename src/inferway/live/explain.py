@@ -365,6 +365,8 @@ def _why(ended: Any, chosen: int, candidates: list[dict[str, Any]]) -> str:
             f"labels have ruled {name} out, and one request in {EXPLORED} explores whether it is "
             "better by now"
         )
+    if ended.chosen_for == "tried":
+        return f"{name} was too slow when it ran last, and one request tries whether it still is"
     fit = [one for one in candidates if one["allowed"] and one["in_time"] and one["healthy"]]
     if len(fit) == 1:
         aside = ", the canary aside," if ended.chosen_for == "beside" else ""

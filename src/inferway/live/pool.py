@@ -49,6 +49,7 @@ from inferway.protocol import RefusalError, Signature
 from inferway.runtime import ArtifactError, AwaitedRuntime, Served
 from inferway.scheduling import Controller
 from inferway.site import HOLD, REJECT
+from inferway.site.chances import TRIED
 from inferway.site.view import ALL_CLASSES, WHOLE, Floats
 
 # Over which the arrival rate is measured where the policy asks for no other window.
@@ -186,6 +187,7 @@ class Pool:
         self._arrived, self.arrivals_per_s = 0, math.nan
         self._queue, self._ends_s, self._free_s = view.queue, view.ends_s, view.free_s
         self._row_s, self.balance, self._held = view.row_s, view.balance, view.held
+        self._chance_at = view.again
         self._running, self._waiting_rows = view.running, view.waiting_rows
         shares = dispatcher.fleet.devices is not None
         self._holds: Floats | None = view.devices.holds if shares else None
@@ -577,6 +579,8 @@ class Pool:
             request.server = server
             if self._credits:
                 request.credit = dispatcher.credit
+            if not request.chosen_for and self._chance_at.item(server) == TRIED:
+                request.chosen_for = "tried"
             if self.servers.put(request) and request.deadline_s < math.inf:
                 self._time(request, now_s)
         return server
@@ -948,7 +952,8 @@ class Pool:
         It was taken, and so it is not refused for want of room or time elsewhere.
         """
         if request.chosen_for:
-            request.chosen_for = "" if request.chosen_for == "explored" else "beside"
+            alone = request.chosen_for in ("explored", "tried")
+            request.chosen_for = "" if alone else "beside"
         for limit_s in (request.deadline_s, math.inf):
             if self._again(request, limit_s) >= 0:
                 return

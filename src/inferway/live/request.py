@@ -196,8 +196,8 @@ class InferRequest(_Job, eq=False):
     late: bool = False  # it was answered after its deadline
     undecoded: bool = False  # there are inputs to be decoded yet
     moved: bool = False  # it has been given to another variant, which happens once
-    # `canary` or `explored` where its variant was chosen for that; `beside` where it was kept from
-    # a canary; else empty.
+    # `canary`, `explored` or `tried` where its variant was chosen for that; `beside` where it was
+    # kept from a canary; else empty.
     chosen_for: str = ""
     deaths: int = 0  # how many instances have ended while they ran it
     # Another node was given it and nobody knows what became of it: it may have been run.

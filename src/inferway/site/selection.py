@@ -44,16 +44,28 @@ def predicted_service(site: Site, server: int, rows: int) -> float:
     return led(site.devices, site.server_class[server], rows, _predicted_runs(site, server, rows))
 
 
+@seldom
+def initial_service(site: Site, server: int, rows: int) -> float:
+    """As `predicted_service`, as it was before anything was measured, s."""
+    runs_s = _runs(site, site.first_s, server, rows)
+    return led(site.devices, site.server_class[server], rows, runs_s)
+
+
 @jit
 def _predicted_runs(site: Site, server: int, rows: int) -> float:
+    return _runs(site, site.row_s, server, rows)
+
+
+@jit
+def _runs(site: Site, row_s: np.ndarray, server: int, rows: int) -> float:
     if rows == 1:
-        return site.row_s[server, 0]
+        return row_s[server, 0]
     most = site.most_rows[server]
     if rows <= most:
-        return run_time(site.row_s, server, rows)
+        return run_time(row_s, server, rows)
     rest = rows % most
-    full_s = (rows // most) * run_time(site.row_s, server, most)
-    return full_s if rest == 0 else full_s + run_time(site.row_s, server, rest)
+    full_s = (rows // most) * run_time(row_s, server, most)
+    return full_s if rest == 0 else full_s + run_time(row_s, server, rest)
 
 
 @jit

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from inferway.site.compiled import either, jit, often
+from inferway.site.chances import BELIEVED, FEW, TRIED, next_chance
+from inferway.site.compiled import either, jit, often, seldom
 from inferway.site.selection import (
     awaited,
     forms_batches,
@@ -128,17 +129,18 @@ def admit(site: Site, server: int, rows: int) -> None:
     site.rows[server, place] = rows
     if forms_batches(site, site.server_class[server]):
         _admit_to_batch(site, server, rows)
-        join(site, server, places)
-        return
-    service_s = predicted_service(site, server, rows)
-    site.expected_s[server, place] = service_s
-    if site.queue[server] > 0:
-        site.free_s[server] += service_s
     else:
-        site.started_s[server] = now_s
-        site.ends_s[server] = now_s + service_s
-        site.free_s[server] = now_s + service_s
+        service_s = predicted_service(site, server, rows)
+        site.expected_s[server, place] = service_s
+        if site.queue[server] > 0:
+            site.free_s[server] += service_s
+        else:
+            site.started_s[server] = now_s
+            site.ends_s[server] = now_s + service_s
+            site.free_s[server] = now_s + service_s
     join(site, server, places)
+    if site.again[server] == TRIED:  # one at a time
+        site.open[server] = False
 
 
 @jit
@@ -315,7 +317,8 @@ def measure(site: Site, server: int, rows: int, service_s: float) -> None:
     run between two sizes counts for the larger, with the time that would predict it. Larger sizes
     not seen yet move along: a batch keeps the part of its rows' single times that it is known to
     take. Of a request that took several runs, one is learned, of the mean time of its rows. The
-    class's rate follows the medians of its servers at one row.
+    class's rate follows the medians of its servers at one row. First runs, and those of a server
+    that has a chance, are believed as `inferway.site.chances` says.
     """
     run_rows = min(rows, site.most_rows[server])
     size, run_s = size_class(run_rows), run_rows * (service_s / rows)
@@ -323,7 +326,9 @@ def measure(site: Site, server: int, rows: int, service_s: float) -> None:
     median_s, high_s = site.row_s[server, size], site.slow_s[server, size]
     at_median_s = _row_of(site.row_s, server, run_rows, run_s)
     at_high_s = _row_of(site.slow_s, server, run_rows, run_s)
-    if count == 0:
+    usual_s = max(at_median_s, site.first_s[server, size])
+    slow_once = count < FEW and median_s > 4.0 * usual_s and site.asked[0] >= 0
+    if count == 0 or slow_once:
         site.row_s[server, size] = at_median_s
         site.slow_s[server, size] = at_high_s
     else:
@@ -331,6 +336,9 @@ def measure(site: Site, server: int, rows: int, service_s: float) -> None:
         _towards(site.row_s, server, size, at_median_s, 0.5, step)
         _towards(site.slow_s, server, size, at_high_s, 0.95, step)
     site.measured[server, size] = count + 1
+    if count + 1 >= BELIEVED:
+        site.chances[server] = 0
+    site.again[server] = next_chance(site, site.chances[server])
     for larger in range(size + 1, SIZES):
         if site.measured[server, larger] > 0:
             break
@@ -338,6 +346,17 @@ def measure(site: Site, server: int, rows: int, service_s: float) -> None:
         _follow(site.slow_s, server, larger, high_s, site.slow_s[server, size])
     if size == 0:
         _set_rate(site, site.server_class[server])
+
+
+@seldom
+def forget(site: Site, server: int) -> None:
+    """Predict an idle server's times as before anything was measured: it has a chance."""
+    for size in range(SIZES):
+        site.row_s[server, size] = site.slow_s[server, size] = site.first_s[server, size]
+        site.measured[server, size] = 0
+    site.chances[server] += 1
+    site.again[server] = TRIED
+    _set_rate(site, site.server_class[server])
 
 
 @jit
@@ -369,6 +388,8 @@ def shift_services(site: Site, low: int, high: int, by_s: float, least_s: float)
             row_s, slow_s = site.row_s[server, size] * rows, site.slow_s[server, size] * rows
             site.row_s[server, size] = _shifted(row_s, by_s, least_s) / rows
             site.slow_s[server, size] = _shifted(slow_s, by_s, least_s) / rows
+            first_s = site.first_s[server, size] * rows
+            site.first_s[server, size] = _shifted(first_s, by_s, least_s) / rows
         if forms_batches(site, site.server_class[server]):
             if site.running[server] > 0:
                 site.ends_s[server] += by_s

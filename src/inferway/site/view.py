@@ -224,6 +224,12 @@ class Site(NamedTuple):
     # (K, E, K) expected accuracy, by who was asked first, bin of that confidence, and who answers.
     bin_accuracy: Floats
     bin_edges: Floats  # (K, E - 1) confidences at which the next bin begins; inf behind the last
+    # Chances of servers that are left out for what was measured; see `inferway.site.chances`.
+    first_s: Floats  # (n, S) `row_s` as it was before anything was measured
+    # (1,) requests with a deadline that were decided on; -1 where no server has chances.
+    asked: Ints
+    again: Ints  # (n,) the one of these from which on it may have a chance; `TRIED` while it has
+    chances: Ints  # (n,) those that it has had since it was last believed
     devices: Any = NoDevices()  # `SharedDevices` where servers share any
 
 
@@ -266,6 +272,7 @@ class Event(NamedTuple):
     # said it.
     run_rows: int = 0
     expected: float = 0.0  # Expected accuracy of the answer that is sent, when settled
+    deadline_s: float = np.inf  # Of the request, absolute, when dispatched; inf where it has none
 
 
 def empty_site(fleet: Fleet, target: float | None, places: int) -> Site:
@@ -310,6 +317,10 @@ def empty_site(fleet: Fleet, target: float | None, places: int) -> Site:
         row_s=np.repeat(1.0 / fleet.rate, fleet.count)[:, None].repeat(SIZES, axis=1),
         slow_s=np.repeat(1.0 / fleet.rate, fleet.count)[:, None].repeat(SIZES, axis=1),
         measured=np.zeros((servers, SIZES), np.int64),
+        first_s=np.repeat(1.0 / fleet.rate, fleet.count)[:, None].repeat(SIZES, axis=1),
+        asked=np.zeros(1, np.int64),
+        again=np.zeros(servers, np.int64),
+        chances=np.zeros(servers, np.int64),
         most_rows=np.full(servers, RUN_ROWS, np.int64),
         sizes=np.eye(1, MOST_SIZES, dtype=np.int64).repeat(classes, axis=0),
         pads=np.zeros(classes, np.bool_),

@@ -219,6 +219,7 @@ class Scenario:
                 run_s = {size: times_s[size][column] for size in sorted(times_s)}
                 of_site[servers] = row_times(run_s)
             site.rate[k] = 1.0 / times_s[1][0]
+        site.first_s[:] = site.row_s
         return site
 
     def scheduled(self, policy: str, **options: Any) -> Scenario:

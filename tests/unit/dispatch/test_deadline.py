@@ -12,6 +12,7 @@ from inferway.deployment.workloads import PoissonArrivals
 from inferway.dispatch.batching import row_times
 from inferway.dispatch.deadline import LEVEL, Deadline
 from inferway.site import ALL_CLASSES, COMPLETED, DISPATCHED, REJECT, Event, Fleet, Request, Site
+from inferway.site.chances import PAUSE, REST
 from inferway.site.transitions import admit, begin_batch
 from inferway.site.view import empty_site
 from inferway.studies.scheduling import burst
@@ -270,3 +271,19 @@ def test_hardly_any_are_late_in_bursts_where_service_times_vary() -> None:
     site = burst.scenario("map", distribution="lognormal", cv=0.2)
     found = run(site, queries=60_000, seed=1, warmup=2_000, workers=1)
     assert found.phases[burst.PHASES["bursty"]].violation_ratio < 0.002  # with a margin of 1, 0.01
+
+
+def test_a_chance_believes_a_class_to_be_quick_and_its_spread_in_proportion() -> None:
+    site, policy = loaded(9, 0, 9), policy_of()
+    policy.mean[1], policy.high[1], policy.seen[1], policy.again[1] = 4.0, 6.0, 100, 0
+    site.asked[0] = PAUSE - 1
+    assert asked(site, 0.1, policy) == LIGHT
+    site.asked[0] = PAUSE
+    assert asked(site, 0.1, policy) == HEAVY
+    assert asked(site, 0.039, policy) == REJECT  # by the site's prediction, too
+    policy.learn(site, Event(DISPATCHED, HEAVY, 1, True, 0.0, 0.04, deadline_s=0.1))
+    assert asked(site, 0.1, policy) == LIGHT  # one at a time
+    policy.learn(site, Event(COMPLETED, HEAVY, 1, True, 0.0, 0.04, 1))
+    assert (policy.mean[1], policy.seen[1], policy.chances[1]) == (1.0, 1, 1)
+    assert policy.high[1] == pytest.approx(1.5, rel=0.03)
+    assert policy.again[1] == PAUSE + 2 * REST

@@ -15,7 +15,9 @@ from inferway.live.request import InferRequest
 from inferway.protocol import Signature, Tensor
 from inferway.runtime import NullRuntime
 from inferway.site import Fleet
+from inferway.site.chances import PAUSE
 from inferway.site.confidence import difficulty_tables
+from inferway.site.transitions import measure
 
 SIGNATURE = Signature((Tensor("x", "FP32", (-1, 2)),), (Tensor("y", "FP32", (-1, 2)),))
 LIMIT_S = 20.0
@@ -103,3 +105,41 @@ def test_a_pool_goes_on_with_what_escalate_has_learned_and_with_its_own_accuraci
     assert pool.site.accuracy.tolist() == accuracy.tolist()
     for name in ("best", "own", "most_gain", "gains", "mass", "gained"):
         np.testing.assert_array_equal(getattr(pool.policy, name), getattr(fresh.policy, name))
+
+
+def test_an_explanation_says_that_a_request_tries_who_was_slow() -> None:
+    async def main() -> None:
+        fleet = Fleet(("a", "b"), np.array([1e3, 1e3]), np.array([0.6, 0.9]), np.array([1, 1]))
+        dispatcher = Dispatcher(fleet, "deadline", target=None, measure=True)
+        measure(dispatcher.site, 1, 1, 1e3)  # b, and nothing is as slow any more
+        site = TaskSite.of(Pool("task", SIGNATURE, dispatcher, [NullRuntime(SIGNATURE)] * 2))
+        await site.start()
+        said: dict[str, dict[str, int]] = {"a": {}, "b": {}}
+        for number in range(2 * PAUSE):
+            answered = asyncio.Event()
+            request = InferRequest(
+                {"x": np.ones((1, 2), np.float32)},
+                1,
+                lambda request, answered=answered: answered.set(),  # type: ignore[misc]
+                str(number).encode(),
+                site.now(),
+            )
+            request.deadline_s = site.now() + 500.0
+            site.submit(request)
+            async with asyncio.timeout(LIMIT_S):
+                await answered.wait()
+            told = site.log.explain(request.id)
+            assert told is not None
+            by_reason = said[told["variant"]]
+            by_reason[told["reason"]] = by_reason.get(told["reason"], 0) + 1
+        only = "was the only variant that was allowed, healthy and predicted to be in time"
+        assert said == {
+            "a": {f"a {only}": PAUSE - 1},
+            "b": {
+                "b was too slow when it ran last, and one request tries whether it still is": 1,
+                "the policy chose b of 2 variants; idle were a, b": PAUSE,
+            },
+        }
+        await site.stop(1.0)
+
+    asyncio.run(main())

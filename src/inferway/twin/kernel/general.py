@@ -259,7 +259,9 @@ def _join(
     if phase >= 0:
         world.tally.sent[phase, k] += 1
     first = second.hand == NOBODY
-    learn(world.bound.policy, site, Event(DISPATCHED, server, 1, first, wait_s, service_s, 0, 0.0))
+    latest_s = arrived_s + world.rules.deadline_s
+    event = Event(DISPATCHED, server, 1, first, wait_s, service_s, 0, 0.0, latest_s)
+    learn(world.bound.policy, site, event)
     if world.serving.batch[server] == 0:
         _start(world, server, k, now_s)
 
@@ -450,7 +452,7 @@ def _complete(world: World, server: int, now_s: float) -> None:
         wait_s, service_s = started_s - arrived_s, now_s - started_s
         if world.bound.measures and untold > 0:
             measure(site, server, untold, service_s)
-        event = Event(COMPLETED, server, 1, True, wait_s, service_s, untold, 0.0)
+        event = Event(COMPLETED, server, 1, True, wait_s, service_s, untold, 0.0, np.inf)
         untold = 0
         _answer(world.again, world, arrived_s, phase, started_s, now_s, server, second, event)
     changed = taken == 0 and _load_ends(site.devices, world, server, True, now_s)
@@ -545,7 +547,7 @@ def _send_answer(
     counted(world.again, phase, first, k, second.right, earned, late)
     world.counts[PRESENT] -= 1
     _leave(world, arrived_s, phase, started_s, now_s, server, LATE if late else ANSWERED)
-    event = Event(SETTLED, server, 1, True, 0.0, 0.0, 0, earned)
+    event = Event(SETTLED, server, 1, True, 0.0, 0.0, 0, earned, np.inf)
     learn(world.bound.policy, site, event)
 
 
@@ -586,7 +588,8 @@ def _withdraw(world: World, server: int, k: int, now_s: float) -> tuple[float, i
         site.balance[0] -= site.accuracy[k] - world.targets[phase]
     if phase >= 0:
         world.tally.sent[phase, k] -= 1
-    learn(world.bound.policy, site, Event(WITHDRAWN, server, 1, first, 0.0, 0.0, 0, 0.0))
+    event = Event(WITHDRAWN, server, 1, first, 0.0, 0.0, 0, 0.0, np.inf)
+    learn(world.bound.policy, site, event)
     return arrived_s, phase, second
 
 

@@ -130,7 +130,7 @@ def run(
                 push(waiting, server, queue == 2, now_s, phase)
             site.balance[0] += site.accuracy[k] - site.target[0]
             tally.sent[phase, k] += 1
-            learn(policy, site, Event(DISPATCHED, server, 1, True, 0.0, 0.0, 0, 0.0))
+            learn(policy, site, Event(DISPATCHED, server, 1, True, 0.0, 0.0, 0, 0.0, np.inf))
         else:
             area += in_system * (next_s - now_s)
             now_s = next_s
@@ -162,7 +162,7 @@ def run(
                 tally.response_s[of, k] += response_s
                 histogram[of, k, bucket(response_s)] += 1
             tally.area[1] += now_s - max(since_s, counted_s)
-            learn(policy, site, Event(COMPLETED, server, 1, True, 0.0, 0.0, 1, 0.0))
+            learn(policy, site, Event(COMPLETED, server, 1, True, 0.0, 0.0, 1, 0.0, np.inf))
     site.clock_s[0] = now_s
     tally.area[0] += area
     states[0] = state
