@@ -89,13 +89,6 @@ def test_one_slow_run_leaves_a_server_out_for_few_requests_only(policy: str) -> 
     assert set(went[first:]) == {LARGE}
 
 
-def test_the_only_server_is_asked_again_too() -> None:
-    takes_s = once()
-    went = list(course(dispatcher_of(fleet=ALONE), lambda _, now_s: takes_s(LARGE, now_s), 300))
-    assert went.count(-1) < 2 * PAUSE
-    assert set(went[2 * PAUSE :]) == {0}
-
-
 @pytest.mark.parametrize("policy", ["deadline", "tad"])
 def test_a_server_that_stays_slow_takes_a_vanishing_part(policy: str) -> None:
     dispatcher, requests = dispatcher_of(policy), 6_000

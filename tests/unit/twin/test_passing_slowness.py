@@ -10,7 +10,7 @@ import pytest
 from inferway.deployment import ServiceTime
 from inferway.deployment.workloads import PoissonArrivals
 from inferway.site import Fleet
-from inferway.site.chances import PAUSE, REST
+from inferway.site.chances import PAUSE
 from inferway.site.view import Floats
 from inferway.twin.engine import GeneralEngine, engine_of
 from inferway.twin.scenario import Scenario
@@ -78,12 +78,3 @@ def test_what_was_slow_for_a_while_is_asked_as_before(policy: str) -> None:
     sent(at_first, 0, back)
     assert sent(engine, back, back + 60) == pytest.approx(sent(at_first, back, back + 60), abs=0.02)
     assert engine.site.row_s[LARGE, 0] == pytest.approx(MEAN_S[LARGE])
-
-
-@pytest.mark.parametrize("policy", ["deadline", "tad"])
-def test_what_stays_slow_is_asked_less_and_less(policy: str) -> None:
-    engine = engine_with(ServiceWalk(low=10.0, high=10.0), policy)
-    shares = [sent(engine, begin, begin + 100) for begin in range(0, 400, 100)]
-    assert shares[0] < 0.01
-    assert shares[3] <= 1 / 2_000 * 2
-    assert engine.tally.sent[0, LARGE] <= 2 + np.log2(1 + engine.tally.arrived[0] / REST)
