@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -263,21 +264,40 @@ def test_batches_are_those_of_the_hardware_of_each_device(tmp_path: Path, policy
     assert all(share > 0 for share in served.values()) or policy == "fastest-only"
 
 
-@pytest.mark.parametrize("policy", ["priced", "escalate", "deadline"])
-def test_what_nobody_looks_ahead_at_changes_no_decision(policy: str) -> None:
+def digits_at(policy: str) -> Scenario:
+    """The digits zoo's seven variants on two cores, most of which are taken."""
     file = Path(__file__).parents[2] / "examples/digits.yaml"
     digits = iw.load(file).with_(policy=policy, load=0.9)
-    scenario = replace(
-        scenario_of(digits, "digits"), deadline_s=0.012 if policy == "deadline" else None
-    )
+    deadline_s = 0.012 if policy == "deadline" else None
+    return replace(scenario_of(digits, "digits"), deadline_s=deadline_s)
+
+
+def assert_alike(*engines: Any) -> None:
+    """Run engines, and compare all that they count, bit by bit."""
+    for engine in engines:
+        engine.count_anew()
+        engine.advance(20_000)
+    one, other = engines
+    assert one.now_s == other.now_s
+    for name, counted in one.tally._asdict().items():
+        np.testing.assert_array_equal(counted, getattr(other.tally, name), err_msg=name)
+
+
+@pytest.mark.parametrize("policy", ["priced", "escalate", "deadline"])
+def test_what_nobody_looks_ahead_at_changes_no_decision(policy: str) -> None:
+    scenario = digits_at(policy)
     seldom, always = (engine_of(scenario, seed=4, kind="general") for _ in range(2))
     assert seldom.site.devices.lazily
     assert seldom.site.devices.prompt == (policy != "escalate")
     site = always.site._replace(devices=always.site.devices._replace(lazily=False, prompt=False))
     always.world = always.world._replace(bound=always.world.bound._replace(site=site))
-    for engine in (seldom, always):
-        engine.count_anew()
-        engine.advance(20_000)
-    assert seldom.now_s == always.now_s
-    for name, counted in seldom.tally._asdict().items():
-        np.testing.assert_array_equal(counted, getattr(always.tally, name), err_msg=name)
+    assert_alike(seldom, always)
+
+
+@pytest.mark.parametrize("policy", ["priced", "deadline"])
+def test_slots_kept_for_the_next_run_count_as_given_and_taken(policy: str) -> None:
+    keeping, giving = (engine_of(digits_at(policy), seed=4, kind="general") for _ in range(2))
+    assert keeping.world.rules.unwatched
+    rules = giving.world.rules._replace(unwatched=False)
+    giving.world = giving.world._replace(rules=rules)
+    assert_alike(keeping, giving)

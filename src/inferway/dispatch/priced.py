@@ -66,9 +66,18 @@ from inferway.site import (
     Site,
     idle_in,
 )
-from inferway.site.compiled import either, jit
-from inferway.site.selection import awaited
-from inferway.site.sharing import crowd_at, foresee_cramped, foresee_device, has_room
+from inferway.site.compiled import either, jit, often
+from inferway.site.masks import lowest
+from inferway.site.natural import natural
+from inferway.site.selection import awaited_behind, awaited_otherwise, waits_alike
+from inferway.site.sharing import (
+    ahead_of,
+    crowd_at,
+    foresee_cramped,
+    foresee_device,
+    has_room,
+    may_have_room,
+)
 from inferway.site.view import Flags, Floats, Ints, SharedDevices
 
 # Service times that a place in a queue counts; above 1, since who waits makes others wait too.
@@ -121,19 +130,24 @@ def _least_sharing(
     return _least_cramped(devices, site, request, k, wait)
 
 
-@jit
+@often
 def _least_cramped(
     devices: SharedDevices, site: Site, request: Request, k: int, wait: float
 ) -> tuple[int, float]:
     """As `least_busy`, where the device has no room for the class, and is looked ahead at."""
     best, least_s = -1, np.inf
-    crowd = crowd_at(devices, k)
-    for server in range(site.first[k], site.first[k + 1]):
+    crowd, rate = crowd_at(devices, k), site.rate[k]
+    alike = waits_alike(site, k, request.rows)
+    held_s, behind_s = ahead_of(devices, site, k)
+    for server in range(natural(site.first[k]), site.first[k + 1]):
         if request.allowed[server]:
-            wait_s, _ = awaited(site, k, server, request.rows)
+            if alike:
+                wait_s = awaited_behind(site, server, held_s, behind_s)
+            else:
+                wait_s = awaited_otherwise(site, k, server, request.rows)
             delayed = (wait - 1.0 + CROWD) * max(crowd, float(site.queue[server]))
-            cost_s = wait_s + (1.0 + delayed) / site.rate[k]
-            if cost_s < least_s - _EQUAL / site.rate[k]:
+            cost_s = wait_s + (1.0 + delayed) / rate
+            if cost_s < least_s - _EQUAL / rate:
                 best, least_s = server, cost_s
     return best, least_s
 
@@ -219,37 +233,40 @@ def _cheaper_sharing(
 ) -> int:
     """The same where servers share devices.
 
-    Without an idle server, the class of most worth is asked first: of those that cost more by so
-    much that no chain of costs that count as equal leads from one to the other, none is the
+    Without an idle server, the fastest class that is in use is asked first: of those that cost more
+    by so much that no chain of costs that count as equal leads from one to the other, none is the
     cheapest, whatever their servers have to do.
     """
     if not foresee_cramped(devices, site):
         return _cheaper_busy(devices, site, request, price, energy_price, energy, wait, best, least)
     delays = max(0.0, wait - 1.0 + CROWD)
     guess, likely, likely_s, most = -1, -1, np.inf, least
-    if best < 0:
-        most_worth, slowest = -np.inf, np.inf
-        for k in range(energy.size):
-            worth = price * site.accuracy[k] - energy_price * energy[k]
-            slowest = min(slowest, site.rate[k])
-            if worth > most_worth:
-                guess, most_worth = k, worth
-        if not has_room(devices, guess):
-            likely, likely_s = _least_cramped(devices, site, request, guess, wait)
-            most = likely_s - most_worth + (energy.size + 2) * _EQUAL / slowest
-        else:
+    if best < 0 and site.busy_classes[0] != 0:
+        guess = lowest(site.busy_classes[0])
+        if has_room(devices, guess):
             guess = -1
+        else:
+            likely, likely_s = _least_cramped(devices, site, request, guess, wait)
+            worth, slowest = price * site.accuracy[guess] - energy_price * energy[guess], np.inf
+            for k in range(energy.size):
+                slowest = min(slowest, site.rate[k])
+            most = likely_s - worth + (energy.size + 2) * _EQUAL / slowest
+    d, taken, roomy, delayed = -1, -1, False, 0.0
     for k in range(energy.size):
+        if devices.device[k] != d or devices.taken[k] != taken:  # another than the class before
+            d, taken = devices.device[k], devices.taken[k]
+            roomy = may_have_room(devices, d, taken)
+            delayed = 0.0 if d < 0 else 1.0 + delays * crowd_at(devices, k)
         worth = price * site.accuracy[k] - energy_price * energy[k]
         # Service times of the class beyond which none of its servers can be the cheapest.
         worthwhile = (min(least, most) + worth) * site.rate[k]
         if k == guess:
             server, cost_s = likely, likely_s
-        elif has_room(devices, k):
+        elif roomy and has_room(devices, k):
             if 1.0 + wait >= worthwhile:
                 continue
             server, cost_s = _least_busy(devices, site, request, k, wait)
-        elif 1.0 + delays * crowd_at(devices, k) >= worthwhile:
+        elif delayed >= worthwhile:
             continue
         else:
             server, cost_s = _least_cramped(devices, site, request, k, wait)

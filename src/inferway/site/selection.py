@@ -9,7 +9,14 @@ from __future__ import annotations
 import numpy as np
 
 from inferway.site.compiled import either, jit, seldom
-from inferway.site.sharing import device_wait, joined_wait, led, resting, shared_wait
+from inferway.site.sharing import (
+    device_wait,
+    is_exclusive,
+    joined_wait,
+    led,
+    resting,
+    shared_wait,
+)
 from inferway.site.view import SIZES, Request, SharedDevices, Site
 
 
@@ -41,7 +48,13 @@ def predicted_service(site: Site, server: int, rows: int) -> float:
 
     What the server itself takes of a device is in it, for each row.
     """
-    return led(site.devices, site.server_class[server], rows, _predicted_runs(site, server, rows))
+    return predicted_at(site, site.server_class[server], server, rows)
+
+
+@jit
+def predicted_at(site: Site, k: int, server: int, rows: int) -> float:
+    """As `predicted_service`, at a server of class k."""
+    return led(site.devices, k, rows, _predicted_runs(site, server, rows))
 
 
 @seldom
@@ -168,6 +181,29 @@ def awaited(site: Site, k: int, server: int, rows: int) -> tuple[float, float]:
         return _predicted_batch(site, server, rows)
     wait_s = device_wait(site.devices, site, k, server, _own_wait(site, server))
     return wait_s, led(site.devices, k, rows, _predicted_runs(site, server, rows))
+
+
+@jit
+def waits_alike(site: Site, k: int, rows: int) -> bool:
+    """Tell whether `awaited_behind` says how long so many rows wait at class k: what is usual."""
+    devices = site.devices
+    d = devices.device[k]
+    return d >= 0 and rows == 1 and not forms_batches(site, k) and not is_exclusive(devices, d)
+
+
+@jit
+def awaited_behind(site: Site, server: int, held_s: float, behind_s: float) -> float:
+    """The wait of `awaited` at a server of such a class, without branches, by its `ahead_of`."""
+    end_s = site.ends_s[server]
+    own_s = max(0.0, end_s - site.clock_s[0]) + (site.free_s[server] - end_s)
+    own_s = own_s if site.queue[server] > 0 else 0.0
+    return max(own_s + (0.0 if site.devices.holds[server] else held_s), behind_s)
+
+
+@seldom
+def awaited_otherwise(site: Site, k: int, server: int, rows: int) -> float:
+    """The wait of `awaited`, at a server of another class."""
+    return awaited(site, k, server, rows)[0]
 
 
 @seldom

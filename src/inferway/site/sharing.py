@@ -12,6 +12,7 @@ import numpy as np
 from inferway.site.claims import DEVICE, HOLDS, TAKEN, UNTIL_S, WORK_S
 from inferway.site.compiled import either, jit, seldom
 from inferway.site.masks import lowest
+from inferway.site.natural import class_of, natural
 from inferway.site.view import (
     AllTasks,
     Changes,
@@ -72,19 +73,26 @@ def _holds_own(devices: Any, d: int, k: int) -> bool:
 @jit
 def _room(devices: Any, d: int) -> int:
     """Slots of the device that a run could have at once: none while anyone waits for some."""
-    if not _nobody_waits(devices, d):
+    if not nobody_waits(devices, d):
         return 0
     return devices.slots[d] - devices.used[d] - devices.others_used[d]
 
 
 @jit
-def _has_room(devices: Any, k: int) -> bool:
-    d = devices.device[k]
-    return d < 0 or (devices.taken[k] <= devices.shown[d] and _holds_own(devices, d, k))
+def may_have_room(devices: Any, d: int, taken: int) -> bool:
+    """Tell whether a run that takes so many slots could start at once where it needs no change."""
+    return d < 0 or taken <= devices.shown[d]
 
 
 @jit
-def _nobody_waits(devices: Any, d: int) -> bool:
+def _has_room(devices: Any, k: int) -> bool:
+    d = devices.device[k]
+    return may_have_room(devices, d, devices.taken[k]) and (d < 0 or _holds_own(devices, d, k))
+
+
+@jit
+def nobody_waits(devices: Any, d: int) -> bool:
+    """Tell whether no server waits for slots of a device."""
     return devices.first[d] < 0 and devices.others_first[d] < 0
 
 
@@ -142,10 +150,14 @@ def _show_as(devices: Any, site: Site, d: int, room: int) -> None:
     exclusive = _is_exclusive(devices.changes, d)
     if not exclusive and (room == before or min(room, before) >= devices.widest[d]):
         return
+    _show_classes(devices.joined, devices, site, d, room)
+
+
+def _show_all(joined: AllTasks, devices: Any, site: Site, d: int, room: int) -> None:
     at = 0
     classes = site.idle_classes[at]
     for k in range(devices.device.size):
-        task, place = place_of(devices.joined, k)
+        task, place = joined.task[k], joined.place[k]
         if task != at:
             site.idle_classes[at] = classes
             at, classes = task, site.idle_classes[task]
@@ -155,6 +167,32 @@ def _show_as(devices: Any, site: Site, d: int, room: int) -> None:
             site.idle[k] = idle
             classes = classes | 1 << place if idle > 0 else classes & ~(1 << place)
     site.idle_classes[at] = classes
+
+
+def _show_resting(joined: Any, devices: Any, site: Site, d: int, room: int) -> None:
+    """As `_show_all` of one task alone, where a class of which none rests has none idle either."""
+    device, taken, resting, idle = devices.device, devices.taken, devices.resting, site.idle
+    classes, left, wide = site.idle_classes[0], devices.resting_classes[0], devices.widest[d]
+    if room == 0:
+        left = classes
+        while left != 0:
+            k, bit = lowest(left), left & -left
+            left ^= bit
+            if device[k] == d:
+                idle[k] = 0
+                classes ^= bit
+    while left != 0:
+        k, bit = lowest(left), left & -left
+        left ^= bit
+        if device[k] == d:
+            has_room = (room >= wide or taken[k] <= room) and _holds(devices.changes, d, k)
+            idle[k] = resting[k] if has_room else 0
+            classes = classes | bit if has_room else classes & ~bit
+    site.idle_classes[0] = classes
+
+
+# ``_show_classes(joined, devices, site, d, room)``: let the view follow that room at each class.
+_show_classes = either(AllTasks, _show_all, _show_resting)
 
 
 def _rested(devices: Any, site: Site, k: int, by: int) -> None:
@@ -184,13 +222,13 @@ rest = either(SharedDevices, _rested, _idled)
 
 @jit
 def _ask(devices: Any, site: Site, server: int, due_s: float) -> bool:
-    k = site.server_class[server]
+    k = class_of(site, server)
     d = devices.device[k]
     if d < 0 or (devices.taken[k] <= devices.shown[d] and _holds(devices.changes, d, k)):
         return True  # while anyone waits, no room is shown
     if devices.waits[server] or _loads_for(devices.changes, d) == server:
         return False
-    if _nobody_waits(devices, d) and _may_start(devices, d, k):
+    if nobody_waits(devices, d) and _may_start(devices, d, k):
         return True
     before = devices.last[d]
     while before >= 0 and devices.due_s[before] > due_s:
@@ -225,14 +263,14 @@ def _leave_line(devices: Any, d: int, server: int) -> None:
 @jit
 def _forgo(devices: Any, site: Site, server: int) -> None:
     if devices.waits[server]:
-        d = devices.device[site.server_class[server]]
+        d = devices.device[class_of(site, server)]
         _leave_line(devices, d, server)
         _show_room(devices, site, d)
 
 
 @jit
 def _hold(devices: Any, site: Site, server: int) -> None:
-    k = site.server_class[server]
+    k = class_of(site, server)
     d = devices.device[k]
     if d >= 0:
         taken, shown = devices.taken[k], devices.shown[d]
@@ -244,7 +282,7 @@ def _hold(devices: Any, site: Site, server: int) -> None:
 
 @jit
 def _give(devices: Any, site: Site, server: int) -> None:
-    k = site.server_class[server]
+    k = class_of(site, server)
     d = devices.device[k]
     if d >= 0 and devices.holds[server]:
         taken, shown = devices.taken[k], devices.shown[d]
@@ -266,7 +304,7 @@ def _next_of(devices: Any, site: Site, d: int) -> int:
 
 @jit
 def _begin_change(devices: Any, site: Site, server: int) -> None:
-    changes, k = devices.changes, site.server_class[server]
+    changes, k = devices.changes, class_of(site, server)
     d = devices.device[k]
     devices.used[d] = devices.slots[d]
     changes.held[d], changes.loads[d] = -1, server
@@ -276,7 +314,7 @@ def _begin_change(devices: Any, site: Site, server: int) -> None:
 
 @jit
 def _end_change(devices: Any, site: Site, server: int, works: bool) -> None:
-    changes, k = devices.changes, site.server_class[server]
+    changes, k = devices.changes, class_of(site, server)
     d = devices.device[k]
     devices.used[d] = 0
     changes.held[d], changes.loads[d] = k if works else -1, -1
@@ -285,14 +323,14 @@ def _end_change(devices: Any, site: Site, server: int, works: bool) -> None:
 
 @jit
 def _needs_change(changes: Any, devices: Any, site: Site, server: int) -> bool:
-    k = site.server_class[server]
+    k = class_of(site, server)
     d = devices.device[k]
     return d >= 0 and not _holds_own(devices, d, k)
 
 
 @jit
 def _changing(changes: Any, devices: Any, site: Site, server: int) -> bool:
-    d = devices.device[site.server_class[server]]
+    d = devices.device[class_of(site, server)]
     return d >= 0 and changes.loads[d] == _number(devices.joined, server)
 
 
@@ -427,21 +465,33 @@ def _foresee_at(devices: Any, site: Site, d: int) -> None:
 @seldom
 def _look_ahead(devices: Any, site: Site, d: int) -> None:
     devices.stale[d] = False
+    _foresee_slots(devices.joined, devices, site, d)
+
+
+@seldom
+def _foresee_every_slot(devices: Any, site: Site, d: int) -> None:
     every = every_site(devices.joined, site)
-    _foresee_slots(every.devices, every, d)
+    _foresee_behind(every.devices, every, d)
     _note_crowd(devices, site, d)
 
 
-@jit
-def _foresee_slots(devices: Any, site: Site, d: int) -> None:
+def _foresee_usual(joined: Any, devices: Any, site: Site, d: int) -> None:
     if devices.widest[d] == 1 and devices.lazily and devices.others_count[0] == 0:
-        _foresee_slot(devices.joined, devices, site, d)
+        _foresee_first(devices, site, d)
     else:
         _foresee_every_slot(devices, site, d)
 
 
+# ``_foresee_slots(joined, devices, site, d)``: look ahead at device d, which is not exclusive.
+_foresee_slots = either(
+    JoinedDevices,
+    lambda joined, devices, site, d: _foresee_every_slot(devices, site, d),
+    _foresee_usual,
+)
+
+
 @jit
-def _foresee_every_slot(devices: Any, site: Site, d: int) -> None:
+def _foresee_behind(devices: Any, site: Site, d: int) -> None:
     runs_end_s, now_s = devices.runs_end_s, site.clock_s[0]
     for slot in range(devices.slots[d]):
         runs_end_s[d, slot] = now_s
@@ -449,18 +499,20 @@ def _foresee_every_slot(devices: Any, site: Site, d: int) -> None:
     _room_behind(devices, site, d, servers)
 
 
-def _foresee_first(joined: Any, devices: Any, site: Site, d: int) -> None:
+@jit
+def _foresee_first(devices: Any, site: Site, d: int) -> None:
     """As `_foresee_every_slot`, of the first slot alone: where each run takes one, that is all."""
     first, queue, device, holds = site.first, site.queue, devices.device, devices.holds
     services_end_s, all_free_s, works_s = site.ends_s, site.free_s, devices.work_s
     now_s, slots, left = site.clock_s[0], devices.slots[d], site.busy_classes[0]
-    servers, runs, first_s, done_s = 0, 0, np.inf, 0.0
+    present, servers, runs, first_s, least_s = 0, 0, 0, np.inf, np.inf
     while left != 0:
         k = lowest(left)
         left &= left - 1
         if device[k] != d:
             continue
-        for server in range(first[k], first[k + 1]):
+        present += site.in_system[k]
+        for server in range(natural(first[k]), first[k + 1]):
             if queue[server] == 0:
                 continue
             if holds[server]:
@@ -472,33 +524,34 @@ def _foresee_first(joined: Any, devices: Any, site: Site, d: int) -> None:
                 work_s = _work(site, server)
             else:  # what is there will be elsewhere
                 continue
-            place = servers
-            while place > 0 and works_s[place - 1] > work_s:
-                works_s[place] = works_s[place - 1]
-                place -= 1
-            works_s[place] = work_s
+            works_s[servers] = work_s
+            least_s = min(least_s, work_s)
             servers += 1
     devices.runs_end_s[d, 0] = first_s if runs == slots else now_s
-    at_s, level_s, one = 0.0, 0.0, 0
-    if servers >= slots:
-        at_s = works_s[servers - slots]
+    behind_s = max(0.0, least_s) if servers == slots else 0.0
     if servers > slots:
-        while one <= servers - slots:
-            done_s += works_s[one]
-            one += 1
-        while one < servers and done_s > works_s[one] * (slots - servers + one):
-            done_s += works_s[one]
-            one += 1
-        level_s = done_s / (slots - servers + one)
-    devices.free_s[d, 0] = now_s + max(level_s, at_s)
+        behind_s = _level(works_s, servers, slots)
+    devices.free_s[d, 0] = now_s + behind_s
+    devices.crowd[d, 0] = present / slots
 
 
-# ``_foresee_slot(joined, devices, site, d)``: the same, of one task alone.
-_foresee_slot = either(
-    AllTasks,
-    lambda joined, devices, site, d: _foresee_every_slot(devices, site, d),
-    _foresee_first,
-)
+@seldom
+def _level(works_s: Floats, servers: int, slots: int) -> float:
+    """Time until one of so many slots is free behind the works of more servers, in any order."""
+    for one in range(1, servers):
+        work_s, place = works_s[one], one
+        while place > 0 and works_s[place - 1] > work_s:
+            works_s[place] = works_s[place - 1]
+            place -= 1
+        works_s[place] = work_s
+    done_s, one = 0.0, 0
+    while one <= servers - slots:
+        done_s += works_s[one]
+        one += 1
+    while one < servers and done_s > works_s[one] * (slots - servers + one):
+        done_s += works_s[one]
+        one += 1
+    return max(done_s / (slots - servers + one), works_s[servers - slots])
 
 
 @jit
@@ -551,7 +604,7 @@ def _gather_class(devices: Any, site: Site, d: int, k: int, servers: int) -> int
 def _work(site: Site, server: int) -> float:
     """Time of all that a server has to do whose run has not begun, s."""
     # One that waits may be predicted to have begun, which it has not.
-    whole = site.sizes[site.server_class[server], 1] > 0 or np.isnan(site.started_s[server])
+    whole = site.sizes[class_of(site, server), 1] > 0 or np.isnan(site.started_s[server])
     return site.free_s[server] - (site.ends_s[server] if whole else site.started_s[server])
 
 
@@ -655,7 +708,7 @@ def _joining_s(changes: Any, devices: Any, site: Site, server: int, own_s: float
 
 
 def _shared_wait(devices: Any, site: Site, server: int, own_s: float) -> float:
-    k = site.server_class[server]
+    k = class_of(site, server)
     if devices.device[k] >= 0:
         _foresee_at(devices, site, devices.device[k])
     return _device_wait(devices, site, k, server, own_s)
@@ -707,9 +760,19 @@ joined_wait = either(
 
 
 @jit
+def ahead_of(devices: SharedDevices, site: Site, k: int) -> tuple[float, float]:
+    """Predict how long the device of class k, not exclusive and looked ahead at, delays a run, s.
+
+    A server without a run there, beside all that it has to do; and any server, at least.
+    """
+    d, last, now_s = natural(devices.device[k]), natural(devices.taken[k] - 1), site.clock_s[0]
+    return max(0.0, devices.runs_end_s[d, last] - now_s), devices.free_s[d, last] - now_s
+
+
+@jit
 def crowd_at(devices: SharedDevices, k: int) -> float:
     """Requests at the device of class k, which has been looked ahead at, in runs of that class."""
-    return devices.crowd[devices.device[k], devices.taken[k] - 1]
+    return devices.crowd[natural(devices.device[k]), natural(devices.taken[k] - 1)]
 
 
 def _look_around(devices: Any, site: Site) -> None:
@@ -745,7 +808,7 @@ def _tell(devices: Any, site: Site) -> None:
     if devices.at >= devices.claims.shape[0]:
         return
     for server in range(devices.holds.size):
-        k, row = site.server_class[server], devices.claims[devices.at + server]
+        k, row = class_of(site, server), devices.claims[devices.at + server]
         d, holds, waits = devices.device[k], devices.holds[server], devices.waits[server]
         has_work = site.queue[server] > 0 and (holds or site.healthy[server])
         row[DEVICE] = devices.number[d] if d >= 0 and (has_work or holds or waits) else -1.0

@@ -13,15 +13,18 @@ import numpy as np
 
 from inferway.site.chances import BELIEVED, FEW, TRIED, next_chance
 from inferway.site.compiled import either, jit, often, seldom
+from inferway.site.natural import class_of, natural
 from inferway.site.selection import (
     awaited,
     forms_batches,
+    predicted_at,
     predicted_run,
     predicted_runs,
     predicted_service,
     size_class,
+    waits_alike,
 )
-from inferway.site.sharing import foresee_all, is_exclusive, rest, resting
+from inferway.site.sharing import ahead_of, foresee_all, rest, resting
 from inferway.site.view import SIZES, SharedDevices, Site
 
 
@@ -89,27 +92,31 @@ def _narrow_sharing(
 ) -> bool:
     """As `_narrow` where servers share devices; without branches for those that form no batches."""
     # Arrays by themselves: who writes to one of a tuple may have moved the others.
-    first, open_, queue, row_s, sizes = site.first, site.open, site.queue, site.row_s, site.sizes
-    all_ends_s, all_free_s, runs_end_s = site.ends_s, site.free_s, devices.runs_end_s
-    device, taken, holds, lead_s = devices.device, devices.taken, devices.holds, devices.lead_s
-    now_s, found = site.clock_s[0], False
+    first, open_, queue, row_s, holds = site.first, site.open, site.queue, site.row_s, devices.holds
+    all_ends_s, all_free_s, now_s = site.ends_s, site.free_s, site.clock_s[0]
+    device, taken, lead_s = devices.device, devices.taken, devices.lead_s
+    d, width, held_s, behind_s, high, found = -1, -1, 0.0, 0.0, natural(first[0]), False
     for k in range(device.size):
         in_class = (classes >> k) & 1 != 0
         most_s = np.inf if (lasting >> k) & 1 != 0 else max_wait_s
-        d, last = device[k], taken[k] - 1
-        plain = d >= 0 and sizes[k, 1] == 0 and rows == 1 and not is_exclusive(devices, d)
-        held_s = max(0.0, runs_end_s[d, last] - now_s)
-        behind_s = devices.free_s[d, last] - now_s
-        for server in range(first[k], first[k + 1]):
-            if plain:
-                end_s = all_ends_s[server]
-                own_s = max(0.0, end_s - now_s) + (all_free_s[server] - end_s)
-                own_s = own_s if queue[server] > 0 else 0.0
-                wait_s = max(own_s + (0.0 if holds[server] else held_s), behind_s)
-                service_s = row_s[server, 0] + lead_s[k]
-            else:
+        low, high = high, natural(first[k + 1])
+        if not waits_alike(site, k, rows):
+            for server in range(low, high):
                 wait_s, service_s = awaited(site, k, server, rows)
-            in_time = now_s + wait_s + service_s <= deadline_s
+                in_time = now_s + wait_s + service_s <= deadline_s
+                fits = in_class & open_[server] & (wait_s <= most_s) & in_time
+                allowed[server] = fits
+                found = found | fits
+            continue
+        if device[k] != d or taken[k] != width:  # another than the class before
+            d, width = device[k], taken[k]
+            held_s, behind_s = ahead_of(devices, site, k)
+        for server in range(low, high):
+            end_s = all_ends_s[server]
+            own_s = max(0.0, end_s - now_s) + (all_free_s[server] - end_s)
+            own_s = own_s if queue[server] > 0 else 0.0
+            wait_s = max(own_s + (0.0 if holds[server] else held_s), behind_s)
+            in_time = now_s + wait_s + (row_s[server, 0] + lead_s[k]) <= deadline_s
             fits = in_class & open_[server] & (wait_s <= most_s) & in_time
             allowed[server] = fits
             found = found | fits
@@ -167,7 +174,7 @@ def join(site: Site, server: int, places: int) -> int:
 
     All that policies see of a site but times; `admit` is this and the times.
     """
-    k = site.server_class[server]
+    k = class_of(site, server)
     queue = site.queue[server] + 1
     site.queue[server] = queue
     site.in_system[k] += 1
@@ -283,7 +290,7 @@ def set_health(site: Site, server: int, healthy: bool) -> None:
 
 @jit
 def _become_idle(site: Site, server: int, k: int) -> None:
-    _stand(site, server, site.first[k] + resting(site.devices, site)[k])
+    _stand(site, server, natural(site.first[k] + resting(site.devices, site)[k]))
     rest(site.devices, site, k, 1)
 
 
@@ -292,18 +299,18 @@ def _leave_idle(site: Site, server: int, k: int) -> None:
     last = site.first[k] + resting(site.devices, site)[k] - 1
     if site.idle_place[server] > last:  # unhealthy servers are not among the idle
         return
-    _stand(site, server, last)
+    _stand(site, server, natural(last))
     rest(site.devices, site, k, -1)
 
 
 @jit
-def _stand(site: Site, server: int, place: int) -> None:
+def _stand(site: Site, server: int, to: int) -> None:
     """Let the server change places with the one that stands there."""
-    other, left = site.idle_server[place], site.idle_place[server]
+    other, left = natural(site.idle_server[to]), natural(site.idle_place[server])
     site.idle_server[left] = other
     site.idle_place[other] = left
-    site.idle_server[place] = server
-    site.idle_place[server] = place
+    site.idle_server[to] = server
+    site.idle_place[server] = to
 
 
 @jit
@@ -521,7 +528,7 @@ def admit_alone(site: Site, server: int, places: int) -> int:
 @jit
 def release_alone(site: Site, server: int, k: int) -> None:
     """As `ready` and `release`, of a server of class k."""
-    now_s, service_s = site.clock_s[0], predicted_service(site, server, 1)
+    now_s, service_s = site.clock_s[0], predicted_at(site, k, server, 1)
     free_s, ends_s = site.free_s[server], site.ends_s[server]
     if np.isnan(site.started_s[server]):  # it could start now
         free_s = now_s + (free_s - ends_s)
@@ -541,8 +548,12 @@ def begin_alone(site: Site, server: int, starts: bool) -> None:
     """As `ready` and `begin_batch` of one request, or none where nothing starts."""
     if site.queue[server] == 0:
         return
-    now_s, service_s = site.clock_s[0], predicted_service(site, server, 1)
+    now_s = site.clock_s[0]
     free_s, ends_s = site.free_s[server], site.ends_s[server]
+    if starts and site.started_s[server] == now_s:  # it does, as far as predictions go
+        site.free_s[server] = ends_s + (free_s - ends_s)
+        return
+    service_s = predicted_service(site, server, 1)
     if np.isnan(site.started_s[server]):  # it could start now
         free_s = now_s + (free_s - ends_s)
         ends_s = now_s + service_s

@@ -64,6 +64,8 @@ BUFFERS = frozenset({"arrived_s", "expected_s", "head"})
 # What is predicted of a request by who sends it; and of devices, by time.
 FORESEEN = frozenset({"wait_s", "service_s"})
 AHEAD = frozenset({"free_s", "runs_end_s", "crowd"})
+# Fields that say who has room at a device.
+SHOWN = frozenset({"idle", "idle_classes", "used", "shown", "holds"})
 METHODS = ("choose", "learn", "pull", "settle")
 _VIEW = "inferway.site."
 _ROWS = 1 << 16  # Records of requests that are handed over together
@@ -123,6 +125,13 @@ def asks_for_waits(policy: type) -> bool:
     own = names_read(policy, devices=True, methods=("choose", "settle"), but=_VIEW)
     told = names_read(policy, devices=True, methods=("learn", "pull"))
     return AHEAD.isdisjoint(own | told)
+
+
+def watches_room(policy: type) -> bool:
+    """Tell whether it may look at who has room at a device when a run has ended there."""
+    if hasattr(policy, "pull") or hasattr(policy, "settle"):
+        return True
+    return not SHOWN.isdisjoint(names_read(policy, devices=True, methods=("learn",)))
 
 
 def kinds_of(scenario: Scenario, *, records: bool = False) -> tuple[Kind, ...]:
@@ -469,6 +478,7 @@ class GeneralEngine(SiteEngine):
             records=records,
             grows=self.reads_buffers and not central and self.places == state.UNLIMITED,
             tells=self.controller is not None and self.controller.on_rejection,
+            unwatched=not watches_room(type(self.policy)),
             foresees=not FORESEEN.isdisjoint(names_read(type(self.policy), methods=("learn",))),
         )
 

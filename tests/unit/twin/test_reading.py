@@ -10,8 +10,14 @@ import pytest
 from inferway.deployment import Batch, ServiceTime
 from inferway.dispatch import POLICIES
 from inferway.dispatch.contract import policy_class
-from inferway.site import HOLD, predicted_wait
-from inferway.twin.engine import asks_for_waits, kinds_of, names_read, reads_times
+from inferway.site import HOLD, idle_in, predicted_wait
+from inferway.twin.engine import (
+    asks_for_waits,
+    kinds_of,
+    names_read,
+    reads_times,
+    watches_room,
+)
 
 
 class Directly(NamedTuple):
@@ -55,6 +61,22 @@ class AfterDeciding(NamedTuple):
         print(predicted_wait(site, 0))
 
 
+class Watching(NamedTuple):
+    def choose(self, site: Any, request: Any, draw: int) -> int:
+        return 0
+
+    def learn(self, site: Any, event: Any) -> None:
+        print(idle_in(site, event, 0))
+
+
+class Pulling(NamedTuple):
+    def choose(self, site: Any, request: Any, draw: int) -> int:
+        return 0
+
+    def pull(self, site: Any, server: int, draw: int) -> tuple[int, int]:
+        return 0, 1
+
+
 class Holding(NamedTuple):
     def choose(self, site: Any, request: Any, draw: int) -> int:
         return HOLD if site.queue[0] > 3 else 0
@@ -77,6 +99,15 @@ def test_devices_are_looked_ahead_at_where_nobody_can_tell_when() -> None:
     assert all(asks_for_waits(policy_class(name)) for name in ("priced", "escalate", "deadline"))
     themselves = Directly, AtDevices, InCrowds, AfterDeciding
     assert not any(asks_for_waits(one) or not reads_times(one, devices=True) for one in themselves)
+
+
+def test_who_may_look_at_the_room_that_a_run_leaves() -> None:
+    assert watches_room(Watching)
+    assert watches_room(AfterDeciding)
+    assert watches_room(Pulling)
+    assert watches_room(policy_class("escalate"))
+    only_decide = (policy_class(name) for name in ("priced", "deadline", "tad-op", "tad"))
+    assert not any(watches_room(one) for one in (InLearn, *only_decide))
 
 
 def test_the_fastest_engine_that_can(tmp_path: Path, scenario: Any) -> None:

@@ -16,6 +16,7 @@ from inferway.dispatch.steps import NO_SERVER, decide, resettle
 from inferway.site.compiled import either, jit
 from inferway.site.draw import exponential, step, word
 from inferway.site.handle import handle
+from inferway.site.natural import class_of, natural
 from inferway.site.selection import formed, forms_batches, predicted_run, predicted_service
 from inferway.site.sharing import (
     ask,
@@ -30,6 +31,7 @@ from inferway.site.sharing import (
     led,
     needs_change,
     next_of,
+    nobody_waits,
     show_room,
 )
 from inferway.site.transitions import measure, set_health
@@ -131,7 +133,7 @@ def run(world: World, times_s: Any, phases: Any, at: int, until_s: float) -> tup
         now_s = then_s
         site.clock_s[0] = now_s
         if event_s <= arrival_s:
-            item = take(future)
+            item = natural(take(future))
             happen(world, item, now_s)
             if drain and item >= site.queue.size and is_stuck(world):
                 break
@@ -152,7 +154,7 @@ def follow_routing(world: World, now_s: float) -> None:
         for server in range(site.queue.size):
             waits = world.serving.batch[server] == 0 and site.queue[server] > 0
             if waits and site.healthy[server]:
-                _start(world, server, site.server_class[server], now_s)
+                _start(world, server, class_of(site, server), now_s)
 
 
 @jit
@@ -208,7 +210,7 @@ def _send(
         if server == REJECT and rules.holds and _falls_open(world, deadline_s, now_s, rules.places):
             server = HOLD
     if server >= 0:
-        credit = site.accuracy[site.server_class[server]]
+        credit = site.accuracy[class_of(site, server)]
         site.balance[0] += credit - world.targets[phase]
         _join(world, server, arrived_s, phase, now_s, InHand(number, NOBODY, 0.0, credit, 0, 0.0))
     elif may_hold:
@@ -234,7 +236,7 @@ def _falls_open(world: World, deadline_s: float, now_s: float, least: int) -> bo
     site = world.bound.site
     left_s = deadline_s - now_s if world.rules.drops else np.inf
     for server in range(site.queue.size):
-        waits = site.queue[server] >= least or not has_room(site.devices, site.server_class[server])
+        waits = site.queue[server] >= least or not has_room(site.devices, class_of(site, server))
         if site.healthy[server] and waits and predicted_service(site, server, 1) <= left_s:
             return True
     return False
@@ -246,7 +248,7 @@ def _join(
 ) -> None:
     site = world.bound.site
     push(world.waiting, server, site.queue[server] == 0, arrived_s, phase)
-    noted(world.again, world.waiting.last[server], site.server_class[server], second)
+    noted(world.again, world.waiting.last[server], class_of(site, server), second)
     wait_s, service_s = np.nan, np.nan
     if world.rules.foresees:
         wait_s, service_s = foreseen(world.upkeep, site, server)
@@ -279,7 +281,7 @@ def _start(world: World, server: int, k: int, now_s: float) -> None:
 
 def _granted(devices: SharedDevices, world: World, server: int, now_s: float) -> None:
     site, rules = world.bound.site, world.rules
-    d = devices.device[site.server_class[server]]
+    d = devices.device[class_of(site, server)]
     if d < 0 or devices.shown[d] > 0:  # while anyone waits, no room is shown
         return
     # Before a run begins, the policy may be asked or told of something, or that of another task.
@@ -293,13 +295,14 @@ def _granted(devices: SharedDevices, world: World, server: int, now_s: float) ->
             start_run(world, mine, site.server_class[mine], now_s)
         else:
             start_elsewhere(world.others, other, now_s)
-        show_room(devices, site, d)
+        if not is_own(world.others, other) or world.serving.batch[own(world.others, other)] == 0:
+            show_room(devices, site, d)  # who has started a run has shown it
         other = next_of(devices, site, d)
 
 
 def _holding(devices: SharedDevices, world: World, server: int, begins: bool, now_s: float) -> None:
     site = world.bound.site
-    k = site.server_class[server]
+    k = class_of(site, server)
     d = devices.device[k]
     if d < 0 or devices.holds[server] == begins:
         return
@@ -313,9 +316,27 @@ def _holding(devices: SharedDevices, world: World, server: int, begins: bool, no
         gave(world.others)
 
 
+def _goes_on(devices: SharedDevices, world: World, server: int, taken: int) -> bool:
+    site = world.bound.site
+    d = devices.device[class_of(site, server)]
+    goes_on = world.rules.unwatched and not has_others(world.others)
+    return goes_on and site.queue[server] > taken and d >= 0 and nobody_waits(devices, d)
+
+
+def _went_on(devices: SharedDevices, world: World, server: int, now_s: float) -> bool:
+    site = world.bound.site
+    if world.serving.batch[server] == 0:  # it waits for more, or nobody is left
+        _held(devices, world, server, False, now_s)
+        return False
+    k = class_of(site, server)
+    d, held_s = devices.device[k], devices.taken[k] * (now_s - world.since_s[1])
+    world.tally.held_s[d] = (world.tally.held_s[d] + held_s) - held_s  # as where it ends and begins
+    return True
+
+
 def _loading(changes: Changes, world: World, server: int, now_s: float) -> bool:
     site = world.bound.site
-    k = site.server_class[server]
+    k = class_of(site, server)
     if not needs_change(changes, site.devices, site, server):
         return False
     d, until_s = site.devices.device[k], now_s + changes.load_s[k]
@@ -331,7 +352,7 @@ def _loaded(changes: Changes, world: World, server: int, works: bool, now_s: flo
     site = world.bound.site
     if not is_changing(changes, site.devices, site, server):
         return False
-    d = site.devices.device[site.server_class[server]]
+    d = site.devices.device[class_of(site, server)]
     end_change(changes, site.devices, site, server, works)
     world.tally.held_s[d] += site.devices.slots[d] * (now_s - world.since_s[1])
     gave(world.others)
@@ -365,6 +386,11 @@ _load_ends = either(
 )
 # ``_held(devices, world, server, begins, now_s)``: a run of the server begins or ends.
 _held = either(SharedDevices, _holding, lambda devices, world, server, begins, now_s: None)
+# ``_keeps(devices, world, server, taken)``: whether a server that has run so many requests goes on
+# with the next on the slots that it has: nobody waits for them, and nobody looks between.
+_keeps = either(SharedDevices, _goes_on, lambda devices, world, server, taken: False)
+# ``_has_gone_on(devices, world, server, now_s)``: whether it has; else its run has ended.
+_has_gone_on = either(SharedDevices, _went_on, lambda devices, world, server, now_s: False)
 # ``_grant(devices, world, server, now_s)`` lets those start who wait at the device of a server,
 # as far as it has room.
 _grant = either(SharedDevices, _granted, lambda devices, world, server, now_s: None)
@@ -435,13 +461,14 @@ def _complete(world: World, server: int, now_s: float) -> None:
     one, and its first has run out of time.
     """
     site, serving = world.bound.site, world.serving
-    k = site.server_class[server]
+    k = class_of(site, server)
     started_s = serving.started_s[server]
     taken = serving.batch[server]
     serving.batch[server] = 0
     serving.ends_s[server] = np.inf
     untold = taken  # the run's service time is told once
-    if taken > 0:
+    keeps = taken > 0 and _keeps(site.devices, world, server, taken)
+    if taken > 0 and not keeps:
         _held(site.devices, world, server, False, now_s)
     for _ in range(taken):
         entry = pop(world.waiting, server)
@@ -456,10 +483,12 @@ def _complete(world: World, server: int, now_s: float) -> None:
         untold = 0
         _answer(world.again, world, arrived_s, phase, started_s, now_s, server, second, event)
     changed = taken == 0 and _load_ends(site.devices, world, server, True, now_s)
-    if changed and site.queue[server] > 0:
+    if (changed or keeps) and site.queue[server] > 0:
         start_run(world, server, k, now_s)
     elif site.queue[server] > 0:
         _start(world, server, k, now_s)
+    if keeps and _has_gone_on(site.devices, world, server, now_s):
+        return
     if changed or taken > 0:
         _grant(site.devices, world, server, now_s)
 
@@ -498,7 +527,7 @@ def _settled(
     """An answer has come: it is sent, or another server is asked, or an earlier answer is sent."""
     site, bound = world.bound.site, world.bound
     learn(bound.policy, site, event)
-    k = site.server_class[server]
+    k = class_of(site, server)
     deadline_s = arrived_s + world.rules.deadline_s
     if second.hand != NOBODY:
         if now_s > deadline_s:  # when that passed, the first answer was sent
@@ -540,7 +569,7 @@ def _send_answer(
 ) -> None:
     """Send an answer of an expected accuracy, which the balance counts from now on."""
     site = world.bound.site
-    k = site.server_class[server]
+    k = class_of(site, server)
     first = site.server_class[second.hand] if second.hand != NOBODY else -1
     site.balance[0] += earned - second.credit
     late = now_s > arrived_s + world.rules.deadline_s
@@ -663,7 +692,7 @@ def _change(world: World, item: int, now_s: float) -> None:
         return
     if retires:
         return
-    k = site.server_class[server]
+    k = class_of(site, server)
     serving.batch[server] = 0
     serving.ends_s[server] = np.inf
     makes_room = cramped(site.devices, k)
@@ -701,7 +730,7 @@ def _leave(
     elif outcome == DROPPED:
         tally.dropped[phase] += 1
     else:
-        k = world.bound.site.server_class[server]
+        k = class_of(world.bound.site, server)
         response_s = now_s - arrived_s
         tally.answered[phase, k] += 1
         tally.response_s[phase, k] += response_s

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from inferway.site.compiled import either, jit
+from inferway.site.natural import natural
 from inferway.site.selection import predicted_join
 from inferway.site.transitions import (
     admit,
@@ -76,6 +77,8 @@ class Rules(NamedTuple):
     records: bool  # Whether every request is recorded
     grows: bool  # Whether the view gets more places where a queue outgrows them
     tells: bool  # Whether a call ends after a rejection
+    # Whether nobody looks at who is idle between the end of a run and the start of the next.
+    unwatched: bool
     foresees: bool  # Whether the policy learns what is predicted of a request that it has sent
 
 
@@ -170,7 +173,7 @@ def enlarged(waiting: Waiting) -> Waiting:
 @jit
 def push(waiting: Waiting, queue: int, empty: bool, arrived_s: float, phase: int) -> None:
     """A request joins the end of a queue; `empty` says whether it is the first there."""
-    entry = waiting.free[0]
+    entry = natural(waiting.free[0])
     waiting.free[0] = waiting.next[entry]
     waiting.free[1] -= 1
     waiting.arrived_s[entry] = arrived_s
@@ -178,14 +181,14 @@ def push(waiting: Waiting, queue: int, empty: bool, arrived_s: float, phase: int
     if empty:
         waiting.first[queue] = entry
     else:
-        waiting.next[waiting.last[queue]] = entry
+        waiting.next[natural(waiting.last[queue])] = entry
     waiting.last[queue] = entry
 
 
 @jit
 def pop(waiting: Waiting, queue: int) -> int:
     """The first of a queue leaves it; its entry stays as it is until the next push."""
-    entry = waiting.first[queue]
+    entry = natural(waiting.first[queue])
     waiting.first[queue] = waiting.next[entry]
     waiting.next[entry] = waiting.free[0]
     waiting.free[0] = entry
