@@ -6,7 +6,7 @@ nothing of it. It is the rule for a task's own target, too.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -90,31 +90,42 @@ def _demands(
 ) -> dict[str, TaskDemand]:
     """Demand of these tasks at a node, with a class for each variant that may run on the way.
 
-    Those of a task that enters nowhere may all run, wherever the node's requests go.
+    Those of a task that enters nowhere may all run, wherever the node's requests go; where nothing
+    there can run any, wherever they can.
     """
     pairs, models, ways = network.pairs, network.models, _ways(network, node)
     demands = {}
     for name, rate_per_s in rates_per_s.items():
         kind, task = deployment.tasks[name], network.tasks.index(name)
-        own, runs = models.task == task, models.task[pairs.model] == task
+        own, runs = models.variant[models.task == task], models.task[pairs.model] == task
         useful = zip(models.variant[pairs.model[runs]], pairs.node[runs], strict=True)
-        every = ((k, at) for k in models.variant[own] for at in ways)
-        classes = [
-            (network.variants[k], network.nodes[at], time_s + ways[at])
-            for k, at in sorted({(k, at) for k, at in useful if at in ways} or {*every})
-            if np.isfinite(time_s := float(network.delay_s[k, network.hardware[at]]))
-        ]
-        variants, nodes, times_s = zip(*classes, strict=True)
+        candidates = (
+            {(k, at) for k, at in useful if at in ways},
+            {(k, at) for k in own for at in ways},
+            {(k, at) for k in own for at in range(len(network.nodes))},
+        )
+        found = ([*_timed(network, sorted(one), ways)] for one in candidates)
+        variants, nodes, times_s = zip(*next(filter(None, found)), strict=True)
         fleet = Fleet(
             variants=tuple(map("{}@{}".format, variants, nodes)),
             rate=1.0 / np.array(times_s),
             accuracy=np.array([kind.variants[one].accuracy for one in variants]),
-            count=np.ones(len(classes), np.int64),
+            count=np.ones(len(variants), np.int64),
             task=name,
             node=network.nodes[node],
         )
         demands[name] = TaskDemand(fleet, max(rate_per_s, _RARE_PER_S), kind.accuracy_target)
     return demands
+
+
+def _timed(
+    network: DeliveryNetwork, candidates: Iterable[tuple[int, int]], ways: Mapping[int, float]
+) -> Iterator[tuple[str, str, float]]:
+    """Of variants at nodes, those that run there: both names, and the time until an answer, s."""
+    for k, at in candidates:
+        time_s = float(network.delay_s[k, network.hardware[at]])
+        if np.isfinite(time_s):
+            yield network.variants[k], network.nodes[at], time_s + ways.get(at, 0.0)
 
 
 def _ways(network: DeliveryNetwork, node: int) -> dict[int, float]:

@@ -9,6 +9,8 @@ import pytest
 
 from inferway.deployment import DeploymentError, load
 from inferway.experiments import findings
+from inferway.network.layout import deployed
+from inferway.network.targets import targets_at
 
 Write = Callable[..., Path]
 
@@ -199,3 +201,13 @@ def test_in_a_network_none_is_on_energy(write: Write) -> None:
 
 def test_what_every_entry_can_keep_is_nothing_to_say(write: Write) -> None:
     assert not [*findings.check(load(write(in_network("accuracy: 0.9"))))]
+
+
+def test_a_node_that_nothing_of_a_task_runs_at_is_told_of_its_targets(write: Write) -> None:
+    # No request comes by z, and a runs on what y has alone.
+    whole = in_network("accuracy: 0.9").replace("nodes: [x, z]", "nodes: [x]")
+    before, of_b = whole.replace("y: {repo", "y: {hardware: fast, repo").split("  b:\n", 1)
+    before = before.replace("service: {mean", "service: {fast: {mean").replace("s}}", "s}}}")
+    network, _ = deployed(deployment := load(write(f"{before}  b:\n{of_b}")))
+    told = [targets_at(deployment, network, v, {"a": 10.0}) for v in range(3)]
+    assert [[one["tasks"] for one in of] for of in told] == [[["a", "b"]]] * 3
