@@ -152,9 +152,10 @@ class Deadline(NamedTuple):
                     self.again[k] = TRIED
                     self.chances[k] += 1
         tried = self.again[k] == TRIED and self.chances[k] > 0
-        if event.kind == WITHDRAWN and tried:
+        measured = event.run_rows > 0 and event.service_s > 0.0
+        if tried and (event.kind == WITHDRAWN or (event.kind == COMPLETED and not measured)):
             self.again[k] = next_chance(site, self.chances[k])
-        if event.kind != COMPLETED or event.run_rows == 0 or not event.service_s > 0.0:
+        if event.kind != COMPLETED or not measured:
             return
         step = max(_LEAST_STEP, 1.0 / (2.0 + self.seen[k]))
         took_s = led(site.devices, k, event.run_rows, event.service_s)

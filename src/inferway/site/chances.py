@@ -11,9 +11,9 @@ measured is believed for a while only, in four rules:
   for `REST` such requests, is late for this one by what it was measured at, and in time by what
   was predicted before, all measurements are forgotten. A server that was late from the beginning
   never has one.
-- Until a run is measured there, it takes one request at a time; that run is believed whole, as a
-  first one. After each chance it rests twice as long. Once `BELIEVED` runs are measured, it does
-  as at first.
+- Until a run is measured there, it takes one request at a time, or one batch where it forms some;
+  that run is believed whole, as a first one. After each chance it rests twice as long. Once
+  `BELIEVED` runs are measured, it does as at first.
 - The policy `deadline` gives its own memory of a class a chance by the same numbers, where its
   memory alone makes the class late.
 

@@ -134,7 +134,8 @@ def admit(site: Site, server: int, rows: int) -> None:
     place = at_place(site.head[server] + site.queue[server], places)
     site.arrived_s[server, place] = now_s
     site.rows[server, place] = rows
-    if forms_batches(site, site.server_class[server]):
+    batched = forms_batches(site, site.server_class[server])
+    if batched:
         _admit_to_batch(site, server, rows)
     else:
         service_s = predicted_service(site, server, rows)
@@ -146,7 +147,8 @@ def admit(site: Site, server: int, rows: int) -> None:
             site.ends_s[server] = now_s + service_s
             site.free_s[server] = now_s + service_s
     join(site, server, places)
-    if site.again[server] == TRIED:  # one at a time
+    # One at a time. A batch that waits for more would wait in vain, and closes as it begins.
+    if site.again[server] == TRIED and not batched:
         site.open[server] = False
 
 
@@ -476,6 +478,8 @@ def begin_batch(site: Site, server: int, taken: int) -> None:
     head = site.head[server]
     if forms_batches(site, site.server_class[server]):
         _run_batch(site, server, taken)
+        if taken > 0 and site.again[server] == TRIED:
+            site.open[server] = False
         return
     rows = site.rows[server, head]
     if site.expected_s[server, head] == 0.0:  # it was to be served along with another

@@ -203,6 +203,16 @@ def test_what_deadline_learned_of_who_stays_slow_is_tried_less_and_less() -> Non
     assert went.count(LARGE) - 1 <= math.log2(1 + requests / REST)
 
 
+def test_a_chance_of_deadline_whose_run_is_not_measured_is_not_the_last() -> None:
+    dispatcher = dispatcher_of(measure=False)
+    went = list(course(dispatcher, once(), PAUSE - 1))
+    assert went.count(LARGE) == 1
+    now_s = float(dispatcher.site.clock_s[0]) + 1.0
+    assert dispatcher.arrive(now_s, 1, now_s + DEADLINE_S) == LARGE
+    dispatcher.finish(LARGE, now_s + PROFILE_S, PROFILE_S, -1)  # it took a way out of the ordinary
+    assert LARGE in list(course(dispatcher, once(0), 4 * PAUSE))
+
+
 def test_one_slow_run_is_not_the_mean_of_deadline() -> None:
     dispatcher = dispatcher_of(measure=False)
     list(course(dispatcher, once(), 2, deadline_s=10.0))

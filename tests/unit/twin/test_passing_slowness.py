@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
 
 from inferway.deployment import ServiceTime
+from inferway.deployment.tasks import Batch
 from inferway.deployment.workloads import PoissonArrivals
 from inferway.site import Fleet
 from inferway.site.chances import PAUSE
@@ -38,17 +40,18 @@ class Passing(ServiceWalk):
         return np.where(over, self.low, factor - 1e-3)
 
 
-def engine_with(walk: ServiceWalk, policy: str) -> GeneralEngine:
+def engine_with(walk: ServiceWalk, policy: str, **options: Any) -> GeneralEngine:
     rates = 1.0 / np.array(MEAN_S)
     fleet = Fleet(("small", "large"), rates, np.array([0.8, 0.95]), np.array([1, 1]))
+    options.setdefault("arrivals", PoissonArrivals(process="poisson", rate=RATE_PER_S))
     scenario = Scenario(
         fleet=fleet,
         service=tuple(ServiceTime("deterministic", mean_s) for mean_s in MEAN_S),
-        arrivals=PoissonArrivals(process="poisson", rate=RATE_PER_S),
         policy=policy,
         target=0.95 if policy == "tad" else None,
         deadline_s=0.060,
         walk=walk,
+        **options,
     )
     engine = engine_of(scenario, seed=5)
     assert isinstance(engine, GeneralEngine)
@@ -78,3 +81,14 @@ def test_what_was_slow_for_a_while_is_asked_as_before(policy: str) -> None:
     sent(at_first, 0, back)
     assert sent(engine, back, back + 60) == pytest.approx(sent(at_first, back, back + 60), abs=0.02)
     assert engine.site.row_s[LARGE, 0] == pytest.approx(MEAN_S[LARGE])
+
+
+@pytest.mark.parametrize("policy", ["deadline", "tad"])
+def test_who_waits_for_a_batch_is_joined_by_those_that_fill_it(policy: str) -> None:
+    pairs = Batch(sizes=(2,), service_s=(0.014,))
+    arrivals = PoissonArrivals(process="poisson", rate=10 * RATE_PER_S)
+    engine = engine_with(Passing(), policy, batches=(None, pairs), arrivals=arrivals)
+    sent(engine, 0, 2 * SLOW_S)
+    # A lone one would wait there in vain, and then the next.
+    assert engine.site.row_s[LARGE, 1] == pytest.approx(0.014 / 2)
+    assert engine.site.chances[LARGE] == 0
