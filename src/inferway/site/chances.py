@@ -18,7 +18,8 @@ measured is believed for a while only, in four rules:
   memory alone makes the class late.
 
 What that costs: at most one request of `PAUSE` is put at risk by the site, and one more by
-`deadline`, whatever the number of servers; of N requests, a server that stays slow takes at most
+`deadline`, whatever the number of servers, where a request that is held in a central queue counts
+each time that it is decided on; of N requests, a server that stays slow takes at most
 log2(1 + N / `REST`), one by one. Rests are counted in requests and not in times of a run, since
 only so the part that is risked is bounded where requests are few; that servers are idle costs
 nothing then. That measurements are forgotten, and not only passed over once, keeps all who predict

@@ -281,7 +281,8 @@ def set_health(site: Site, server: int, healthy: bool) -> None:
     if site.healthy[server] == healthy:
         return
     site.healthy[server] = healthy
-    site.open[server] = healthy and site.queue[server] < site.arrived_s.shape[1]
+    tried = site.again[server] == TRIED and not np.isnan(site.started_s[server])
+    site.open[server] = healthy and not tried and site.queue[server] < site.arrived_s.shape[1]
     if site.queue[server] == 0:
         k = site.server_class[server]
         if healthy:

@@ -18,8 +18,9 @@ from inferway.dispatch.replay import replay
 from inferway.dispatch.service_times import carry_over
 from inferway.site import Fleet
 from inferway.site.chances import BELIEVED, FEW, PAUSE, REST, TRIED
-from inferway.site.transitions import measure
+from inferway.site.transitions import forget, measure, set_health
 from inferway.site.view import empty_site
+from inferway.twin.kernel.state import deeper
 
 PROFILE_S, SLOW_S, DEADLINE_S = 0.0113, 0.112, 0.060
 SMALL, LARGE = 0, 1
@@ -101,6 +102,21 @@ def test_a_server_that_stays_slow_takes_a_vanishing_part(policy: str) -> None:
     assert (apart[2:] == 2 * apart[1:-1]).all()
     # It is as slow as it was measured whenever it is not tried.
     assert dispatcher.site.row_s[LARGE, 0] == pytest.approx(SLOW_S)
+
+
+def test_one_that_is_tried_takes_no_second_request_whatever_else_happens() -> None:
+    dispatcher = dispatcher_of(fleet=ALONE)
+    site = dispatcher.site
+    forget(site, 0)
+    assert dispatcher.arrive(1.0, 1, 1.0 + DEADLINE_S) == 0
+    assert not site.open[0]
+    assert not deeper(site).open[0]
+    set_health(site, 0, False)
+    set_health(site, 0, True)
+    assert not site.open[0]
+    dispatcher.finish(0, 1.02, PROFILE_S)
+    assert site.open[0]
+    assert deeper(site).open[0]
 
 
 def test_a_server_that_its_profile_says_is_late_has_no_chance() -> None:

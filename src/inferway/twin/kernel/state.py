@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
+from inferway.site.chances import TRIED
 from inferway.site.compiled import either, jit
 from inferway.site.natural import natural
 from inferway.site.selection import predicted_join
@@ -317,7 +318,7 @@ def deeper(site: Site) -> Site:
         straight = np.take_along_axis(ring, turn, axis=1)
         grown[name] = np.concatenate([straight, np.zeros_like(straight)], axis=1)
     site.head[:] = 0
-    site.open[:] = site.healthy
+    site.open[:] = site.healthy & ((site.again != TRIED) | np.isnan(site.started_s))
     return site._replace(**grown)
 
 
