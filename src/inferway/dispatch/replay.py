@@ -631,6 +631,9 @@ def _facts_of_site(
     busy = np.bincount(classes[queue > 0], minlength=len(counts))
     yield "busy", np.array_equal(busy, said["busy"])
     yield "in_system", np.array_equal(np.bincount(classes, queue, len(counts)), said["in_system"])
+    bits = 1 << np.arange(len(counts))
+    for field, number in (("idle_classes", idle), ("busy_classes", busy)):
+        yield field, said[field][0] == bits[number > 0].sum()
     sizes = said["sizes"]
     yield "sizes", _within(sizes, 0) and _within(sizes[:, 0], 1)
     rising = (np.diff(sizes) > 0) | (sizes[:, 1:] == 0)
