@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic, overload
 
@@ -17,7 +18,7 @@ from inferway.site.compiled import INLINE, jit
 def natural(number: int) -> int:
     """The number, of which compiled code knows from now on that it is not below 0.
 
-    Compiled, one below 0 is 0: what is read from damaged files leads to no other memory.
+    Nothing checks that.
     """
     return number
 
@@ -25,8 +26,10 @@ def natural(number: int) -> int:
 @intrinsic
 def _known(_context: Any, number: Any) -> Any:
     def code(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        zero = args[0].type(0)
-        return builder.select(builder.icmp_signed("<", args[0], zero), zero, args[0])
+        kind = ir.FunctionType(ir.VoidType(), [ir.IntType(1)])
+        assume = builder.module.declare_intrinsic("llvm.assume", fnty=kind)
+        builder.call(assume, [builder.icmp_signed(">=", args[0], args[0].type(0))])
+        return args[0]
 
     return types.int64(types.int64), code
 

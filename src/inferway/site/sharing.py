@@ -172,9 +172,7 @@ def _show_all(joined: AllTasks, devices: Any, site: Site, d: int, room: int) -> 
 def _show_resting(joined: Any, devices: Any, site: Site, d: int, room: int) -> None:
     """As `_show_all` of one task alone, where a class of which none rests has none idle either."""
     device, taken, resting, idle = devices.device, devices.taken, devices.resting, site.idle
-    every = (1 << device.size) - 1  # a damaged recording may say of classes that are none
-    classes, left = site.idle_classes[0] & every, devices.resting_classes[0] & every
-    wide = devices.widest[d]
+    classes, left, wide = site.idle_classes[0], devices.resting_classes[0], devices.widest[d]
     if room == 0:
         left = classes
         while left != 0:

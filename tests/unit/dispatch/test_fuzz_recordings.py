@@ -227,6 +227,19 @@ def test_recordings(
     assert replay(folder).differences == ()
 
 
+@pytest.mark.parametrize("policy", ["jiq-fast", SHARED])
+@pytest.mark.parametrize("field", ["idle_classes", "busy_classes"])
+@pytest.mark.parametrize("bit", [0, 2, 40])
+def test_bits_of_classes_say_what_their_numbers_do(
+    tmp_path: Path, policy: str, field: str, bit: int
+) -> None:
+    """Whoever follows them would come to memory beyond the two classes."""
+    make = Damage(tmp_path / "t", policy)
+    make.arrays[f"site.{field}"][0] ^= 1 << bit
+    (tmp_path / "t" / make.names["state"]).write_bytes(as_npz(make.arrays))
+    assert field in str(replay(tmp_path / "t").losses)
+
+
 @pytest.mark.parametrize(
     ("policy", "kind", "field", "value"),
     [
