@@ -131,13 +131,13 @@ def reachable(modules: Iterable[str], memory: Path | None = None) -> dict[str, M
     """
     found: dict[str, ModuleSource] = {}
     roots = frozenset(modules)
-    left = list(roots)
+    seen, left = set(roots), list(roots)
     file = None if memory is None else memory / "sources"
     parsed = _remembered(file)
     before = len(parsed)
     while left:
         name = left.pop()
-        path = None if name in found else _file(name, wherever=name in roots)
+        path = _file(name, wherever=name in roots)
         if path is None or (_is_own(name) and not _compiles(name)):
             continue
         text = path.read_bytes()
@@ -145,11 +145,11 @@ def reachable(modules: Iterable[str], memory: Path | None = None) -> dict[str, M
         if mark not in parsed:
             parsed[mark] = _parsed(text)
         found[name] = source = parsed[mark]
-        for module, imported in source.imports:
-            inner = f"{module}.{imported}"
-            left.append(inner if imported and _file(inner) is not None else module)
+        named = {_module_of(*one) for one in source.imports}
         if not _is_own(name):
-            left += _homes(name, source.globals)
+            named |= set(_homes(name, source.globals))
+        left += named - seen
+        seen |= named
     if file is not None and len(parsed) > before:
         with suppress(OSError):
             write(file, msgspec.json.encode(dict(list(parsed.items())[-_KEPT:])))
@@ -166,6 +166,12 @@ def _remembered(file: Path | None) -> dict[str, ModuleSource]:
         content = file and read(file)
         return msgspec.json.decode(content or b"{}", type=dict[str, ModuleSource])
     return {}
+
+
+def _module_of(module: str, name: str) -> str:
+    """The module that an import leads to: the name from it, where that is one."""
+    inner = f"{module}.{name}"
+    return inner if name and _file(inner) is not None else module
 
 
 def code_digest(text: bytes) -> str:

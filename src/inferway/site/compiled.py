@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -222,7 +222,12 @@ class Kernel(CPUDispatcher):  # type: ignore[misc]
     ) -> None:
         chosen = {"nopython": True, **(targetoptions or {})}
         super().__init__(py_func, targetoptions=chosen, pipeline_class=EntryCompiler, **options)
-        self._part = _Part(py_func, targetoptions=chosen, pipeline_class=PartCompiler)
+
+    @cached_property
+    def _part(self) -> _Part:
+        """The part, which nobody asks for where the entries that call it are in the cache."""
+        chosen = self.targetoptions
+        return _Part(self.py_func, targetoptions=chosen, pipeline_class=PartCompiler)
 
     def get_call_template(self, args: Any, kws: Any) -> Any:
         """The part's signature."""
