@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import socket
@@ -57,6 +56,8 @@ def dashboard(
 ) -> None:
     """Show on a page what servers and nodes promise, and whether they keep it."""
     check_extra()
+    import asyncio
+
     from inferway.dashboard.application import bind, show, url_of
     from inferway.dashboard.reader import Reader
     from inferway.dashboard.watched import WatchedServer

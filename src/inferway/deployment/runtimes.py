@@ -92,15 +92,20 @@ def lacking_providers(deployment: Deployment, *, untimed: bool = False) -> list[
 
     With `untimed`, of those alone that state no service time.
     """
+    stated = {
+        f"tasks.{task.name}.variants.{variant.name}.providers": variant.providers
+        for task in deployment.tasks.values()
+        for variant in task.variants.values()
+        if variant.providers and not (untimed and variant.service)
+    }
+    if not stated:
+        return []
     from inferway.runtime.providers import unavailable
 
     return [
         Problem(deployment.line_of(field), field, reason)
-        for task in deployment.tasks.values()
-        for variant in task.variants.values()
-        if variant.providers and not (untimed and variant.service)
-        if (reason := unavailable(variant.providers))
-        for field in [f"tasks.{task.name}.variants.{variant.name}.providers"]
+        for field, providers in stated.items()
+        if (reason := unavailable(providers))
     ]
 
 
@@ -125,14 +130,15 @@ def measured(deployment: Deployment, *, seconds: float = 0.3) -> Deployment:
 
     def with_times(task: Task) -> Task:
         variants = dict(task.variants)
-        asks = any(one.python is not None and not one.service for one in variants.values())
+        untimed = [name for name, one in variants.items() if one.runnable and not one.service]
+        if not untimed:
+            return task
+        asks = any(variants[name].python is not None for name in untimed)
         signature = signature_said(task) if asks else None
 
         def measure(name: str) -> None:
             nonlocal signature
             variant = variants[name]
-            if variant.service or not variant.runnable:
-                return
             model = variant.model
             file: tuple[object, ...] = ()
             if model is not None:
@@ -142,7 +148,7 @@ def measured(deployment: Deployment, *, seconds: float = 0.3) -> Deployment:
             service = {ANY_HARDWARE: ServiceTime("deterministic", known[file])}
             variants[name] = replace(variant, service=service)
 
-        in_turn(variants, measure)
+        in_turn(untimed, measure)
         return replace(task, variants=variants)
 
     tasks = {name: with_times(task) for name, task in deployment.tasks.items()}

@@ -359,10 +359,12 @@ _WAIT_S = 3.0  # at most for one remote server
 
 
 def _of_remotes(task: Task) -> Iterator[Found]:
+    remotes = {name: v.remote for name, v in task.variants.items() if v.remote is not None}
+    if not remotes:
+        return
     from inferway.runtime.server import Fault, RemoteError
 
-    remotes = {name: v.remote for name, v in task.variants.items() if v.remote is not None}
-    signature = signature_said(task) if remotes else None
+    signature = signature_said(task)
     for name, remote in remotes.items():
         field = f"tasks.{task.name}.variants.{name}.remote"
         try:
@@ -375,10 +377,12 @@ def _of_remotes(task: Task) -> Iterator[Found]:
 
 
 def _of_classes(task: Task) -> Iterator[Found]:
+    own = [name for name, one in task.variants.items() if one.python is not None]
+    if not own:
+        return
     from inferway.runtime import RemoteError, UnsaidSignatureError
 
-    own = [name for name, one in task.variants.items() if one.python is not None]
-    signature = signature_said(task) if own else None
+    signature = signature_said(task)
     unfit: dict[str, str] = {}
 
     def make(name: str) -> None:

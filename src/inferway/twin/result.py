@@ -10,11 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferway.dispatch.totals import TaskCounts, Totals, totals_of
-from inferway.network.delivery import DeliveryNetwork
 from inferway.site.view import Floats
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from inferway.network.delivery import DeliveryNetwork
 
 Float = NDArray[np.float64]
 PERCENTILES = "p50:p50_s p95:p95_s p99:p99_s"

@@ -13,7 +13,10 @@ import pytest
 
 from inferway.catalog import zoo
 
-NEEDLESS = ("pandas", "matplotlib", "grpc", "onnxruntime", "onnx", "pyarrow", "rich", "networkx")
+NEEDLESS = (
+    "pandas", "matplotlib", "grpc", "onnxruntime", "onnx", "pyarrow", "rich", "networkx",
+    "asyncio", "inferway.runtime", "inferway.network", "inferway.live",
+)  # fmt: skip
 WATCHED = """
 import collections, json, sys
 opened = collections.Counter()
@@ -26,8 +29,7 @@ sys.addaudithook(watch)
 from inferway.cli import main
 
 code = main(sys.argv[1:])
-modules = sorted({name.partition(".")[0] for name in sys.modules})
-print(json.dumps({"code": code, "opened": opened, "modules": modules}), file=sys.stderr)
+print(json.dumps({"code": code, "opened": opened, "modules": [*sys.modules]}), file=sys.stderr)
 """
 OWN = """
 tasks:
