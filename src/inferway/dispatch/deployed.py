@@ -193,12 +193,17 @@ def dispatcher_on(
     """The dispatcher of a task on any fleet, with the policy that the file names for it.
 
     With `best_effort`, a fleet that cannot keep the target answers with the most accurate server
-    that has room, for others may be within reach again in a moment; else ValueError, as where the
-    policy lacks what it needs. A policy that keeps targets over several tasks is told of these
+    that has room, for others may be within reach again in a moment; one that cannot keep the energy
+    budget takes the least that the target allows. Else ValueError, as where the policy lacks what
+    it needs. A policy that keeps targets over several tasks is told of these
     `targets`; where they are None, of those of the file at the fleet's node. The rest is as in
     `Dispatcher`.
     """
     target, budget = task.accuracy_target, task.energy_budget
+    if best_effort and budget is not None:
+        alone = {task.name: TaskDemand(fleet, 1.0, target)}
+        least = best_mean(alone, JointMean((task.name,), energy=budget), limited=False)
+        budget = max(budget, (least or 0.0) * (1.0 + 1e-9))  # and what rounding takes
     spec = deployment.policy_of(task)
     options = {name: value for name, value in spec.options.items() if value is not None}
     rate_per_s = options.pop("rate", None) or rate_per_s

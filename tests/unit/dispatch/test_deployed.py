@@ -11,6 +11,7 @@ import pytest
 import inferway
 from inferway.catalog.profile import ConfidenceBins
 from inferway.deployment import AccuracyTarget
+from inferway.dispatch.bounds import UnreachableError
 from inferway.dispatch.deployed import (
     bounds_beside,
     dispatcher_of,
@@ -91,6 +92,22 @@ def test_the_energy_budget_reaches_the_bound_and_who_keeps_it(tmp_path: Path, po
     assert kept == (None if policy == "tad-op" else 2.0)
     kinds = [caution.kind for caution in inferway.check(deployment)]
     assert ("energy-unkept" in kinds) == (policy == "tad-op")
+
+
+def test_what_cannot_keep_the_budget_takes_the_least_that_the_target_allows(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "d.yaml"
+    text = ENERGY.replace("POLICY", "priced")
+    # Of a and c half each reaches 0.8, at 3 J; c alone takes 5 J.
+    for variants, budget in (("t/a: 2, t/c: 2", 3.0), ("t/c: 2", 5.0), ("t/b: 2, t/c: 2", 2.0)):
+        file.write_text(text.replace("t/a: 2, t/b: 2, t/c: 2", variants))
+        dispatcher = dispatcher_of(inferway.load(file), "t", best_effort=True)
+        assert dispatcher.policy_name == "priced"
+        assert dispatcher.policy.energy_budget == pytest.approx(budget)  # type: ignore[attr-defined]
+    file.write_text(text.replace("t/a: 2, t/b: 2, t/c: 2", "t/c: 2"))
+    with pytest.raises(UnreachableError):
+        dispatcher_of(inferway.load(file), "t")
 
 
 def test_rates_above_the_bound_are_said(tmp_path: Path) -> None:
