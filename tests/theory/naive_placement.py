@@ -136,6 +136,7 @@ def assemble(
     for task, _, requests in types:
         totals[task] = totals.get(task, 0.0) + requests
     return DeliveryNetwork(
+        kinds=("cpu",),
         nodes=tuple(f"n{v}" for v in range(len(nodes))),
         tiers=tuple(f"t{k}" for k in range(max(tiers or [0]) + 1)),
         tier=np.array(tiers or [0] * len(nodes), np.int32),

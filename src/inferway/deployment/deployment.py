@@ -261,6 +261,22 @@ class Deployment(Section):
             variant for name, variant in task.variants.items() if (task.name, name) in instances
         ]
 
+    def hardware_for(self, task: Task, variant: Variant) -> list[str]:
+        """List the hardware where copies of a variant run, or may, and whose time is known."""
+        network = self.network
+        kinds = [] if network is None else network.kinds(self.nodes)
+        for node in self.nodes.values():
+            # Copies may come on any of its hardware, or those that the file says.
+            free = self.assigns or network is not None or not node.instances
+            kinds += node.kinds if free else []
+            kinds += [
+                kind
+                for name in task.names
+                for kind, count in node.copies_by_hardware(name, variant.name)
+                if count
+            ]
+        return [kind for kind in dict.fromkeys(kinds) if variant.runs_on(kind)]
+
     def _task(self, task: Task | str) -> Task:
         if isinstance(task, Task):
             return task
@@ -490,19 +506,33 @@ def _resolved(stated: Deployment, source: Source) -> Deployment:
             )
     for target in targets.values():
         resolution.check_joint_target(target)
-        if stated.network is not None and target.energy is not None:
-            source.note(
-                ("targets", target.name, "energy"),
-                "the nodes of a `network` do not know what a request takes at others, and what is "
-                "placed there does not go by it; give a target on `accuracy`",
-            )
         for name in target.tasks:
             if name in resolution.tasks:
                 task = resolution.tasks[name]
                 scheduling = resolved.scheduling_of(task)
                 policy = resolved.policy_of(task) if scheduling is None else scheduling
                 resolution.check_keeps(target, name, policy.policy)
+    for place, sentence in _without_energy(resolved):
+        source.note(place, sentence)
     return resolved
+
+
+def _without_energy(deployment: Deployment) -> Iterator[tuple[Place, str]]:
+    """Name the hardware whose energy a variant leaves out where something promised goes by it."""
+    limited = {name for one in deployment.targets.values() if one.energy for name in one.tasks}
+    for task in deployment.tasks.values():
+        if task.energy_budget is None and task.name not in limited:
+            continue
+        for variant in task.variants.values():
+            if variant.energies:  # else it lacks them all, which has been said
+                blank = [
+                    kind
+                    for kind in deployment.hardware_for(task, variant)
+                    if variant.energy_on(kind) is None
+                ]
+                for kind in blank:
+                    place = ("tasks", task.name, "variants", variant.name, "energy")
+                    yield place, f"says nothing of {kind}, where it may run"
 
 
 def _leads(node: Node) -> bool:

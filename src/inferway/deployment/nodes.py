@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, Literal
 
@@ -324,6 +325,15 @@ class Network(Section):
             "passed over; a repository's never."
         ),
     ] = 0.1
+
+    def kinds(self, described: Collection[str]) -> list[str]:
+        """List the hardware of nodes other than those that are `described` by name."""
+        if self.tree is not None:
+            return [tier.hardware for tier in self.tree]
+        ends = {name for link in self.links or () for name in link.between}
+        if self.gml is None and ends <= set(described):
+            return []
+        return (Node() if self.others is None else self.others).kinds
 
     @field_validator("tree")
     @classmethod

@@ -316,8 +316,8 @@ class Resolution:
             return
         # Of one variant, or of a mix of two; None where one does not say its energy, or none fits.
         budget = task.energy_budget
-        known = [(v.energy, v.accuracy) for v in task.variants.values() if v.energy is not None]
-        if budget is None or len(known) < len(task.variants):
+        known = [(one, v.accuracy) for v in task.variants.values() for one in v.energies.values()]
+        if budget is None or not all(v.energies for v in task.variants.values()):
             return
         mixes = (
             accuracy
@@ -359,7 +359,9 @@ class Resolution:
         budget = task.energy_budget
         if budget is None:
             return True
-        known = {name: one.energy for name, one in task.variants.items() if one.energy is not None}
+        known = {
+            name: min(one.energies.values()) for name, one in task.variants.items() if one.energies
+        }
         self._note_all(
             ((*place, "variants", name), "needs `energy`, as the task has an `energy_budget`")
             for name in task.variants.keys() - known
@@ -750,7 +752,7 @@ class Resolution:
                     f"{of}/{best.name}, whose accuracy is {best.accuracy:g}",
                 )
         if target.energy is not None:
-            blank = [(of, one) for of, one in variants if one.energy is None]
+            blank = [(of, one) for of, one in variants if not one.energies]
             self._note_all(
                 (
                     ("tasks", of, "variants", one.name),
@@ -760,12 +762,14 @@ class Resolution:
             )
             if blank or not variants:
                 return
-            of, least = min(variants, key=lambda one: one[1].energy or 0.0)
-            if (least.energy or 0.0) > target.energy:
+            least, of, name = min(
+                (min(one.energies.values()), of, one.name) for of, one in variants
+            )
+            if least > target.energy:
                 self._note(
                     (*place, "energy"),
                     f"{ENERGY.write(target.energy)} is less than any variant of its tasks takes; "
-                    f"the least is {of}/{least.name} with {ENERGY.write(least.energy or 0.0)}",
+                    f"the least is {of}/{name} with {ENERGY.write(least)}",
                 )
 
     def check_keeps(self, target: JointTarget, task: str, policy: str) -> None:

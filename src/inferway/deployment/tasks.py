@@ -286,6 +286,22 @@ def _batch_form(value: Any) -> Any:
     return value
 
 
+def _energy_kind(value: Any) -> str:
+    return "per hardware" if isinstance(value, dict) and value else "one"
+
+
+# By hardware, J; one for any hardware is under `ANY_HARDWARE`.
+Energies = Annotated[
+    Mapping[str, float],
+    ReadAs(
+        Annotated[
+            Annotated[Joules, Tag("one")] | Annotated[dict[Name, Joules], Tag("per hardware")],
+            Discriminator(_energy_kind),
+        ],
+        lambda value: value if isinstance(value, dict) else {ANY_HARDWARE: value},
+    ),
+]
+
 # By hardware; one for any hardware is under `ANY_HARDWARE`.
 BatchTables = Annotated[
     Mapping[str, Batch],
@@ -348,10 +364,14 @@ class Variant(Section):
         Number | None,
         says("What one instance costs, in any unit that is the same for all variants."),
     ] = None
-    energy: Annotated[
-        Joules | None,
-        says("What one request takes on average; needed where the task has an energy budget."),
-    ] = None
+    energies: Annotated[
+        Energies,
+        says(
+            "What one request takes on average, or that per hardware; needed where the task has an "
+            "energy budget.",
+            "energy",
+        ),
+    ] = field(default_factory=dict)
     threads: Annotated[FewCount, says("Cores that a run takes of a device with `cores`.")] = 1
     load_s: Annotated[
         Seconds | None,
@@ -454,6 +474,10 @@ class Variant(Section):
     def batch_on(self, hardware: str) -> Batch | None:
         """Return the batch table on `hardware`; None where requests are served one by one."""
         return self.batches.get(hardware, self.batches.get(ANY_HARDWARE))
+
+    def energy_on(self, hardware: str) -> float | None:
+        """Return what one request takes on `hardware` on average, J; None where nothing says it."""
+        return self.energies.get(hardware, self.energies.get(ANY_HARDWARE))
 
     def load_on(self, hardware: str) -> float:
         """Return how long a copy takes to load on `hardware`, s; 0 where nothing says it."""

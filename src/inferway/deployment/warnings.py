@@ -174,11 +174,6 @@ def _of_task(deployment: Deployment, task: Task) -> Iterator[Found]:
     if task.energy_budget is not None and policy not in _WITHIN_ENERGY and ".py:" not in policy:
         sentence = f"{policy} does not look at energy; {', '.join(_WITHIN_ENERGY)} do"
         yield "energy-unkept", f"{field}.energy_budget", sentence
-    elif task.energy_budget is not None and deployment.network is not None:
-        sentence = (
-            "the nodes of a `network` do not know what a request takes, so that none keeps it"
-        )
-        yield "energy-unkept", f"{field}.energy_budget", sentence
     times = [
         s.mean_s for variant in running or task.variants.values() for s in variant.service.values()
     ]
@@ -195,20 +190,8 @@ def _unbatched(deployment: Deployment, field: str, task: Task, variant: Variant)
     """Name the hardware where copies of a variant with batches run, or may, and form none."""
     if not variant.batches:
         return
-    network = deployment.network
-    kinds = [] if network is None else [tier.hardware for tier in network.tree or ()]
-    for node in deployment.nodes.values():
-        # Copies may come on any of its hardware, or those that the file says.
-        free = deployment.assigns or network is not None or not node.instances
-        kinds += node.kinds if free else []
-        kinds += [
-            kind
-            for name in task.names
-            for kind, count in node.copies_by_hardware(name, variant.name)
-            if count
-        ]
-    for kind in dict.fromkeys(kinds):
-        if variant.batch_on(kind) is not None or not variant.runs_on(kind):
+    for kind in deployment.hardware_for(task, variant):
+        if variant.batch_on(kind) is not None:
             continue
         yield (
             "no-batches-there",

@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from rich.text import Text
 
+from inferway.deployment.units import ENERGY
 from inferway.experiments.curves import Curve, Panel, panels
 from inferway.experiments.figure import INK, canvas, save
 from inferway.experiments.text import (
@@ -22,6 +23,7 @@ from inferway.experiments.text import (
     frame,
     milliseconds,
     noted,
+    number,
     percent,
     seconds,
     shown_as,
@@ -189,12 +191,19 @@ def _joint(result: EventResult) -> list[Laid]:
     rows = []
     for name, one in (result.targets or {}).items():
         for at, of in [("all", one), *list(one["nodes"].items())[:MOST_ROWS]]:
-            means = percent(one["accuracy"]), percent(of["mean"])
+            means = _means(one, of["mean"])
             rows.append([name, at, *means, f"{of['answers']:,}", of["state"]])
     if not rows:
         return []
     columns = ["target", "entry", "promised", "mean", "answers", "state"]
     return [Text(), table("Targets over several tasks", columns, rows, left=(0, 1, 5))]
+
+
+def _means(one: Mapping[str, Any], mean: float | None) -> tuple[str, str]:
+    """What a target promises, and what came of it."""
+    if "accuracy" in one:
+        return percent(one["accuracy"]), percent(mean)
+    return ENERGY.write(one["energy"]), number(mean, "{:.4g} J")
 
 
 def _cells(part: PartResult) -> list[str]:

@@ -347,7 +347,7 @@ def _need(deployment: Deployment, task: Task, place: Node, latency_s: float | No
             ]
         ),
         accuracy=accuracy,
-        energy=np.array([one.energy or 0.0 for one in variants]),
+        energy=np.array([one.energy_on(place.hardware) or 0.0 for one in variants]),
         price=np.array([one.price or 0.0 for one in variants]),
         size_bytes=np.array([float(one.size_bytes or 0) for one in variants]),
         least=np.array([place.pinned.get((task.name, one.name), 0) for one in variants]),

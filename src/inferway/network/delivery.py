@@ -59,9 +59,11 @@ class DeliveryNetwork:
         (K, H) mean inference delay of each of `variants` on each hardware, in seconds (the paper's
         d); ``inf`` where it does not run.
     hardware
-        (V,) hardware of each node.
+        (V,) hardware of each node, as an index of `kinds`.
     slot_s
         Length of a slot in seconds; capacities and counts of requests are per slot.
+    kinds
+        Names of the H kinds of hardware.
     warnings
         What is allowed and may not be meant, in a sentence each.
     """
@@ -82,6 +84,7 @@ class DeliveryNetwork:
     delay_s: NDArray[np.float64]
     hardware: NDArray[np.int32]
     slot_s: float
+    kinds: tuple[str, ...]
     warnings: tuple[str, ...] = ()
 
     @property
@@ -178,6 +181,7 @@ def delivery_network(
         options=options,
         delay_s=catalog.delay_s,
         hardware=topology.hardware,
+        kinds=topology.kinds,
         slot_s=slot_s,
         warnings=warnings,
     )

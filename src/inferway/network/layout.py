@@ -19,7 +19,7 @@ from inferway.network.demand import Demand, TaskStream, peaks
 from inferway.network.gml import load_gml
 from inferway.network.options import CostFunction, Paths, Requests, ranges
 from inferway.network.routes import shortest_paths
-from inferway.network.targets import unreachable_entries
+from inferway.network.targets import unplaced_energies, unreachable_entries
 from inferway.network.topology import Level, NetworkError, Topology, tree
 
 _NAMED_BYTES: Final = 32 * 1024  # of a request's headers: half of what a listener takes
@@ -350,7 +350,8 @@ class NetworkFindings(NamedTuple):
         How many nodes, links and, where the file has a workload, request types and useful (node,
         model) pairs.
     cautions
-        Advice: on sizes, and on targets over several tasks that an entry cannot keep.
+        Advice: on sizes, on targets over several tasks that an entry cannot keep, and on energy
+        that only luck keeps there.
     notes
         What a graph file does not say and its import made up, a sentence each.
     """
@@ -380,6 +381,9 @@ def findings_of(deployment: Deployment) -> NetworkFindings | None:
         line = deployment.line_of("network")
         cautions = [Caution("too-large", "network", line, said) for said in network.warnings]
         cautions += unreachable_entries(deployment, network, demand)
+        out_of_reach = {one.field for one in cautions}
+        hanging = unplaced_energies(deployment, network, demand)
+        cautions += [one for one in hanging if one.field not in out_of_reach]
     notes = [] if written.gml is None else load_gml(written.gml).report.sentences()
     return NetworkFindings(size, cautions, notes)
 

@@ -155,6 +155,11 @@ class TaskFleets:
             self.buffer,
             node=self.node,
             rate_per_s=self.peak_per_s,
+            energies={
+                name: energy
+                for name, one in kind.variants.items()
+                if (energy := one.energy_on(self.hardware)) is not None
+            },
             # By the profiles of this node's file; neighbors tell of an offer's accuracy alone.
             tables=partial(confidence_tables, kind) if settles(policy, deployment.folder) else None,
         )
@@ -271,11 +276,25 @@ def offered(
     one: Capability,
     taken_per_s: float,
     repository: bool,
+    energy: float | None = None,
 ) -> Offer:
-    """Offer the neighbors what a node's copies can spare beside what is taken of them, 1/s."""
+    """Offer the neighbors what a node's copies can spare beside what is taken of them, 1/s.
+
+    A request takes `energy` there, J; None where the file does not say it.
+    """
     spare_per_s = max(0.0, copies * one.most_per_s - taken_per_s)
     together = copies * one.largest if one.largest > 1 else 0
     way = (node,)
     return Offer(
-        task, variant, node, accuracy, one.least_s, 0.0, spare_per_s, way, repository, together
+        task,
+        variant,
+        node,
+        accuracy,
+        one.least_s,
+        0.0,
+        spare_per_s,
+        way,
+        repository,
+        together,
+        energy,
     )

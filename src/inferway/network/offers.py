@@ -2,8 +2,9 @@
 
 [SiSalem23], Sec. III-E: a node tells its downstream neighbors what it serves and at which cost, and
 what it has heard from further up unless it serves that itself at less. The paper compares costs;
-here an instance beats an offer where it is no slower, the way there included, and no less accurate.
-Then it costs less by eq. 6 for every alpha, and no accuracy target or deadline is met worse.
+here an instance beats an offer where it is no slower, the way there included, no less accurate, and
+takes no more energy. Then it costs less by eq. 6 for every alpha, and no accuracy target, energy
+budget or deadline is met worse.
 
 To a dispatch policy an offer is one more server class, of virtual servers that forward: its service
 takes the service time there and the way there and back.
@@ -12,7 +13,8 @@ takes the service time there and the way there and back.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from types import MappingProxyType
 from typing import Final
 
 import msgspec
@@ -66,6 +68,8 @@ class Offer(msgspec.Struct, frozen=True, array_like=True):
     together
         Requests that all its copies take in one run each, at most, where they form batches: so
         many more may have to be under way at once. 0 where each request is run by itself.
+    energy
+        Mean energy of a request there, J; None where its teller does not say.
     """
 
     task: str
@@ -78,6 +82,7 @@ class Offer(msgspec.Struct, frozen=True, array_like=True):
     path: tuple[str, ...]
     repository: bool
     together: int = 0
+    energy: float | None = None
 
     @property
     def response_s(self) -> float:
@@ -105,11 +110,13 @@ def received(offer: Offer, neighbor: str, rtt_s: float, *, me: str = "") -> Offe
         and 0 <= offer.rtt_s < math.inf
         and 0 <= offer.spare_per_s < math.inf
         and offer.together >= 0
+        and 0 <= (offer.energy or 0.0) < math.inf
     ):
+        energy = "" if offer.energy is None else f", energy {offer.energy:g} J"
         fault = (
             f"with impossible numbers: accuracy {offer.accuracy:g}, service {offer.service_s:g} s, "
             f"round trip {offer.rtt_s:g} s, spare {offer.spare_per_s:g}/s, {offer.together} in one "
-            "run"
+            f"run{energy}"
         )
     if fault:
         raise ValueError(f"{neighbor} offers {offer.variant} at {offer.node} {fault}")
@@ -131,7 +138,9 @@ def prune(own: Iterable[Offer], heard: Iterable[Offer]) -> list[Offer]:
         for offer in _shortest(heard)
         if offer.repository
         or not any(
-            mine.accuracy >= offer.accuracy and mine.service_s <= offer.response_s
+            mine.accuracy >= offer.accuracy
+            and mine.service_s <= offer.response_s
+            and (mine.energy or 0.0) <= (offer.energy or 0.0)
             for mine in able.get(offer.task, ())
         )
     ]
@@ -184,6 +193,7 @@ def fleet_at(
     *,
     node: str = "",
     rate_per_s: float | None = None,
+    energies: Mapping[str, float] = MappingProxyType({}),
     tables: Callable[[Sequence[str], Floats], ConfidenceTables | None] | None = None,
 ) -> tuple[Fleet, list[Offer | None]]:
     """Make the fleet of a node that also forwards, and say which offer each class stands for.
@@ -193,6 +203,8 @@ def fleet_at(
     own instances beat may be among them, for it takes what these cannot. Offers are classes
     ``VARIANT@NODE``; beyond the classes that a site can have, the slowest are left out,
     repositories last. A buffer of None is `PLACES`, and no limit where there are no offers.
+    `energies` has what a request takes by variant, J, where the file says it; what an offer says of
+    itself counts more.
     `tables` makes what confidences say, of the variant of each class and its accuracy; nothing does
     where no second variant is ever asked. ValueError where there is neither an instance nor an
     offer, or as `Fleet`.
@@ -216,6 +228,12 @@ def fleet_at(
         buffer=PLACES if buffer is None and known else buffer,
         task=task,
         node=node,
+        energy=np.array(
+            [
+                *(energies.get(variant, 0.0) for variant in mine),
+                *(energies.get(o.variant, 0.0) if o.energy is None else o.energy for o in known),
+            ]
+        ),
         confidence=tables and tables([*mine, *(offer.variant for offer in known)], accuracy),
     )
     by_name = dict(zip(names, known, strict=True))
@@ -357,7 +375,8 @@ def _differ(one: Sequence[Offer], other: Sequence[Offer]) -> bool:
 
 
 def _fixed(one: Offer) -> tuple[object, ...]:
-    return one.task, one.variant, one.path, one.accuracy, one.repository, one.together
+    fixed = one.accuracy, one.energy, one.repository, one.together
+    return one.task, one.variant, one.path, *fixed
 
 
 def _classes(offers: Iterable[Offer]) -> set[tuple[str, str, tuple[str, ...], int]]:

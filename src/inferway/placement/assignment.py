@@ -228,7 +228,7 @@ def options_of(
                             carried_per_s=rate,
                             service_s=service_s,
                             accuracy=0.0 if np.isnan(variant.accuracy) else variant.accuracy,
-                            energy=variant.energy or 0.0,
+                            energy=variant.energy_on(device.hardware) or 0.0,
                             price=variant.price or 0.0,
                             slots=device.taken(variant.threads),
                             size_bytes=size,

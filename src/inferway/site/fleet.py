@@ -191,14 +191,14 @@ def fleet_of(deployment: Deployment, task: str, node: str | None = None) -> Flee
     )
     hardware = [place.hardware_of(device) for device in devices]
     accuracy = np.array([variant.accuracy for variant in variants])
-    pairs = zip(variants, hardware, strict=True)
+    pairs = list(zip(variants, hardware, strict=True))
     return Fleet(
         variants=names,
         rate=np.array([1.0 / variant.service_on(kind).mean_s for variant, kind in pairs]),
         accuracy=accuracy,
         count=np.array(counts),
         price=np.array([variant.price or 0.0 for variant in variants]),
-        energy=np.array([variant.energy or 0.0 for variant in variants]),
+        energy=np.array([variant.energy_on(kind) or 0.0 for variant, kind in pairs]),
         buffer=place.buffer,
         task=task,
         node=node,
@@ -209,6 +209,6 @@ def fleet_of(deployment: Deployment, task: str, node: str | None = None) -> Flee
             place,
             devices,
             [variant.threads for variant in variants],
-            [variant.load_on(kind) for variant, kind in zip(variants, hardware, strict=True)],
+            [variant.load_on(kind) for variant, kind in pairs],
         ),
     )

@@ -8,7 +8,7 @@ import itertools
 import json
 import threading
 import urllib.request
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -105,10 +105,12 @@ class Client:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
 
-    def send(self, body: bytes = BODY, headers: str = "", variant: str = "") -> None:
+    def send(
+        self, body: bytes = BODY, headers: str = "", variant: str = "", task: str = "task"
+    ) -> None:
         version = f"/versions/{variant}" if variant else ""
         head = (
-            f"POST /v2/models/task{version}/infer HTTP/1.1\r\nHost: test\r\n"
+            f"POST /v2/models/{task}{version}/infer HTTP/1.1\r\nHost: test\r\n"
             f"Content-Length: {len(body)}\r\n{headers}\r\n"
         )
         self.writer.write(head.encode() + body)
@@ -125,8 +127,10 @@ class Client:
         with contextlib.suppress(OSError):
             await self.writer.wait_closed()
 
-    async def ask(self, body: bytes = BODY, headers: str = "", variant: str = "") -> Answered:
-        self.send(body, headers, variant)
+    async def ask(
+        self, body: bytes = BODY, headers: str = "", variant: str = "", task: str = "task"
+    ) -> Answered:
+        self.send(body, headers, variant, task)
         return await self.read()
 
 
@@ -183,10 +187,10 @@ class Member:
 
         return await asyncio.to_thread(read)
 
-    async def variants(self) -> set[str]:
-        """Tell what the task's requests may be answered by."""
+    async def variants(self, task: str = "task") -> set[str]:
+        """Tell what a task's requests may be answered by."""
         tasks = json.loads(await self.get("/status"))["tasks"]
-        return set(tasks["task"]["variants"]) if "task" in tasks else set()
+        return set(tasks[task]["variants"]) if task in tasks else set()
 
     async def client(self, *, peer: bool = False) -> Client:
         host, _, port = (self.at.peer if peer else self.at.http).rpartition(":")
@@ -235,11 +239,14 @@ async def row(
     encrypted: bool = False,
     tracers: Mapping[str, Tracer] | None = None,
     grpc: bool = False,
+    text: str = FILE,
+    tasks: Sequence[str] = ("task",),
 ) -> AsyncIterator[list[Member]]:
     """Run the nodes; the first has `tiny` and forwards to `big`, which the last one has.
 
-    What lies between two neighbors' listeners for requests is a wire that does as it is told. At
-    the higher `rate`, more requests may be under way at once.
+    So it is of all `tasks` of the file, whose `text` is as `FILE` has it. What lies between two
+    neighbors' listeners for requests is a wire that does as it is told. At the higher `rate`, more
+    requests may be under way at once.
     """
     ports = iter(free_ports(5 * len(names)))
     members = [
@@ -250,12 +257,13 @@ async def row(
     async with contextlib.AsyncExitStack() as stack:
         first, *_, best = await stack.enter_async_context(models(members))
         kinds = dict.fromkeys(names, "{budget: 2 MB}")
-        kinds[entry.name] = "{budget: 2 MB, pinned: {task/tiny: 1}}"
-        kinds[last.name] = "{repository: true, instances: {task/big: 1}}"
+        tiny, big = (", ".join(f"{of}/{one}: 1" for of in tasks) for one in ("tiny", "big"))
+        kinds[entry.name] = f"{{budget: 2 MB, pinned: {{{tiny}}}}}"
+        kinds[last.name] = f"{{repository: true, instances: {{{big}}}}}"
         links = (f"{{between: [{a}, {b}], rtt: 1 ms}}" for a, b in itertools.pairwise(names))
         file = folder / "row.yaml"
         file.write_text(
-            FILE.format(
+            text.format(
                 idempotent=str(idempotent).lower(),
                 first=first,
                 last=best,
@@ -290,6 +298,7 @@ async def row(
                 credentials=folder / "certs" if encrypted else None,
             )
         async with asyncio.timeout(LIMIT_S):
-            while f"big@{last.name}" not in await entry.variants():
-                await asyncio.sleep(0.01)
+            for task in tasks:
+                while f"big@{last.name}" not in await entry.variants(task):
+                    await asyncio.sleep(0.01)
         yield members

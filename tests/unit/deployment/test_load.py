@@ -8,6 +8,7 @@ import pytest
 
 from inferway.deployment import Deployment, Failure, Outage, PolicySpec, load
 from inferway.deployment.workloads import MapArrivals, PhasedArrivals
+from inferway.site.fleet import fleet_of
 
 Write = Callable[..., Path]
 
@@ -275,6 +276,25 @@ def test_a_request_may_be_run_twice_where_no_variant_is_behind_a_server(
     assert load(write(text % "    idempotent: false\n")).tasks["t"].idempotent is False
 
 
+def test_energies_by_hardware(write: Write) -> None:
+    deployment = load(
+        write(
+            "tasks:\n  t:\n    energy_budget: 1.5 J\n    variants:\n"
+            "      a: {accuracy: 0.7, energy: {gpu: 300 mJ, cpu: 2 J}, service: {rate: 3/s}}\n"
+            "      b: {accuracy: 0.9, energy: {gpu: 1 J}, service: {gpu: {rate: 1/s}}}\n"
+            "nodes:\n  n:\n    instances: {t/a: {one: 1, two: 1}, t/b: 1}\n"
+            "    devices: {one: {cores: 2, hardware: cpu}, two: {count: 1, hardware: gpu}}\n"
+        )
+    )
+    a, b = deployment.tasks["t"].variants.values()
+    assert [a.energy_on(kind) for kind in ("gpu", "cpu", "tpu")] == [0.3, 2.0, None]
+    assert b.energy_on("cpu") is None
+    fleet = fleet_of(deployment, "t", "n")
+    assert dict(zip(fleet.variants, fleet.energy.tolist(), strict=True)) == {
+        "a:one": 2.0, "a:two": 0.3, "b": 1.0
+    }  # fmt: skip
+
+
 def test_energies_and_failures(write: Write) -> None:
     deployment = load(
         write(
@@ -288,7 +308,7 @@ def test_energies_and_failures(write: Write) -> None:
     )
     task, node = deployment.tasks["t"], deployment.nodes["n"]
     assert task.energy_budget == 1.5
-    assert [variant.energy for variant in task.variants.values()] == [0.3, 3.6]
+    assert [variant.energy_on("cpu") for variant in task.variants.values()] == [0.3, 3.6]
     assert node.failures == {("t", "a"): Failure(3600.0, 60.0)}
     assert node.outages == (Outage({("t", "b"): 1, ("t", "a"): 2}, 100.0, 20.0),)
 

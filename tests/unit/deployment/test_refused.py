@@ -221,6 +221,18 @@ MISTAKES: list[tuple[str, str]] = [
         "300 mJ",
     ),
     (
+        variants("{" + V + ", energy: {cpu: 5}}"),
+        '4: tasks.t.variants.a.energy.cpu: 5 has no unit; write an energy such as "300 mJ"',
+    ),
+    (
+        variants("{" + V + ", energy: {}}"),
+        '4: tasks.t.variants.a.energy: expected an energy such as "300 mJ", got a mapping',
+    ),
+    (
+        task("{energy_budget: 1 J, variants: {a: {" + V + ", energy: {gpu: 1 J}}}}"),
+        "3: tasks.t.variants.a.energy: says nothing of cpu, where it may run",
+    ),
+    (
         task("{energy_budget: 0 J, variants: {a: {" + V + "}}}"),
         "3: tasks.t.energy_budget: 0 J is refused: an energy must be above 0, such as 300 mJ",
     ),

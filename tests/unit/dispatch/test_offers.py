@@ -12,6 +12,7 @@ from inferway.deployment.nodes import MAX_HOPS
 from inferway.dispatch import Dispatcher
 from inferway.network.offers import (
     Offer,
+    OfferBook,
     fleet_at,
     passed_on,
     prune,
@@ -72,6 +73,27 @@ def test_the_repository_s_offers_stay() -> None:
     assert prune([best], [replace(heard, repository=False)]) == []
 
 
+def test_an_instance_that_takes_more_energy_beats_nothing() -> None:
+    heard = replace(received(SMALL, "metro", 0.006), energy=2.0)
+    own = own_offer("edge", "digits", "small", 0.9, 0.005, 50.0)
+    for energy, kept in ((3.0, [heard]), (2.0, []), (1.0, []), (None, [])):
+        assert prune([replace(own, energy=energy)], [heard]) == kept
+    assert prune([replace(own, energy=3.0)], [replace(heard, energy=None)]) != []
+
+
+def test_energy_is_told_as_it_is_from_node_to_node() -> None:
+    metro = OfferBook("metro", "cloud")
+    mine = replace(TINY, node="metro", path=("metro",), energy=0.3)
+    assert metro.offer([mine])
+    assert not metro.offer([replace(mine, spare_per_s=mine.spare_per_s + 1.0)])
+    assert metro.offer([replace(mine, energy=0.4)])  # worth telling at once
+    metro.heard["cloud"] = [received(replace(LARGE, energy=5.0), "cloud", 0.04)]
+    metro.look(["cloud"])
+    told = metro.news("edge", ["cloud"], 0.0)
+    assert told is not None
+    assert [(one.variant, one.energy) for one in told] == [("large", 5.0), ("tiny", 0.4)]
+
+
 def test_of_several_ways_the_shortest_counts() -> None:
     long = replace(LARGE, rtt_s=0.08, path=("other", "cloud"))
     short = replace(LARGE, rtt_s=0.05, path=("metro", "isp", "cloud"))
@@ -119,6 +141,9 @@ def test_offers_end_after_so_many_hops() -> None:
         ({"rtt_s": -1.0}, "round trip -1 s"),
         ({"spare_per_s": -1.0}, "spare -1/s"),
         ({"together": -1}, "-1 in one run"),
+        ({"energy": -1.0}, "energy -1 J"),
+        ({"energy": float("inf")}, "energy inf J"),
+        ({"energy": float("nan")}, "energy nan J"),
     ],
 )
 def test_offers_that_cannot_be_meant_are_refused(changes: dict[str, object], reason: str) -> None:
@@ -149,6 +174,19 @@ def test_where_batches_are_formed_so_many_more_may_be_under_way() -> None:
     assert told.together == 4
     (further,) = passed_on("edge", [], [received(told, "metro", 0.006)])
     assert further.together == 4
+
+
+def test_a_fleet_knows_what_a_request_takes_here_and_elsewhere() -> None:
+    offers = [received(LARGE, "cloud", 0.04), received(replace(SMALL, energy=0.5), "metro", 0.006)]
+    own = [("small", 0.9, 100.0, 1), ("tiny", 0.8, 500.0, 2)]
+    # What an offer says counts more than the file, which stands in where it says nothing.
+    by_file = {"small": 2.0, "tiny": 1.0, "large": 9.0}
+    fleet, _ = fleet_at("digits", own, offers, 8, energies=by_file)
+    assert dict(zip(fleet.variants, fleet.energy.tolist(), strict=True)) == {
+        "tiny": 1.0, "small": 2.0, "small@metro": 0.5, "large@cloud": 9.0
+    }  # fmt: skip
+    unknown, _ = fleet_at("digits", own, offers, 8)
+    assert sorted(unknown.energy.tolist()) == [0.0, 0.0, 0.0, 0.5]
 
 
 def test_a_fleet_of_own_instances_and_offers() -> None:

@@ -76,6 +76,24 @@ def test_two_variants_and_a_file_to_paste(tmp_path: Path) -> None:
     assert again == {("t", name): count for name, count in task.instances.items()}
 
 
+def test_energy_is_that_of_the_hardware(tmp_path: Path) -> None:
+    text = TWO.replace("t:\n", "t:\n    energy_budget: 2 J\n", 1)
+    text = text.replace("price: 1,", "price: 1, energy: 1 J,")
+    text = text.replace("price: 2.5,", "price: 2.5, energy: {cpu: 9 J, gpu: 2.5 J},")
+    # Half of the answers are b's: 5 J on cpu, where no mix keeps both.
+    node = "nodes: {here: {hardware: gpu}}\n"
+    found = plan(loaded(tmp_path, text + node), rate=4.0, latency=2.0, queries=20_000, tries=5)
+    assert found.holds
+    with pytest.raises(ValueError, match="within 2 J per request"):
+        plan(loaded(tmp_path, text + node.replace("gpu", "cpu")), rate=4.0, latency=2.0)
+    devices = "devices: {one: {cores: 2, hardware: cpu}, two: {count: 1, hardware: gpu}}"
+    of = loaded(tmp_path, text + f"nodes: {{here: {{{devices}}}}}\n")
+    options = options_of(of.nodes["here"], [of.tasks["t"]], {"t": None})
+    assert {(one.variant, one.device): one.energy for one in options} == {
+        ("a", "one"): 1.0, ("a", "two"): 1.0, ("b", "one"): 9.0, ("b", "two"): 2.5
+    }  # fmt: skip
+
+
 def test_who_may_ask_twice_needs_less(tmp_path: Path) -> None:
     text = TWO.replace("  t:\n", "  t:\n    difficulty: {quality: 0.9}\n")
     asked = {}

@@ -116,13 +116,14 @@ class Fleets:
                 continue
             k = pool.variants.index(variant)
             healthy = min(copies, sum(pool.health.healthy[pool.first[k] : pool.first[k + 1]]))
-            batch = plan.tasks[task].variants[variant].batch_on(plan.member.hardware)
+            described = plan.tasks[task].variants[variant]
+            hardware = plan.member.hardware
+            batch = described.batch_on(hardware)
             one = Capability.of(pool.dispatcher, variant, batch)
             # By profile: what a node's own labels say counts for its own clients.
             taken, accuracy = taken_per_s.get((task, variant), 0.0), pool.grades[k] or 0.0
-            offers.append(
-                offered(plan.node, task, variant, accuracy, healthy, one, taken, plan.repository)
-            )
+            what = plan.node, task, variant, accuracy, healthy, one, taken
+            offers.append(offered(*what, plan.repository, described.energy_on(hardware)))
         return offers
 
     def heed(self, task: str) -> bool:

@@ -62,7 +62,7 @@ GATHER_S: Final = 0.05
 TOLD_S: Final = 0.1
 _POLL_S: Final = 0.01
 # Of an offer in the status.
-_SHOWN: Final = ("task", "variant", "node", "path", "spare_per_s")
+_SHOWN: Final = ("task", "variant", "node", "path", "spare_per_s", "energy")
 
 
 class LiveNode:

@@ -52,6 +52,7 @@ class NodeModel:
     service_s: float  # Mean, on the node's hardware
     pairs: tuple[int, ...]
     pinned: int  # Copies that always run
+    energy: float | None  # Mean of a request, J
 
 
 class Terrain:
@@ -101,6 +102,9 @@ class Terrain:
                 float(network.delay_s[variant, network.hardware[v]]),
                 tuple(own),
                 int(np.sum(pairs.pinned[own])),
+                self.kinds[task]
+                .variants[network.variants[variant]]
+                .energy_on(self.nodes[v].hardware),
             )
             for (v, task, variant), own in copies.items()
         ]
@@ -450,6 +454,7 @@ class NodePools:
                 self._capability(i),
                 self._rates[node].per_s.get(i, 0.0),
                 bool(network.repository[node]),
+                models[i].energy,
             )
             for i, count in self.copies(node).items()
             if i not in self.going[node]

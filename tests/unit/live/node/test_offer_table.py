@@ -421,6 +421,7 @@ def test_an_offer_is_one_once_its_load_is_known() -> None:
     reader.put_together()
     (offer,) = reader.offers
     assert (offer.service_s, offer.spare_per_s, offer.rtt_s) == (0.1, 5.0, 0.02)
+    assert offer.energy is None  # as of a release that knew none
     assert reader.ways == {"cloud": {(0.02, ("metro", "cloud"))}}
     reader.take("offers/1", None)
     reader.put_together()
@@ -432,10 +433,12 @@ def test_fields_of_a_later_release_are_left_aside() -> None:
     tensor = {"name": "x", "datatype": "FP32", "shape": [-1, 4], "layout": "NHWC"}
     signature = {"inputs": [tensor], "outputs": [tensor], "states": []}
     reader, refused = read(
-        offers_1=[*FIXED, "energy", 7], loads_1=[0.1, 5.0, 3], takes=[[signature, ["digits"], 1]]
+        offers_1=[*FIXED, 1.5, "later", 7],
+        loads_1=[0.1, 5.0, 3],
+        takes=[[signature, ["digits"], 1]],
     )
     (offer,) = reader.offers
-    assert (offer.service_s, offer.spare_per_s) == (0.1, 5.0)
+    assert (offer.service_s, offer.spare_per_s, offer.energy) == (0.1, 5.0, 1.5)
     assert reader.takes["digits"].inputs == (Tensor("x", "FP32", (-1, 4)),)
     assert not refused
 
@@ -454,6 +457,8 @@ def test_fields_of_a_later_release_are_left_aside() -> None:
         ("loads_1", [0.0, 5.0], "impossible"),
         ("loads_1", [0.1, -5.0], "impossible"),
         ("loads_1", [0.1, float("nan")], "impossible"),
+        ("offers_1", [*FIXED, "much"], "no menu"),
+        ("offers_1", [*FIXED, -1.0], "impossible"),
         ("offers_1", [*FIXED[:7], ["metro", "edge", "cloud"], True, 0], "impossible"),
         ("offers_1", [*FIXED[:7], ["isp", "cloud"], True, 0], "impossible"),
     ],

@@ -50,8 +50,8 @@ def capacity(batch: Batch | None = None) -> tuple[Any, Any, Capacity]:
     demand = SimpleNamespace(for_clients=Counter())
     clock = SimpleNamespace(now_s=10.0)
     variants = {
-        "tiny": SimpleNamespace(batch_on={"cpu": batch}.get),
-        "large": SimpleNamespace(batch_on={}.get),
+        "tiny": SimpleNamespace(batch_on={"cpu": batch}.get, energy_on={"cpu": 0.4}.get),
+        "large": SimpleNamespace(batch_on={}.get, energy_on={}.get),
     }
     tasks = dict.fromkeys(("digits", "letters"), SimpleNamespace(variants=variants))
     member = SimpleNamespace(hardware="cpu")
@@ -67,6 +67,7 @@ def test_what_clients_of_the_node_take_is_not_offered() -> None:
     assert (tiny.variant, tiny.spare_per_s, tiny.service_s) == ("tiny", 200.0, 0.01)
     assert (large.variant, large.spare_per_s) == ("large", 0.0)  # it rests
     assert tiny.together == large.together == 0
+    assert (tiny.energy, large.energy) == (0.4, None)
     demand.for_clients["digits", "tiny"] += 160
     clock.now_s += 2.0
     made.rates.look(clock.now_s, demand.for_clients)
