@@ -45,6 +45,10 @@ class Small:
 
 class Large(Small):
     factor = 3.0
+
+
+class Least(Small):
+    factor = 4.0
 """
 FILE = """
 tasks:
@@ -68,6 +72,25 @@ nodes:
   here:
     devices: {cpu: {cores: 2, exclusive: true}}
     instances: {digits/tiny: 1, digits/small: 1}
+"""
+# Two tasks on one device, the fastest of all variants the second one's.
+TWO = """
+tasks:
+  times:
+    accuracy_target: 0.5
+    deadline: 20 s
+    variants:
+      small: {python: ./models.py:Small, accuracy: 0.8, load_time: 7 s, service: {mean: 2 ms}}
+      large: {python: ./models.py:Large, accuracy: 0.9, load_time: 7 s, service: {mean: 4 ms}}
+  sums:
+    accuracy_target: 0.5
+    variants:
+      least: {python: ./models.py:Least, accuracy: 0.7, load_time: 7 s, service: {mean: 1 ms}}
+nodes:
+  here:
+    devices: {gpu: {count: 1, exclusive: true}}
+    instances: {times/small: 1, times/large: 1, sums/least: 1}
+dispatch: {policy: priced}
 """
 LIMIT_S = 60.0
 BODY: dict[str, Any] = {
@@ -97,6 +120,20 @@ def journal(folder: Path) -> list[list[str]]:
     return [line.split() for line in (folder / "journal").read_text().splitlines()]
 
 
+def one_at_a_time(folder: Path) -> None:
+    """Hold against the journal that no variant was loaded beside another, or ran unloaded."""
+    loaded: set[tuple[str, str]] = set()
+    for what, name, process in journal(folder):
+        if what == "load":
+            assert not loaded  # the other has gone before
+            loaded.add((name, process))
+        elif what == "unload":
+            loaded.remove((name, process))
+        else:
+            assert (name, process) in loaded
+    assert len(loaded) <= 1  # the last ends with the server
+
+
 def test_both_are_never_loaded_and_changes_are_timed(start: Any, tmp_path: Path) -> None:
     running = start(deployment=written(tmp_path), record=tmp_path / "run")
     assert told(running)["holds"] == "small"
@@ -120,16 +157,7 @@ def test_both_are_never_loaded_and_changes_are_timed(start: Any, tmp_path: Path)
     assert 'inferway_device_changes_total{device="gpu",task="times"} 6.0' in metrics
     assert 'inferway_load_seconds{task="times",variant="large"}' in metrics
     running.wait(running.server.stop())
-    loaded: set[tuple[str, str]] = set()
-    for what, name, process in journal(tmp_path):
-        if what == "load":
-            assert not loaded  # the other has gone before
-            loaded.add((name, process))
-        elif what == "unload":
-            loaded.remove((name, process))
-        else:
-            assert (name, process) in loaded
-    assert len(loaded) <= 1  # the last ends with the server
+    one_at_a_time(tmp_path)
     (recorded,) = recordings(tmp_path / "run")
     found = inferway.replay(recorded, requests=None)
     assert found.differences == ()
@@ -236,6 +264,124 @@ def test_models_in_this_process_change_as_well(start: Any, tmp_path: Path) -> No
         path = f"/v2/models/digits/versions/{variant}/infer"
         assert running.infer({"inputs": [image]}, path=path).status == 200
         assert [one.loaded for one in models] == loaded
+
+
+def two(folder: Path, policy: str = "priced", **changes: str) -> inferway.Deployment:
+    (folder / "models.py").write_text(CODE)
+    file, text = folder / "two.yaml", TWO.replace("priced", policy)
+    for old, new in changes.items():
+        text = text.replace(old, new)
+    file.write_text(text)
+    return inferway.load(file)
+
+
+def held(running: Any) -> list[str | None]:
+    """What the device holds, as each task says it."""
+    status = json.loads(running.get("/status", admin=True).body)
+    return [one["devices"]["gpu"]["holds"] for one in status["tasks"].values()]
+
+
+VARIANTS = [("times", "small", 2.0), ("sums", "least", 4.0), ("times", "large", 3.0)]
+
+
+def test_tasks_share_a_device_that_holds_one_variant_of_all(start: Any, tmp_path: Path) -> None:
+    running = start(deployment=two(tmp_path), record=tmp_path / "run")
+    assert held(running) == ["sums/least", "least"]  # the fastest of all
+    for number in range(9):
+        task, variant, factor = VARIANTS[number % 3]
+        path = f"/v2/models/{task}/versions/{variant}/infer"
+        answer = running.infer(BODY, path=path)
+        assert answer.status == 200
+        assert json.loads(answer.body)["outputs"][0]["data"] == [5.0 * factor]
+        assert held(running)[task == "sums"] == variant
+        assert held(running)[task != "sums"] == f"{task}/{variant}"
+        assert running.infer(BODY, path=path).status == 200  # without a change
+    status = json.loads(running.get("/status", admin=True).body)["tasks"]
+    assert [one["devices"]["gpu"]["changes"] for one in status.values()] == [6, 3]
+    running.wait(running.server.stop())
+    one_at_a_time(tmp_path)
+    found = [inferway.replay(one, requests=None) for one in recordings(tmp_path / "run")]
+    assert [one.differences for one in found] == [(), ()]
+    assert [one.losses for one in found] == [(), ()]
+    assert sorted(one.requests for one in found) == [6, 12]
+
+
+@pytest.mark.parametrize("policy", ["priced", "deadline", "sq"])
+def test_tasks_in_a_hurry_take_turns_at_what_they_share(
+    start: Any, tmp_path: Path, policy: str
+) -> None:
+    running = start(deployment=two(tmp_path, policy), record=tmp_path / "run")
+    wires = [running.wire() for _ in range(24)]
+    for number, wire in enumerate(wires):
+        task, variant, _ = VARIANTS[number % 3]
+        pinned = f"/versions/{variant}" if number % 4 else ""
+        wire.send(running.post(BODY, path=f"/v2/models/{task}{pinned}/infer"))
+    answers = [wire.read() for wire in wires]
+    assert {one.status for one in answers} == {200}
+    for number, answer in enumerate(answers):
+        task, _, factor = VARIANTS[number % 3]
+        (told,) = json.loads(answer.body)["outputs"][0]["data"]
+        assert told / 5.0 in ((factor,) if number % 4 else {"sums": (4.0,)}.get(task, (2.0, 3.0)))
+    for site in running.server.sites.values():
+        devices = site.pool.dispatcher.site.devices
+        assert devices.used.tolist() == [0]
+        assert devices.changes.loads.tolist() == [-1]
+        assert not devices.waits.any()
+    running.wait(running.server.stop())
+    one_at_a_time(tmp_path)
+    found = [inferway.replay(one, requests=None) for one in recordings(tmp_path / "run")]
+    assert [one.differences for one in found] == [(), ()]
+    assert [one.losses for one in found] == [(), ()]
+
+
+def test_the_change_to_another_tasks_variant_is_predicted(start: Any, tmp_path: Path) -> None:
+    running = start(deployment=two(tmp_path))
+    load_ms = (
+        1e3
+        * json.loads(running.get("/status", admin=True).body)["tasks"]["times"]["devices"]["gpu"][
+            "load_s"
+        ]["small"]
+    )
+    # The device holds the other task's variant, so that each of these has to be loaded.
+    path = "/v2/models/times/versions/small/infer"
+    assert running.infer(BODY, "X-Request-Id: one\r\n", path=path).status == 200
+    explained = json.loads(running.get("/v2/models/times/explain/one").body)
+    waits_ms = {one["variant"]: one["predicted_wait_ms"] for one in explained["candidates"]}
+    assert waits_ms["small"] == pytest.approx(load_ms, abs=0.01)
+    assert [one["idle"] for one in explained["candidates"]] == [0, 0]
+
+
+def test_what_one_task_cannot_load_costs_the_other_nothing(start: Any, tmp_path: Path) -> None:
+    running = start(deployment=two(tmp_path))
+    (tmp_path / "broken-Small").touch()
+    assert running.infer(BODY, path="/v2/models/times/versions/small/infer").status == 503
+    assert held(running) == [None, None]
+    assert running.infer(BODY, path="/v2/models/sums/infer").status == 200
+    assert held(running) == ["sums/least", "least"]
+    (tmp_path / "broken-Least").touch()
+    assert running.infer(BODY, path="/v2/models/times/versions/large/infer").status == 200
+    assert held(running) == ["large", "times/large"]
+
+
+def test_a_task_that_is_put_in_anew_takes_its_turns(start: Any, tmp_path: Path) -> None:
+    """As another file is applied, its variants are loaded while the device is free for that."""
+    running = start(deployment=two(tmp_path), record=tmp_path / "run")
+    other = two(tmp_path, **{"mean: 4 ms": "mean: 5 ms"})
+    applying = running.begin(running.server.apply(other))
+    answers = 0
+    while not applying.done() or answers < 8:
+        path = ("/v2/models/sums/infer", "/v2/models/times/infer")[answers % 2]
+        assert running.infer(BODY, path=path).status == 200
+        answers += 1
+    applying.result()
+    for task, variant, factor in VARIANTS:
+        answer = running.infer(BODY, path=f"/v2/models/{task}/versions/{variant}/infer")
+        assert json.loads(answer.body)["outputs"][0]["data"] == [5.0 * factor]
+        assert held(running)[task == "sums"] == variant
+    running.wait(running.server.stop())
+    found = [inferway.replay(one, requests=None) for one in recordings(tmp_path / "run")]
+    assert len(found) == 4
+    assert not any(one.differences or one.losses for one in found)
 
 
 @pytest.mark.parametrize(

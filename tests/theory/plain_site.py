@@ -1256,6 +1256,9 @@ class PlainSite:
             joins_s=joins_s,
             place=np.zeros(0, np.int64),
             rows=np.zeros(0, np.int64),
+            contents=np.zeros((0, 2), np.int64),
+            since=np.zeros(0, np.int64),
+            after_s=np.zeros(1),
         )
 
 

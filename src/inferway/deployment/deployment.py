@@ -617,30 +617,18 @@ def _device_refusals(members: Mapping[str, Node]) -> list[str]:
 
 def _unserved_devices(deployment: Deployment, where: str, node: Node) -> Iterator[str]:
     """Say what of a node's devices `serve` does not know yet."""
-    users: dict[str, set[str]] = {name: set() for name in node.devices}
-    for (task, _), copies in node.placed.items():
-        for name in copies:
-            users[name].add(task)
     for name, device in node.devices.items():
         if device.exclusive:
-            yield from _unserved_exclusive(deployment, where, node, name, users[name])
+            yield from _unserved_exclusive(deployment, where, node, name)
 
 
-def _unserved_exclusive(
-    deployment: Deployment, where: str, node: Node, name: str, users: set[str]
-) -> Iterator[str]:
+def _unserved_exclusive(deployment: Deployment, where: str, node: Node, name: str) -> Iterator[str]:
     """Say what of a device that holds one variant at a time `serve` does not know."""
     place = f"{where}.devices.{name}.exclusive"
     if deployment.assigns:
         yield (
             f"{place}: `assign` gives out copies that can all run at once, and it holds one "
             "variant at a time; leave it out"
-        )
-    if len(users) > 1:
-        yield (
-            f"{place}: instances of {', '.join(sorted(users))} share it, as `simulate` knows; to "
-            "serve them, give each task an exclusive device of its own, or leave `exclusive` out "
-            "where all of them fit at once"
         )
     for (task, variant), copies in node.placed.items():
         if name in copies and len(copies) > 1:

@@ -415,6 +415,13 @@ class Dispatcher:
         """That has ended: the device holds the variant, or none where it could not be loaded."""
         self._changes[1](self._silent, server, works, now_s)
 
+    def hold_nothing(self) -> None:
+        """No variant has been loaded yet on a device that holds one at a time."""
+        changes = self.site.devices.changes
+        for k in {k for k in changes.held.tolist() if k >= 0}:
+            self.end_change(int(self.fleet.first[k]), False, float(self.site.clock_s[0]))
+        changes.since[:] = -1
+
     def set_load_time(self, k: int, load_s: float) -> None:
         """Predict from now on that it takes so long until the variant of class k is loaded."""
         self.site.devices.changes.load_s[k] = load_s
@@ -558,12 +565,14 @@ class Dispatcher:
         self.site = self.site._replace(balance=balance)
         self._bind(self._needs._replace(site=self.site), self._handles)
 
-    def share_devices(self, claims: Floats, at: int, numbers: Ints) -> None:
+    def share_devices(
+        self, claims: Floats, at: int, numbers: Ints, contents: Ints | None = None
+    ) -> None:
         """Share the devices with other dispatchers from now on; see `inferway.site.claims.joined`.
 
         With an array without rows, share them with nobody.
         """
-        devices = joined(self.site.devices, claims, at, numbers)
+        devices = joined(self.site.devices, claims, at, numbers, contents)
         self.site = self.site._replace(devices=devices)
         self._bind(self._needs._replace(site=self.site), self._handles)
 

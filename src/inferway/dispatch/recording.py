@@ -33,7 +33,7 @@ import numpy as np
 
 from inferway.dispatch.dispatcher import Dispatcher, RetunedPolicy
 from inferway.dispatch.steps import code_of
-from inferway.site.claims import DEVICE, no_claims
+from inferway.site.claims import DEVICE, VARIANT, no_claims, no_contents
 from inferway.site.confidence import ConfidenceTables
 from inferway.site.devices import DeviceSlots
 from inferway.site.sharing import as_shown
@@ -69,6 +69,12 @@ CHANGE, CHANGED, LOAD_TIME = range(23, 26)
 CLAIM = 26
 # What each request takes of a device (`server`) before it runs (value, s), as it is measured.
 OVERHEAD = 27
+# What such a server has changed where a device holds one variant at a time: its row (`server`), its
+# variant (`classes`), the time to load it (`value`, s), and when its next run is due (`floor`).
+CLAIM_HELD = 28
+# That another fleet has changed such a device (`server`), by how many changes of it there were
+# (`word`) and what it holds (`classes`), as the same place has it.
+CONTENT = 29
 
 EVENT = np.dtype(
     [
@@ -93,12 +99,12 @@ _ROW = struct.Struct("<BBhiiddqdq")
 assert _ROW.size == EVENT.itemsize
 
 _BUFFERED = 1024
-SCHEMA = 10
+SCHEMA = 11
 # Recordings of schema 4 have no second answers, those of 5 no accuracies that change, those of 6
 # neither devices nor memory that several tasks share, those of 7 no exclusive devices; in those of
-# 8 what requests take of devices before they run stays what it was at the start, and in those of 9
-# what was measured is believed for ever.
-READABLE: Final = (4, 5, 6, 7, 8, 9, 10)
+# 8 what requests take of devices before they run stays what it was at the start, in those of 9
+# what was measured is believed for ever, and in those of 10 no two tasks share an exclusive device.
+READABLE: Final = (4, 5, 6, 7, 8, 9, 10, 11)
 # A state is a megabyte of mostly nothing: to pack it takes 10 ms, which the caller has not to give.
 _PACKING: Final = ThreadPoolExecutor(1, "recording")
 _HEAD: Final = "recording.json"
@@ -161,7 +167,12 @@ RECORDED_OF_DEVICES: Final = (
     *("used", "holds", "waits", "due_s", "first", "last", "after", "before", "resting"),
 )
 # And of those that hold one variant at a time.
-RECORDED_OF_CHANGES: Final = ("load_s", "held", "loads", "ready_s")
+RECORDED_OF_CHANGES: Final = (
+    *("load_s", "held", "loads", "ready_s"),
+    *("since", "after_s", "contents"),
+)
+# Of these, what recordings of schema 10 do not have yet.
+OF_TASKS: Final = ("since", "after_s", "contents")
 
 
 @dataclass(slots=True)
@@ -266,6 +277,7 @@ class Recording:
         self._claims: Floats | None = None
         self._seen_claims: bytes | None = None
         self._written_claims: Floats = no_claims(0)
+        self._seen_contents: Ints = no_contents(0)
         self._share()
         if (folder / _HEAD).exists():
             raise ValueError(f"{folder} already holds a recording; name another folder")
@@ -417,10 +429,12 @@ class Recording:
             self._dispatcher.set_lasting(lasting)
             self._write(LASTING, 0, 0, 0, 0, 0.0, 0.0, 0, 0.0, lasting)
 
-    def share_devices(self, claims: Floats, at: int, numbers: Ints) -> None:
+    def share_devices(
+        self, claims: Floats, at: int, numbers: Ints, contents: Ints | None = None
+    ) -> None:
         """As `Dispatcher.share_devices`."""
         self._look()
-        self._dispatcher.share_devices(claims, at, numbers)
+        self._dispatcher.share_devices(claims, at, numbers, contents)
         self._share()
 
     def pull(self, server: int, now_s: float, draw: int) -> tuple[int, int]:
@@ -612,6 +626,8 @@ class Recording:
         if self._claims is not None and (seen := self._claims.tobytes()) != self._seen_claims:
             self._seen_claims = seen
             self._write_claims()
+        if self._dispatcher.changes:
+            self._write_contents()
 
     def _share(self) -> None:
         """Look at what others have at the devices, where there are any, from now on."""
@@ -625,11 +641,22 @@ class Recording:
             np.concatenate((one, no_claims(rows - len(one)))) for one in (claims, before)
         )
         for row in np.flatnonzero((claims != before).any(axis=1)).tolist():
-            device, taken, holds, until_s, work_s = claims[row].tolist()
+            device, taken, holds, until_s, work_s, *held = claims[row].tolist()
             if self._file is not None:
                 flags = int(holds), int(device), int(taken)
                 self._pack(CLAIM, *flags, row, until_s, 0.0, 0, work_s, 0)
+            if self._file is not None and held != before[row, VARIANT:].tolist():
+                variant, load_s, next_s = held
+                self._pack(CLAIM_HELD, 0, 0, 0, row, next_s, 0.0, 0, load_s, int(variant))
         self._written_claims = claims
+
+    def _write_contents(self) -> None:
+        contents = contents_of(self._dispatcher)
+        for d in np.flatnonzero((contents != self._seen_contents).any(axis=1)).tolist():
+            if self._file is not None:
+                change, variant = contents[d].tolist()
+                self._pack(CONTENT, 0, 0, 0, d, 0.0, 0.0, change, 0.0, variant)
+        self._seen_contents = contents
 
     def _write(self, *row: float) -> None:
         if self._file is None:
@@ -641,6 +668,8 @@ class Recording:
             self._seen_shared[:] = self._shared
         if self._claims is not None:
             self._seen_claims = self._claims.tobytes()
+        if self._dispatcher.changes:
+            self._seen_contents = contents_of(self._dispatcher)
         if (held := self._held[0]) != self._seen_held:
             # No call changes it, so that it was the same before this one.
             self._seen_held = held
@@ -680,6 +709,8 @@ class Recording:
         if self._claims is not None:
             self._seen_claims = self._claims.tobytes()
             self._written_claims = _claims_of_others(self._dispatcher)
+        if self._dispatcher.changes:
+            self._seen_contents = contents_of(self._dispatcher)
         name = f"{self._number:06d}"
         state: Any = {name: array.copy() for name, array in _state(self._dispatcher).items()}
         # Before the state, which may be on its way to the disk when this is refused.
@@ -731,7 +762,9 @@ def restore(dispatcher: Dispatcher, state: dict[str, np.ndarray]) -> None:
             dispatcher.set_lasting(int(array))
             continue
         if name == "devices.claims":
-            share_as_recorded(dispatcher, np.array(array, np.float64))
+            claims = no_claims(len(array))
+            claims[:, : array.shape[1]] = array
+            share_as_recorded(dispatcher, claims)
             continue
         devices = dispatcher.site.devices
         parts: Any = {"site": dispatcher.site, "devices": devices}
@@ -746,6 +779,13 @@ def share_as_recorded(dispatcher: Dispatcher, claims: Floats) -> None:
     """Have a dispatcher see others at its devices that are not there: rows as recorded."""
     devices = len(dispatcher.site.devices.slots)
     dispatcher.share_devices(claims, len(claims), np.arange(devices))
+
+
+def contents_of(dispatcher: Dispatcher) -> Ints:
+    """(D, 2) what is held by the devices of a dispatcher that hold one variant at a time."""
+    devices = dispatcher.site.devices
+    contents: Ints = devices.changes.contents[devices.number]
+    return contents
 
 
 def _claims_of_others(dispatcher: Dispatcher) -> Floats:
@@ -768,8 +808,10 @@ def _state(dispatcher: Dispatcher) -> dict[str, np.ndarray]:
         devices = dispatcher.site.devices
         arrays |= {f"devices.{field}": getattr(devices, field) for field in RECORDED_OF_DEVICES}
         arrays["devices.lead_s"] = devices.lead_s
-        of = RECORDED_OF_CHANGES if dispatcher.changes else ()
-        arrays |= {f"changes.{field}": getattr(devices.changes, field) for field in of}
+        if dispatcher.changes:
+            of, contents = RECORDED_OF_CHANGES, contents_of(dispatcher)
+            arrays |= {f"changes.{field}": getattr(devices.changes, field) for field in of}
+            arrays["changes.contents"] = contents
         if len(devices.claims):
             arrays["devices.claims"] = _claims_of_others(dispatcher)
     policy = dispatcher.policy

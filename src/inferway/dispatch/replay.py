@@ -28,6 +28,8 @@ from inferway.dispatch.recording import (
     CHANGE,
     CHANGED,
     CLAIM,
+    CLAIM_HELD,
+    CONTENT,
     END,
     EVENT,
     FALL_BACK,
@@ -39,6 +41,7 @@ from inferway.dispatch.recording import (
     MARK,
     NEXT,
     OF_CHANCES,
+    OF_TASKS,
     OVERHEAD,
     PULL,
     READABLE,
@@ -60,7 +63,20 @@ from inferway.dispatch.recording import (
 )
 from inferway.dispatch.steps import code_of
 from inferway.site.chances import TRIED
-from inferway.site.claims import COLUMNS, DEVICE, HOLDS, TAKEN, UNTIL_S, WORK_S, no_claims
+from inferway.site.claims import (
+    CHANGE_COUNT,
+    COLUMNS,
+    DEVICE,
+    HELD_VARIANT,
+    HOLDS,
+    LOAD_S,
+    NEXT_S,
+    TAKEN,
+    UNTIL_S,
+    VARIANT,
+    WORK_S,
+    no_claims,
+)
 from inferway.site.confidence import ConfidenceTables
 from inferway.site.devices import DeviceSlots
 from inferway.site.fleet import Fleet
@@ -70,6 +86,7 @@ from inferway.unreadable import UNREADABLE, fault
 MOST_PLACES = 10_000_000  # In the buffers of all servers of a recorded site together
 MOST_SLOTS: Final = 1 << 20  # Of a device
 MOST_CLAIMS: Final = 1 << 16  # Servers of other fleets at its devices
+MOST_CHANGES: Final = 1 << 52  # Of a device, as far as a number of a row counts exactly
 MOST_ROWS: Final = 1 << 24  # Of a request that was decided on again
 
 
@@ -306,8 +323,10 @@ class _Course:
             self.dispatcher.site.balance[0] = row.value
         elif row.kind == SHARED:
             self._share(row)
-        elif row.kind == CLAIM:
+        elif row.kind in (CLAIM, CLAIM_HELD):
             self._claim(row)
+        elif row.kind == CONTENT:
+            self._change(row)
         elif row.kind == HELD:
             self.dispatcher.site.held[0] = row.rows
         else:
@@ -377,7 +396,18 @@ class _Course:
             more[: len(claims)] = claims
             claims = more
             share_as_recorded(self.dispatcher, claims)
-        claims[row.server] = row.priority, row.rows, row.flag, row.floor, row.value
+        if row.kind == CLAIM:
+            claims[row.server, :VARIANT] = (
+                *(row.priority, row.rows, row.flag),
+                *(row.floor, row.value),
+            )
+        else:
+            claims[row.server, VARIANT:] = row.classes, row.value, row.floor
+
+    def _change(self, row: EventRow) -> None:
+        """Have a device hold what another fleet has changed it to."""
+        devices = self.dispatcher.site.devices
+        devices.changes.contents[devices.number[row.server]] = row.word, row.classes
 
     def _route(self) -> None:
         """Route as recorded, a row for each server or class."""
@@ -432,8 +462,17 @@ def _check_event(site: Site, row: EventRow) -> None:
             sound = isinstance(site.devices, SharedDevices) and _is_turn(site, row)
     elif kind == CLAIM:
         sound = isinstance(site.devices, SharedDevices) and 0 <= server < MOST_CLAIMS
-        one = np.array([[row.priority, rows, row.flag, row.floor, row.value]], np.float64)
+        one = no_claims(1)
+        one[0, :VARIANT] = row.priority, rows, row.flag, row.floor, row.value
         sound = sound and _are_claims(site.devices, one)
+    elif kind == CLAIM_HELD:
+        sound = _changes(site) and 0 <= server < MOST_CLAIMS
+        one = no_claims(1)
+        one[0, VARIANT:] = row.classes, row.value, row.floor
+        sound = sound and _are_claims(site.devices, one)
+    elif kind == CONTENT:
+        sound = _changes(site) and 0 <= server < len(site.devices.slots)
+        sound = sound and _are_contents(np.array([[row.word, row.classes]]))
     elif kind == SHIFT:
         sound = 0 <= server <= rows <= servers
         sound = sound and math.isfinite(row.value) and math.isfinite(row.floor)
@@ -470,7 +509,10 @@ def _is_turn(site: Site, row: EventRow) -> bool:
             return bool(loads == server)
         return bool(loads < 0 and devices.used[d] == 0 and not devices.waits[server])
     if row.kind == TURN:
-        return bool(site.queue[server] > 0) and not devices.holds[server] and row.value == row.value
+        # Where it is to be loaded, before its fleet serves.
+        alone = _changes(site) and d >= 0 and bool(devices.changes.exclusive[d])
+        asks = bool(site.queue[server] > 0) or alone
+        return asks and not devices.holds[server] and row.value == row.value
     if row.kind == START:
         free = d < 0 or devices.used[d] + devices.taken[k] <= devices.slots[d]
         waiting = devices.waits[server] or devices.holds[server]
@@ -478,8 +520,10 @@ def _is_turn(site: Site, row: EventRow) -> bool:
     return True
 
 
-def _are_claims(devices: SharedDevices, claims: np.ndarray) -> bool:
+def _are_claims(devices: SharedDevices, rows: np.ndarray) -> bool:
     """Tell whether such rows could be what others have at the devices."""
+    claims = no_claims(len(rows))
+    claims[:, : rows.shape[1]] = rows
     device, taken, until_s = claims[:, DEVICE], claims[:, TAKEN], claims[:, UNTIL_S]
     holds, work_s = claims[:, HOLDS], claims[:, WORK_S]
     whole = bool((device == np.floor(device)).all() and (taken == np.floor(taken)).all())
@@ -487,7 +531,16 @@ def _are_claims(devices: SharedDevices, claims: np.ndarray) -> bool:
         return False
     most = np.where(device < 0, 0, devices.slots[device.astype(np.int64)])
     there = bool((taken <= most).all()) and bool(((holds == 0) | (holds == 1)).all())
-    return there and not np.isnan(until_s).any() and bool(np.isfinite(work_s).all())
+    there = there and not np.isnan(until_s).any() and bool(np.isfinite(work_s).all())
+    variant, next_s = claims[:, VARIANT], claims[:, NEXT_S]
+    there = there and _within(variant, 0, MOST_CLAIMS) and not np.isnan(next_s).any()
+    return there and _within(claims[:, LOAD_S], 0)
+
+
+def _are_contents(contents: np.ndarray) -> bool:
+    """Tell whether devices could hold such variants, by so many changes."""
+    change, variant = contents[:, CHANGE_COUNT], contents[:, HELD_VARIANT]
+    return _within(change, 0, MOST_CHANGES) and _within(variant, -1, MOST_CLAIMS)
 
 
 def _check_state(dispatcher: Dispatcher, state: dict[str, np.ndarray]) -> None:
@@ -513,10 +566,12 @@ def _check_state(dispatcher: Dispatcher, state: dict[str, np.ndarray]) -> None:
         line = {field: state[f"devices.{field}"] for field in RECORDED_OF_DEVICES}
         rests = line["resting"]
         if dispatcher.changes:
-            for field in RECORDED_OF_CHANGES:
+            there = any(f"changes.{field}" in state for field in OF_TASKS)
+            of = [field for field in RECORDED_OF_CHANGES if there or field not in OF_TASKS]
+            for field in of:
                 if f"changes.{field}" not in state:
                     raise UnsoundError(f"there is no changes.{field}")
-            line |= {field: state[f"changes.{field}"] for field in RECORDED_OF_CHANGES}
+            line |= {field: state[f"changes.{field}"] for field in of}
         for name, sound in _facts_of_devices(dispatcher.site, line, said["queue"]):
             if not sound:
                 raise UnsoundError(f"{name} is none of such a site")
@@ -539,7 +594,8 @@ def _facts_of_arrays(
         site = dispatcher.site
         if name == "devices.claims":
             yield name, isinstance(site.devices, SharedDevices) and array.dtype == np.float64
-            yield name, array.ndim == 2 and array.shape[1:] == (COLUMNS,)
+            # Of schema 10, without what is said of variants.
+            yield name, array.ndim == 2 and array.shape[1:] in ((COLUMNS,), (VARIANT,))
             yield name, len(array) <= MOST_CLAIMS and _are_claims(site.devices, array)
             continue
         whole: Any = {"site": site, "policy": dispatcher.policy, "devices": site.devices}
@@ -580,10 +636,17 @@ def _facts_of_devices(
         yield "loads", not (changing & ((used > 0) | ~devices.changes.exclusive)).any()
         yield "load_s", _within(said["load_s"], 0)
         yield "ready_s", bool(np.isfinite(said["ready_s"]).all())
+        if "since" in said:
+            yield "since", _within(said["since"], -1, MOST_CHANGES)
+            yield "after_s", not np.isnan(said["after_s"]).any()
+            yield "contents", _are_contents(said["contents"])
         used = np.where(changing, devices.slots, used)
     yield "used", np.array_equal(used, said["used"])
     yield "used", bool((said["used"] <= devices.slots).all())
-    yield "waits", not (waits & ((of < 0) | (queue == 0))).any()
+    alone = np.zeros(len(of), np.bool_)
+    if isinstance(devices.changes, Changes):
+        alone = devices.changes.exclusive[of]
+    yield "waits", not (waits & ((of < 0) | ((queue == 0) & ~alone))).any()
     yield "due_s", not np.isnan(said["due_s"]).any()
     for field in ("first", "last", "after", "before"):
         yield field, _within(said[field], -1, len(numbers))

@@ -14,7 +14,17 @@ from numba.core.types import boolean, float64, int64
 from inferway.site import sharing
 from inferway.site.compiled import call_of, entry
 from inferway.site.handle import Pinned
-from inferway.site.sharing import ask, forgo, give, hold, look_around, next_of, show_room, tell
+from inferway.site.sharing import (
+    ask,
+    forgo,
+    give,
+    hold,
+    look_around,
+    next_of,
+    note_due,
+    show_room,
+    tell,
+)
 from inferway.site.transitions import begin_batch, ready
 
 # A request without a deadline is due so much later than it came, s: behind all that have one.
@@ -29,6 +39,7 @@ def ask_turn(bound: Any, server: int, due_s: float, now_s: float) -> bool:
     site = bound.site
     site.clock_s[0] = now_s
     look_around(site.devices, site)
+    note_due(site.devices.changes, site, server, due_s)
     if ask(site.devices, site, server, due_s):
         return True
     ready(site, server)

@@ -348,10 +348,9 @@ def _holding(pool: Pool, device: str) -> dict[str, Any]:
     held = pool.held_variants
     if held is None or device not in held.held:
         return {}
-    k = held.held[device]
     names = [pool.variants[one] for one, of in held.device_of.items() if of == device]
     return {
-        "holds": None if k is None else pool.variants[k],
+        "holds": held.name_of(device),
         "changes": held.changes[device],
         "change_seconds": held.seconds[device],
         "load_s": {name: held.load_s.get(name) for name in names},

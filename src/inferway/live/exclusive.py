@@ -149,47 +149,66 @@ def _end(runtime: Any) -> None:
 class HeldVariants:
     """What the exclusive devices of a fleet hold, and what loading has taken.
 
+    Where fleets of several tasks share such a device, it holds a variant of one of them.
+
     All methods but the constructor belong to the event loop.
 
     Parameters
     ----------
-    fleet
+    task, fleet
         With an exclusive device.
     models
         By class, what runs it, where its device is exclusive.
 
     Attributes
     ----------
-    held
-        By device, the class whose model is loaded; None where none is.
+    holders
+        By device, whose variant is loaded, as class of a fleet's; of all fleets of a node.
     load_s
         By class, how long loading is predicted to take, s: the mean of the last loads.
     changes, seconds
         By device, how often another variant was loaded while it served, and how long that took.
     """
 
-    def __init__(self, fleet: Fleet, models: Mapping[int, ChangingModel]) -> None:
+    def __init__(self, task: str, fleet: Fleet, models: Mapping[int, ChangingModel]) -> None:
         of = fleet.devices
         assert of is not None
-        self._models, self._variants = models, fleet.variants
+        self._models, self.task, self.variants = models, task, fleet.variants
         self.device_of: dict[int, str] = {
             k: of.names[d]
             for k, d in enumerate(of.device.tolist())
             if d >= 0 and bool(of.exclusive[d])
         }
-        self.held: dict[str, int | None] = dict.fromkeys(self.device_of.values())
+        self.holders: dict[str, tuple[HeldVariants, int]] = {}
         self.load_s: dict[str, float] = {}
         self.changes: Counter[str] = Counter()
-        self.seconds: dict[str, float] = dict.fromkeys(self.held, 0.0)
+        self.seconds: dict[str, float] = dict.fromkeys(self.device_of.values(), 0.0)
+        self._over = False
         self._loading: set[asyncio.Task[None]] = set()
 
     @classmethod
-    def of(cls, fleet: Fleet, first: Sequence[Any]) -> HeldVariants | None:
+    def of(cls, task: str, fleet: Fleet, first: Sequence[Any]) -> HeldVariants | None:
         """Make it of what runs each class; None where no device is exclusive."""
         if fleet.devices is None or not fleet.devices.exclusive.any():
             return None
         models = {k: one for k, one in enumerate(first) if isinstance(one, ChangingModel)}
-        return cls(fleet, models)
+        return cls(task, fleet, models)
+
+    @property
+    def held(self) -> dict[str, int | None]:
+        """By device, the class of this fleet whose model is loaded; None where none is."""
+        return {device: self._held(device) for device in dict.fromkeys(self.device_of.values())}
+
+    def _held(self, device: str) -> int | None:
+        owner, k = self.holders.get(device, (None, -1))
+        return k if owner is self else None
+
+    def name_of(self, device: str) -> str | None:
+        """Name of what a device holds: the variant, with its task where that is another fleet's."""
+        owner, k = self.holders.get(device, (None, -1))
+        if owner is None:
+            return None
+        return owner.variants[k] if owner is self else f"{owner.task}/{owner.variants[k]}"
 
     @property
     def first(self) -> dict[str, int]:
@@ -202,20 +221,13 @@ class HeldVariants:
         for device, took_s in before.seconds.items():
             self.seconds[device] = self.seconds.get(device, 0.0) + took_s
 
-    async def begin(self, k: int, name: str) -> None:
-        """Load a class's model where its device is exclusive, before it serves.
-
-        Raises
-        ------
-        WarmUpError
-            Where it cannot be loaded.
-        """
-        if k not in self.device_of:
-            return
+    async def begin(self, k: int) -> None:
+        """Load a class's model, before it serves; WarmUpError where that fails."""
         try:
             await self.load(k)
         except Exception as error:
             reason = " ".join(str(error).split())
+            name = f"{self.task}/{self.variants[k]}"
             raise WarmUpError(f"{name} could not be loaded: {reason}") from error
 
     async def load(self, k: int) -> float:
@@ -224,21 +236,32 @@ class HeldVariants:
         Whatever the model raises where it cannot be loaded; then the device holds none.
         """
         device, begun_s = self.device_of[k], time.monotonic()
-        before, self.held[device] = self.held[device], None
-        if before == k:
-            self.held[device] = k
+        if self._held(device) == k:
             return 0.0
+        before = self.holders.pop(device, None)
         await run_detached(self._change, before, k)
-        self.held[device] = k
+        if self._over:  # its fleet is gone meanwhile, and the device may be another's
+            return 0.0
+        self.holders[device] = self, k
         took_s = time.monotonic() - begun_s
-        self._learn(self._variants[k], took_s)
+        self._learn(self.variants[k], took_s)
         return took_s
 
-    def _change(self, before: int | None, k: int) -> None:
-        if before is not None and before in self._models:
-            self._models[before].unload()
+    def _change(self, before: tuple[HeldVariants, int] | None, k: int) -> None:
+        if before is not None:
+            owner, held = before
+            owner.unload(held)
         if k in self._models:
             self._models[k].load()
+
+    def unload(self, k: int) -> None:
+        """Give up a class's model, if it is one that goes; returns when that has happened."""
+        if k in self._models:
+            self._models[k].unload()
+
+    def leave(self) -> None:
+        """Load nothing any more; what is loaded goes as soon as another variant comes."""
+        self._over = True
 
     def _learn(self, variant: str, took_s: float) -> None:
         known_s = self.load_s.get(variant, took_s)
@@ -247,7 +270,7 @@ class HeldVariants:
     def is_loaded(self, k: int) -> bool:
         """Tell whether the model of a class is there, or never goes."""
         device = self.device_of.get(k)
-        return device is None or self.held[device] == k
+        return device is None or self._held(device) == k
 
     def count(self, k: int, took_s: float) -> None:
         """Count a change to a class's variant while it serves."""

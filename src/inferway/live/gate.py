@@ -12,8 +12,9 @@ import numpy as np
 from inferway.dispatch.dispatcher import Dispatcher
 from inferway.dispatch.recording import Recording
 from inferway.dispatch.turns import NEVER_DUE_S
+from inferway.live.exclusive import HeldVariants
 from inferway.live.request import InferRequest
-from inferway.site.claims import no_claims
+from inferway.site.claims import no_claims, no_contents
 from inferway.site.view import Floats, Ints
 
 _ROWS: Final = 16
@@ -36,6 +37,10 @@ class Sharer(Protocol):
         """Let those start who wait at the device of a server, as far as it has room."""
         ...
 
+    async def hold(self, k: int) -> None:
+        """Have the device of a class hold its variant."""
+        ...
+
     def end_runs_in_passing(self) -> None:
         """Stop shadows, which nobody waits for."""
         ...
@@ -48,6 +53,8 @@ class Sharer(Protocol):
 class DeviceGate:
     """Has the fleets of a node share its devices: one account, and one line.
 
+    `holders` says what its exclusive devices hold, each a variant of one of the fleets.
+
     Devices of several fleets are the same where they have the same name. Each fleet counts its own
     slots, as its file says them, against what all of them hold. All methods belong to the event
     loop.
@@ -57,6 +64,9 @@ class DeviceGate:
         self._numbers: dict[str, int] = {}
         self._first: dict[Sharer, int] = {}  # Row of each fleet's first server
         self._claims: Floats = no_claims(0)
+        # The same, for policies.
+        self._contents: Ints = no_contents(0)
+        self.holders: dict[str, tuple[HeldVariants, int]] = {}
 
     def join(self, sharer: Sharer, now_s: float) -> None:
         """Have a fleet share the devices from now on, until it leaves; one with none does not.
@@ -69,8 +79,11 @@ class DeviceGate:
         for name in devices.names:
             self._numbers.setdefault(name, len(self._numbers))
         self._first[sharer] = self._room_for(sharer)
+        exclusive = bool(devices.exclusive.any())
+        if exclusive and (more := len(self._numbers) - len(self._contents)) > 0:
+            self._contents = np.concatenate((self._contents, no_contents(more)))
         # One that is alone needs to look at nobody.
-        if len(self._first) > 1:
+        if len(self._first) > 1 or exclusive:
             rows = max(self._first[one] + _servers(one) for one in self._first)
             if rows > len(self._claims):
                 larger = no_claims(-(-rows // _ROWS) * _ROWS)
@@ -91,9 +104,10 @@ class DeviceGate:
 
     def _bind(self, sharer: Sharer, now_s: float) -> None:
         devices = sharer.dispatcher.site.devices
-        if devices.claims is not self._claims:
+        held = getattr(devices.changes, "contents", self._contents)
+        if devices.claims is not self._claims or held is not self._contents:
             sharer.dispatcher.share_devices(
-                self._claims, self._first[sharer], self._numbers_of(sharer)
+                self._claims, self._first[sharer], self._numbers_of(sharer), self._contents
             )
             sharer.dispatcher.look(now_s)
 
@@ -109,7 +123,9 @@ class DeviceGate:
             return
         if len(sharer.dispatcher.site.devices.claims):
             # What ends there later is nobody's business.
-            sharer.dispatcher.share_devices(no_claims(0), 0, self._numbers_of(sharer))
+            sharer.dispatcher.share_devices(
+                no_claims(0), 0, self._numbers_of(sharer), self._contents.copy()
+            )
         self._claims[first : first + _servers(sharer)] = no_claims(1)
         for one in [*self._first]:
             fleet = one.dispatcher.fleet
@@ -136,6 +152,24 @@ class DeviceGate:
             ((one, first) for one, first in self._first.items() if first <= row),
             key=lambda pair: pair[1],
         )
+
+    async def hold_fastest(self) -> None:
+        """Have each exclusive device hold the fastest of its variants, as simulations begin.
+
+        WarmUpError where that cannot be loaded.
+        """
+        fastest: dict[str, tuple[float, Sharer, int]] = {}
+        for one in self._first:
+            fleet = one.dispatcher.fleet
+            assert fleet.devices is not None
+            for k, d in enumerate(fleet.devices.device.tolist()):
+                if d < 0 or not fleet.devices.exclusive[d]:
+                    continue
+                name, rate = fleet.devices.names[d], float(fleet.rate[k])
+                if name not in fastest or rate > fastest[name][0]:
+                    fastest[name] = rate, one, k
+        for _, one, k in fastest.values():
+            await one.hold(k)
 
     def pull(self) -> None:
         """Have all fleets decide on their central queues again, whose head is due first, first."""

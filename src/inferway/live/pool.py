@@ -170,7 +170,7 @@ class Pool:
         self.columns = list(self.classes)
         self.budget = RetryBudget()
         self.instances = self._instances()
-        self.held_variants = HeldVariants.of(fleet, leads)
+        self.held_variants = HeldVariants.of(task, fleet, leads)
         self.servers = ServerQueues(
             *(dispatcher, self.instances, self.class_of, signature, options, self._expire),
             held=self.held_variants,
@@ -244,16 +244,13 @@ class Pool:
         soon = InlineRunner(loop, self._done.append, self.collect).plan
         ends = dict(pairwise(self.first))
         await self._reserve(ends)
-        held = self.held_variants
-        for server, instance in enumerate(self.instances):
-            if held is not None and server in ends:
-                await held.begin(
-                    self.class_of[server], f"{self.task}/{self.variants[self.class_of[server]]}"
-                )
-            slower = partial(self._slower, server, ends[server]) if server in ends else None
-            await instance.start(Events(self._take, self._post, soon, slower))
-        if held is not None:
-            await self._hold_first(held)
+        for server, end in ends.items():
+            async with self.servers.loading(self.class_of[server]):
+                for one in range(server, end):
+                    slower = partial(self._slower, one, end) if one == server else None
+                    await self.instances[one].start(Events(self._take, self._post, soon, slower))
+        if self.held_variants is not None:
+            await self._hold_first(self.held_variants)
         if self.scheduler is not None:
             self.scheduler.begin()
         self.health.start()
@@ -266,7 +263,7 @@ class Pool:
     async def _hold_first(self, held: HeldVariants) -> None:
         """Have each exclusive device hold its first variant, now that all have been loaded once."""
         for k in held.first.values():
-            await held.begin(k, f"{self.task}/{self.variants[k]}")
+            await self.servers.hold(k)
         for k, variant in enumerate(self.variants):
             if variant in held.load_s:
                 self.dispatcher.set_load_time(k, held.load_s[variant])

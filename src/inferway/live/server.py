@@ -299,6 +299,7 @@ class Server:
             await self._prepare(site, site.pool)
             self._keep_answers(site, await self._book_of(site, site.pool))
             site.begin()
+        await self._gate.hold_fastest()
         for site in self.sites.values():
             if site.present is None and site.node is None and self._loads is not None:
                 await self.go_on_with_answers(site, self._loads.tasks[site.task])

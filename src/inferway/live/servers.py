@@ -6,8 +6,8 @@ import asyncio
 import math
 import random
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from itertools import islice
 from typing import Final
@@ -76,6 +76,8 @@ class ServerQueues:
         unloaded: Callable[[int, str], None] | None = None,
     ) -> None:
         self._held_variants, self._unloaded = held, unloaded
+        # Servers that wait for their device to load their variant, before the fleet serves.
+        self._visits: dict[int, asyncio.Future[None]] = {}
         self.dispatcher, self.instances, self._expired = dispatcher, instances, expired
         self.queues: list[deque[InferRequest]] = [deque() for _ in instances]
         self._now, self._drop_late = options.now, options.drop_late
@@ -89,7 +91,9 @@ class ServerQueues:
         self._shares = dispatcher.shares
         self.batches = self._pulls or rules is not None or self._shares
         self.gate = DeviceGate()
-        self.gate.join(self, self._now())
+        if held is not None:
+            dispatcher.hold_nothing()
+        self._join()
         # Whether requests of the task may differ in more than their first axis.
         self._mixed = not is_closed(signature)
         self._serving: list[RequestBatch | None] = [None] * len(instances)
@@ -112,11 +116,65 @@ class ServerQueues:
         if gate is not self.gate:
             self.gate.leave(self)
             self.gate = gate
-            gate.join(self, self._now())
+            self._join()
+
+    def _join(self) -> None:
+        if self._held_variants is not None:
+            self._held_variants.holders = self.gate.holders
+        self.gate.join(self, self._now())
 
     def leave(self) -> None:
         """Hold nothing of the devices any more, and wait for none."""
+        if self._held_variants is not None:
+            self._held_variants.leave()
         self.gate.leave(self)
+
+    @asynccontextmanager
+    async def loading(self, k: int) -> AsyncIterator[None]:
+        """Have the device of a class for itself with its variant loaded, in its turn.
+
+        For who has no requests yet. Where the device holds all of its variants, nothing is done.
+
+        Raises
+        ------
+        WarmUpError
+            Where the variant cannot be loaded.
+        """
+        held, server, works = self._held_variants, self._class_of.index(k), False
+        if held is None or k not in held.device_of:
+            yield
+            return
+        await self._visit(server)
+        try:
+            await held.begin(k)
+            yield
+            works = True
+        finally:
+            self.dispatcher.end_change(server, works, self._now())
+            self.grant(server)
+            self.gate.pull()
+
+    async def hold(self, k: int) -> None:
+        """Have the device of a class hold its variant, as `loading` does, if it does not."""
+        if self.dispatcher.needs_change(self._class_of.index(k)):
+            async with self.loading(k):
+                pass
+
+    async def _visit(self, server: int) -> None:
+        now_s = self._now()
+        if self.dispatcher.ask_turn(server, now_s, now_s):
+            self.dispatcher.begin_change(server, now_s)
+            return
+        self._visits[server] = turn = asyncio.get_running_loop().create_future()
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if self._visits.pop(server, None) is None:  # its turn has come meanwhile
+                self.dispatcher.end_change(server, False, self._now())
+            else:
+                self.dispatcher.leave_line(server, self._now())
+            self.grant(server)
+            raise
 
     def put(self, request: InferRequest) -> bool:
         """Take a request that has been given its server; whether it is left waiting there."""
@@ -342,6 +400,10 @@ class ServerQueues:
 
     def start_turn(self, server: int) -> None:
         """Have a free server run what it takes of its queue, or wait for more."""
+        if (visit := self._visits.pop(server, None)) is not None:
+            self.dispatcher.begin_change(server, self._now())
+            visit.set_result(None)
+            return
         queue = self.queues[server]
         gone: list[tuple[InferRequest, str]] = []
         if queue[0].alone:

@@ -11,6 +11,17 @@ from typing import Any
 
 import numpy as np
 
+from inferway.site.claims import (
+    DEVICE,
+    HELD_VARIANT,
+    HOLDS,
+    LOAD_S,
+    NEXT_S,
+    TAKEN,
+    UNTIL_S,
+    VARIANT,
+    WORK_S,
+)
 from inferway.site.compiled import either, jit, seldom
 from inferway.site.handle import at
 from inferway.site.selection import (
@@ -20,12 +31,13 @@ from inferway.site.selection import (
     predicted_runs,
     predicted_service,
 )
-from inferway.site.sharing import ends_at, every_site, place_of
+from inferway.site.sharing import changed_by_others, ends_at, every_site, place_of
 from inferway.site.sharing import foresee_devices as _foresee_shared
 from inferway.site.view import Changes, JoinedLine, SharedDevices, Site
 
 # Runs ahead that are foreseen one by one; beyond, each server runs all that it has in one turn.
 MOST_FORESEEN = 256
+_NOBODY = -1
 
 # ``_own(line, site, task)``: the site of a task by itself, of which `site` has the account.
 _own = either(
@@ -47,6 +59,8 @@ def _foresee_line(changes: Changes, devices: Any, site: Site, d: int) -> None:
     ends_s, held = devices.free_s[d, :slots], changes.held[d]
     ends_s[:] = now_s
     line_s, first = now_s, changes.loads[d]
+    if changed_by_others(devices, d):
+        held = _variant_of_others(changes.contents[devices.number[d], HELD_VARIANT])
     if first >= 0:
         held = site.server_class[first]
         line_s = max(now_s, changes.ready_s[d])
@@ -56,9 +70,13 @@ def _foresee_line(changes: Changes, devices: Any, site: Site, d: int) -> None:
     foreseen = 0
     while True:
         server = _next_in_line(changes, devices, site, d, first)
-        if server < 0:
+        if server == _NOBODY:
             break
         first = -1
+        if server < 0:
+            line_s, held = _foresee_turn(devices, -2 - server, ends_s, line_s, held)
+            foreseen += 1
+            continue
         k = site.server_class[server]
         joins, time_s = _next_run(changes, devices, site, server, foreseen >= MOST_FORESEEN)
         starts_s = max(line_s, changes.done_s[server])
@@ -76,7 +94,35 @@ def _foresee_line(changes: Changes, devices: Any, site: Site, d: int) -> None:
         foreseen += 1
     for slot in range(slots):  # who comes now overtakes nobody
         ends_s[slot] = max(ends_s[slot], line_s)
-    changes.then[d] = held
+    changes.then[d] = max(held, -1)
+
+
+@jit
+def _variant_of_others(number: int) -> int:
+    """Number a variant of another site so that it is none of this site's classes, nor -1."""
+    return -2 - number
+
+
+@jit
+def _foresee_turn(
+    devices: Any, other: int, ends_s: np.ndarray, line_s: float, held: int
+) -> tuple[float, int]:
+    """Foresee the turn of a server of another site, which runs all that it has then.
+
+    Returns when it starts, and which variant the device holds from then on.
+    """
+    row = devices.others[other]
+    devices.wide[devices.holds.size + other] = 1
+    taken, variant = max(1, int(row[TAKEN])), _variant_of_others(int(row[VARIANT]))
+    starts_s = max(line_s, row[UNTIL_S]) if row[HOLDS] > 0.0 else line_s
+    if held == variant:
+        starts_s = max(starts_s, ends_s[taken - 1])
+    else:
+        starts_s = max(starts_s, ends_s[ends_s.size - 1]) + row[LOAD_S]
+        ends_s[:] = starts_s
+    for _ in range(taken):
+        ends_at(ends_s, starts_s + row[WORK_S])
+    return starts_s, variant
 
 
 @jit
@@ -102,27 +148,46 @@ def _note_runs(changes: Any, devices: Any, site: Site, d: int, ends_s: np.ndarra
                 changes.place[server] = runs
             if not site.healthy[server]:  # what is there will be elsewhere
                 changes.place[server] = site.queue[server]
+    for other in range(devices.others_count[0]):
+        row = devices.others[other]
+        devices.wide[devices.holds.size + other] = 0
+        if devices.own[int(row[DEVICE])] == d and row[HOLDS] > 0.0:
+            for _ in range(int(row[TAKEN])):
+                ends_at(ends_s, max(now_s, row[UNTIL_S]))
 
 
 @jit
 def _next_in_line(changes: Any, devices: Any, site: Site, d: int, first: int) -> int:
-    """Whose first request that is not foreseen is due first; -1 where all are."""
+    """Whose first request that is not foreseen is due first; `_NOBODY` where all are.
+
+    A server of another site is -2 - its row among those that are known of.
+    """
     if first >= 0 and changes.place[first] < site.queue[first]:
         return first
-    best, least_s = -1, np.inf
+    best, least_s, shares = _NOBODY, np.inf, devices.claims.shape[0] > 0
     for k in range(devices.device.size):
         if devices.device[k] != d:
             continue
         task, _ = place_of(devices.joined, k)
         own, before = _own(changes.line, site, task), _first(changes.line, task)
         places, after_s = own.arrived_s.shape[1], _due_after(changes.line, task)
+        if shares:
+            after_s = changes.after_s[0]
         for server in range(site.first[k], site.first[k + 1]):
             place = changes.place[server]
             if place < site.queue[server]:
                 here = server - before
                 due_s = own.arrived_s[here, (own.head[here] + place) % places] + after_s
+                if shares and place == 0 and devices.waits[server]:
+                    due_s = devices.due_s[server]
                 if due_s < least_s:
                     best, least_s = server, due_s
+    for other in range(devices.others_count[0]):
+        row = devices.others[other]
+        if devices.own[int(row[DEVICE])] != d or devices.wide[devices.holds.size + other] > 0:
+            continue
+        if row[NEXT_S] < least_s:
+            best, least_s = -2 - other, row[NEXT_S]
     return best
 
 

@@ -9,7 +9,18 @@ from typing import Any
 
 import numpy as np
 
-from inferway.site.claims import DEVICE, HOLDS, TAKEN, UNTIL_S, WORK_S
+from inferway.site.claims import (
+    CHANGE_COUNT,
+    DEVICE,
+    HELD_VARIANT,
+    HOLDS,
+    LOAD_S,
+    NEXT_S,
+    TAKEN,
+    UNTIL_S,
+    VARIANT,
+    WORK_S,
+)
 from inferway.site.compiled import either, jit, seldom
 from inferway.site.masks import lowest
 from inferway.site.natural import class_of, natural
@@ -308,6 +319,10 @@ def _begin_change(devices: Any, site: Site, server: int) -> None:
     d = devices.device[k]
     devices.used[d] = devices.slots[d]
     changes.held[d], changes.loads[d] = -1, server
+    content = changes.contents[devices.number[d]]
+    content[CHANGE_COUNT] += 1
+    content[HELD_VARIANT] = devices.at + site.first[k]
+    changes.since[d] = content[CHANGE_COUNT]
     changes.ready_s[d] = site.clock_s[0] + changes.load_s[k]
     _show_room(devices, site, d)
 
@@ -318,6 +333,8 @@ def _end_change(devices: Any, site: Site, server: int, works: bool) -> None:
     d = devices.device[k]
     devices.used[d] = 0
     changes.held[d], changes.loads[d] = k if works else -1, -1
+    if not works:
+        changes.contents[devices.number[d], HELD_VARIANT] = -1
     _show_room(devices, site, d)
 
 
@@ -775,6 +792,22 @@ def crowd_at(devices: SharedDevices, k: int) -> float:
     return devices.crowd[natural(devices.device[k]), natural(devices.taken[k] - 1)]
 
 
+@jit
+def changed_by_others(devices: Any, d: int) -> bool:
+    """Tell whether another site was the last to change device d, which holds one variant."""
+    return devices.changes.contents[devices.number[d], CHANGE_COUNT] != devices.changes.since[d]
+
+
+def _see_changes(changes: Any, devices: Any) -> None:
+    for d in range(devices.slots.size):
+        if changes.exclusive[d] and changed_by_others(devices, d):
+            changes.held[d] = -1
+
+
+# ``_note_changes(changes, devices)``: what others have changed holds nothing of this site's.
+_note_changes = either(Changes, _see_changes, lambda changes, devices: None)
+
+
 def _look_around(devices: Any, site: Site) -> None:
     rows, servers = devices.claims.shape[0], devices.holds.size
     if rows == 0:
@@ -798,10 +831,52 @@ def _look_around(devices: Any, site: Site) -> None:
         elif row[UNTIL_S] < devices.others_due_s[d]:
             devices.others_due_s[d], devices.others_first[d] = row[UNTIL_S], place
     devices.others_count[0] = count
+    _note_changes(devices.changes, devices)
     for d in range(devices.slots.size):
         devices.shown[d] = _room(devices, d)
     for k in range(devices.device.size):
         _show(devices, site, k)
+
+
+def _say_variant(changes: Any, devices: Any, site: Site, server: int, row: Floats) -> None:
+    k = class_of(site, server)
+    d = devices.device[k]
+    if not changes.exclusive[d]:
+        return
+    row[VARIANT], row[LOAD_S] = devices.at + site.first[k], changes.load_s[k]
+    row[NEXT_S] = next_due(devices, site, server)
+    if changes.loads[d] == server:  # a change takes all slots
+        row[DEVICE], row[TAKEN], row[HOLDS] = devices.number[d], devices.slots[d], 1.0
+        row[UNTIL_S], row[NEXT_S] = changes.ready_s[d], -np.inf
+
+
+# ``_tell_variant(changes, devices, site, server, row)``: say in its row which variant a server of a
+# device that holds one at a time needs there, and when its next run is due.
+_tell_variant = either(Changes, _say_variant, lambda changes, devices, site, server, row: None)
+
+
+@jit
+def next_due(devices: Any, site: Site, server: int) -> float:
+    """When the first request of a server behind its run is due; inf where there is none."""
+    if devices.waits[server]:
+        return float(devices.due_s[server])
+    runs = 0
+    if devices.holds[server]:
+        runs = site.running[server] if site.sizes[class_of(site, server), 1] > 0 else 1
+    if site.queue[server] <= runs or not site.healthy[server]:
+        return np.inf
+    place = (site.head[server] + runs) % site.arrived_s.shape[1]
+    return float(site.arrived_s[server, place] + devices.changes.after_s[0])
+
+
+def _asks_when(changes: Any, site: Site, server: int, due_s: float) -> None:
+    if site.queue[server] > 0:
+        changes.after_s[0] = due_s - site.arrived_s[server, site.head[server]]
+
+
+# ``note_due(changes, site, server, due_s)``: take note that the first request of a server is due
+# then, from which it is guessed when others are.
+note_due = either(Changes, _asks_when, lambda changes, site, server, due_s: None)
 
 
 def _tell(devices: Any, site: Site) -> None:
@@ -818,9 +893,8 @@ def _tell(devices: Any, site: Site) -> None:
         if holds:
             row[UNTIL_S] = site.ends_s[server] if has_work else site.clock_s[0]
             row[WORK_S] = site.free_s[server] - site.ends_s[server] if has_work else 0.0
-        if d >= 0 and _loads_for(devices.changes, d) == server:  # a change takes all slots
-            row[DEVICE], row[TAKEN], row[HOLDS] = devices.number[d], devices.slots[d], 1.0
-            row[UNTIL_S] = site.clock_s[0]
+        if d >= 0:
+            _tell_variant(devices.changes, devices, site, server, row)
 
 
 # ``look_around(devices, site)``: take note of what servers of other sites hold and wait for, before

@@ -101,6 +101,11 @@ class Changes(NamedTuple):
     held: Ints  # (D,) class whose variant each exclusive device holds; -1 for none
     loads: Ints  # (D,) server that each device is being changed for; -1 for none
     ready_s: Floats  # (D,) predicted end of that change
+    # (N, 2) what the node's devices hold, as `inferway.site.claims` says it for all of its sites;
+    # and which of its changes was the last one here, -1 for none.
+    contents: Ints
+    since: Ints  # (D,)
+    after_s: Floats  # (1,) how long after it came the last request was due that asked for a turn, s
     # Predictions as of the last decision, of exclusive devices and their servers.
     then: Ints  # (D,) class that each holds behind all that waits
     done_s: Floats  # (n,) when each server has run what it has
@@ -151,11 +156,11 @@ class SharedDevices(NamedTuple):
     stale: Flags  # (D,) whether the last decision has not needed the predictions, and they are old
     # Shared with other sites of the node, as `inferway.site.claims` says; no row where there are
     # none. What is known of the others is as of the last step.
-    claims: Floats  # (M, 5) of all sites
+    claims: Floats  # (M, 8) of all sites
     at: int  # Row of the first server; M where there is no row
     number: Ints  # (D,) the node's number of each device
     own: Ints  # By such a number, the device; -1 where it is none of these
-    others: Floats  # (M, 5) rows of the servers of others, the first `others_count` of them
+    others: Floats  # (M, 8) rows of the servers of others, the first `others_count` of them
     others_count: Ints  # (1,)
     others_used: Ints  # (D,) slots that their runs hold
     others_due_s: Floats  # (D,) when the first of them that waits is due; inf where none does
@@ -387,11 +392,11 @@ def _shared(fleet: Fleet) -> SharedDevices | NoDevices:
         wide=np.zeros(servers, np.int64),
         crowd=np.zeros(shape),
         stale=np.zeros(devices, np.bool_),
-        claims=np.zeros((0, 5)),
+        claims=np.zeros((0, 8)),
         at=0,
         number=np.arange(devices),
         own=np.arange(devices),
-        others=np.zeros((0, 5)),
+        others=np.zeros((0, 8)),
         others_count=np.zeros(1, np.int64),
         others_used=np.zeros(devices, np.int64),
         others_due_s=np.full(devices, np.inf),
@@ -419,6 +424,9 @@ def _changes(of: DeviceSlots, servers: int) -> Changes | NoChanges:
         held=np.array([classes.index(d) if d in classes else -1 for d in range(devices)]),
         loads=np.full(devices, -1),
         ready_s=np.zeros(devices),
+        contents=np.array([[0, -1]] * devices, np.int64),
+        since=np.zeros(devices, np.int64),
+        after_s=np.zeros(1),
         then=np.full(devices, -1),
         done_s=np.zeros(servers),
         joins_s=np.full(servers, np.nan),

@@ -181,7 +181,7 @@ def test_a_folder_in_use_and_a_folder_without_are_refused(tmp_path: Path) -> Non
     assert recordings(tmp_path) == [tmp_path / "run"]
     head = tmp_path / "run" / "recording.json"
     head.write_text(json.dumps({**json.loads(head.read_text()), "schema": 99}))
-    with pytest.raises(ValueError, match="is not a recording of schema 10"):
+    with pytest.raises(ValueError, match="is not a recording of schema 11"):
         replay(tmp_path / "run")
 
 
@@ -652,7 +652,7 @@ def test_recordings_of_the_version_before_are_read(tmp_path: Path) -> None:
     assert (found.requests, found.differences) == (200, ())
     head["schema"] = 3
     file.write_text(json.dumps(head))
-    with pytest.raises(ValueError, match="not a recording of schema 10"):
+    with pytest.raises(ValueError, match="not a recording of schema 11"):
         replay(tmp_path / "run")
 
 
@@ -752,7 +752,7 @@ def test_recordings_from_before_it_changed_are_read(tmp_path: Path) -> None:
     recording.close()
     file = tmp_path / "run" / "recording.json"
     head = json.loads(file.read_text())
-    assert head["schema"] == 10
+    assert head["schema"] == 11
     file.write_text(json.dumps(head | {"schema": 7}))
     (beginning,) = (tmp_path / "run").glob("*.state.npz")
     with np.load(beginning) as state:
