@@ -23,6 +23,7 @@ from inferway.dispatch import Dispatcher
 from inferway.dispatch.recording import EVENT, Recording
 from inferway.dispatch.replay import replay
 from inferway.site import ALL_CLASSES, Fleet
+from inferway.site.claims import no_claims, no_contents
 from inferway.site.confidence import difficulty_tables
 from inferway.site.devices import DeviceSlots
 from inferway.twin.trace import read as read_trace
@@ -45,27 +46,33 @@ CPU = DeviceSlots(
     device=np.zeros(2, np.int64),
     taken=np.ones(2, np.int64),
 )
+GPU = CPU._replace(slots=np.array([2]), exclusive=np.ones(1, bool), load_s=np.array([0.05, 0.1]))
 FIELDS = {name: 1 << (8 * EVENT[name].itemsize - 1) for name in EVENT.names or ()}
 ODD = (-1, -2, 0, 1, 3, 4, 5, 127, 2**31 - 1, 2**62, -(2**31))
 STEPS = 16
 HEAD_KEYS = ("schema", "policy", "options", "target", "fleet", "gap", "ended", "lasting", "folder")
 SHARED = "jiq-fast, with a device"
-POLICIES = ("jiq-fast", SHARED, pytest.param("escalate", marks=pytest.mark.slow))
+EXCLUSIVE = "jiq-fast, with a device that holds one variant of two tasks"
+POLICIES = ("jiq-fast", SHARED, EXCLUSIVE, pytest.param("escalate", marks=pytest.mark.slow))
 
 
 def record(folder: Path, policy: str = "jiq-fast") -> None:
     """A short course of events: all kinds, a queue, one that is full."""
-    fleet = replace(FLEET, devices=CPU) if policy == SHARED else FLEET
+    devices = {SHARED: CPU, EXCLUSIVE: GPU}.get(policy)
+    fleet = replace(FLEET, devices=devices)
     name = policy.partition(",")[0]
     dispatcher = Dispatcher(fleet, name, target=0.8, rate_per_s=6.0, measure=True)
-    recording = Recording(dispatcher, folder)
     chance = random.Random(4)
+    another = beside(dispatcher, chance) if policy == EXCLUSIVE else None
+    recording = Recording(dispatcher, folder)
     sure = np.array([0.1, 0.9])
     for step in range(STEPS):
         now = step / 9
         recording.arrive(now, chance.getrandbits(62), now + 3.0, 0.0, 1, ALL_CLASSES, 2, True)
         for server in np.flatnonzero(recording.site.queue).tolist():
-            if policy == SHARED:
+            if another is not None:
+                next(another)
+            if devices is not None:
                 take_turns(recording, server, now)
             elif chance.random() < 0.2:
                 recording.begin(server, 1, now)
@@ -91,13 +98,51 @@ def take_turns(recording: Recording, server: int, now_s: float) -> None:
         recording.end_run(other, now_s)
         recording.finish(other, now_s, 0.1)
         if (following := recording.next_turn(other, now_s)) >= 0:
-            recording.start_run(following, 1, now_s)
+            start(recording, following, now_s)
     if not recording.site.queue[server] or devices.holds[server]:
         return
     if recording.ask_turn(server, now_s + 3.0, now_s):
-        recording.start_run(server, 1, now_s)
+        start(recording, server, now_s)
     elif server == 3:
         recording.leave_line(server, now_s)
+
+
+def start(made: Recording | Dispatcher, server: int, now_s: float) -> None:
+    """A server whose turn it is runs, once its device holds its variant."""
+    if made.changes and made.needs_change(server):
+        made.begin_change(server, now_s)
+        made.end_change(server, True, now_s)
+    made.start_run(server, 1, now_s)
+
+
+def beside(dispatcher: Dispatcher, chance: random.Random) -> Iterator[None]:
+    """Another task that shares its device: runs, waits and changes, of which some fail."""
+    other = Dispatcher(dispatcher.fleet, "jiq-fast", target=0.8, rate_per_s=6.0, measure=True)
+    claims, contents = no_claims(8), no_contents(1)
+    for made, at in ((other, 4), (dispatcher, 0)):
+        made.hold_nothing()
+        made.share_devices(claims, at, np.zeros(1, np.int64), contents)
+
+    def course() -> Iterator[None]:
+        while True:
+            now_s = float(dispatcher.site.clock_s[0])
+            server = other.arrive(now_s, chance.getrandbits(62))
+            if server >= 0 and other.site.queue[server] == 1:
+                if other.ask_turn(server, now_s + chance.random(), now_s):
+                    start(other, server, now_s)
+                elif chance.random() < 0.5:
+                    other.leave_line(server, now_s)
+                    other.withdraw(server, 0, now_s)
+            yield
+            for one in np.flatnonzero(other.site.devices.holds).tolist():
+                other.end_run(one, now_s)
+                other.finish(one, now_s, 0.1)
+            if not (other.site.devices.used.any() or dispatcher.site.devices.used.any()):
+                other.begin_change(0, now_s)
+                other.end_change(0, chance.random() < 0.5, now_s)
+            yield
+
+    return course()
 
 
 class Damage:
@@ -254,6 +299,15 @@ def test_bits_of_classes_say_what_their_numbers_do(
         (SHARED, 18, "rows", 0),
         (SHARED, 18, "server", 7),
         (SHARED, 21, "server", -1),
+        (EXCLUSIVE, 23, "server", 4),
+        (EXCLUSIVE, 26, "rows", 3),
+        (EXCLUSIVE, 28, "classes", 1 << 40),
+        (EXCLUSIVE, 28, "floor", np.nan),
+        (EXCLUSIVE, 28, "value", -1.0),
+        (EXCLUSIVE, 28, "server", -1),
+        (EXCLUSIVE, 29, "server", 1),
+        (EXCLUSIVE, 29, "word", -1),
+        (EXCLUSIVE, 29, "classes", -2),
         ("escalate", 16, "value", 2),
         ("escalate", 12, "server", 4),
         ("escalate", 12, "classes", 3),
