@@ -147,6 +147,36 @@ def test_what_is_due_before_the_turn_of_another_comes_before_it() -> None:
         assert waits_s(one, 0.0)[0] == pytest.approx(wait_s)
 
 
+def test_what_waits_is_due_as_it_has_said() -> None:
+    """Whatever others of the same task have said since."""
+    one, other = both()
+    load(other, 0, 0.0)
+    assert give(other, 0, 0.0, due_s=0.1)
+    other.start_run(0, 1, 0.0)
+    assert not give(one, 1, 0.0, due_s=5.0)
+    assert not give(one, 0, 0.0, due_s=0.1)
+    assert not give(other, 1, 0.0, due_s=1.0)
+    first_s, second_s, third_s = 1.0 + 0.01, 2.0 + 0.02, 2.0 + 0.02
+    behind_s = 0.01 + first_s + second_s + third_s
+    assert waits_s(one, 0.0) == pytest.approx([behind_s + 1.0, behind_s])
+
+
+def test_a_server_of_another_task_runs_one_after_the_other() -> None:
+    one, other = both(slots=2)
+    load(other, 1, 0.0)
+    assert give(other, 1, 0.0)
+    other.start_run(1, 1, 0.0)
+    give(other, 1, 0.0)
+    assert waits_s(one, 0.0) == pytest.approx([0.02 + 0.02 + load_s for load_s in LOADS_S])
+
+
+def test_what_others_could_not_load_they_have_to_load_again() -> None:
+    one, other = both()
+    load(other, 0, 0.0, works=False)
+    assert give(other, 0, 0.0, due_s=0.1)  # its change has not begun yet
+    assert waits_s(one, 0.0) == pytest.approx([1.0 + 0.01 + load_s for load_s in LOADS_S])
+
+
 def test_a_change_for_another_is_foreseen_to_its_end() -> None:
     one, other = both()
     load(one, 0, 0.0)
