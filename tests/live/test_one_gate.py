@@ -102,6 +102,30 @@ def cpu(running: Any) -> dict[str, int]:
     return status
 
 
+@pytest.mark.parametrize("cores", [1, 4, 6])
+def test_a_file_without_devices_shares_the_cores_of_the_machine(
+    start: Any,
+    folder: Path,
+    until: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+    cores: int,
+) -> None:
+    monkeypatch.setattr("inferway.live.build.cores", lambda: cores)
+    file = folder / "d.yaml"
+    file.write_text(FILE.replace("    devices: {cpu: {cores: 1}}\n", ""))
+    running = start(deployment=inferway.load(file))
+    asked = [wire_of(running, "ab"[number % 2], f"waits{number}") for number in range(6)]
+    until(lambda: len(began(folder)) == cores)
+    devices = running.get("/status", admin=True).json.get("devices")
+    if cores == 6:  # as many as there are instances: nobody waits
+        assert not devices
+    else:
+        until(lambda: cpu(running) == {"slots": cores, "busy": cores, "waiting": 6 - cores})
+    (folder / "go").touch()
+    assert [wire.read().status for wire in asked] == [200] * 6
+    assert most_at_once(folder) == cores
+
+
 def test_tasks_stand_in_one_line_by_deadline(
     start: Any, folder: Path, until: Callable[..., None]
 ) -> None:

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import Field, Strict, TypeAdapter, ValidationError, field_validator
 
+from inferway.deployment.devices import Device
 from inferway.deployment.errors import (
     DeploymentError,
     Place,
@@ -192,6 +193,31 @@ class Deployment(Section):
             for name, node in self.nodes.items()
         }
         return replace(self, nodes=nodes)
+
+    def on_cores(self, cores: int) -> Deployment:
+        """Return this deployment as a server runs it on a machine with so many cores.
+
+        Where a node lists no `devices` and its copies may want more cores than there are, they
+        share these: one device, by the name of the node's hardware. What another server runs takes
+        none of it.
+        """
+        nodes = {name: self._sharing(node, cores) for name, node in self.nodes.items()}
+        return replace(self, nodes=nodes)
+
+    def _sharing(self, node: Node, cores: int) -> Node:
+        running = {
+            (task, name): (count, variant.threads)
+            for (task, name), count in node.instances.items()
+            if task in self.tasks
+            and (variant := self.tasks[task].variants.get(name)) is not None
+            and variant.remote is None
+        }
+        if node.devices or sum(count * threads for count, threads in running.values()) <= cores:
+            return node
+        name, widest = node.hardware, max(threads for _, threads in running.values())
+        placed = {key: {name: count} for key, (count, _) in running.items()}
+        device = Device(hardware=name, cores=max(cores, widest))
+        return replace(node, devices={name: device}, placed=placed)
 
     def policy_of(self, task: Task | str) -> PolicySpec:
         """Return the dispatch policy of a task.

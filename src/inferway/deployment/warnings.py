@@ -258,15 +258,32 @@ def _of_node(deployment: Deployment, node: Node) -> Iterator[Found]:
     # A variant without a model runs in the twin alone, which has as many cores as it is told.
     # detection-3 is one of the tasks that `detection` counts.
     tasks = deployment.tasks
-    running = (
-        (tasks[name if name in tasks else name.rpartition("-")[0]].variants[variant], count)
+    running = [
+        (one, count)
         for (name, variant), count in node.instances.items()
+        if (one := tasks[name if name in tasks else name.rpartition("-")[0]].variants[variant])
+        and (one.model or one.python)
+    ]
+    instances, wanted = (
+        sum(count for _, count in running),
+        sum(count * one.threads for one, count in running),
     )
-    instances = sum(count for one, count in running if one.model or one.python)
-    if node.hardware == "cpu" and not node.devices and instances > cores():
+    if node.devices or wanted <= cores():
+        return
+    place = f"nodes.{node.name}.instances"
+    if deployment.network is None:
+        shared = f"{{{node.hardware}: {{cores: {cores()}}}}}"
         yield (
             "oversubscribed",
-            f"nodes.{node.name}.instances",
+            place,
+            f"{instances} instances share {cores()} cores of this machine: a server lets their "
+            "runs wait for one of these, and a simulation lets none wait; say `devices: "
+            f"{shared}` and both do",
+        )
+    elif node.hardware == "cpu":
+        yield (
+            "oversubscribed",
+            place,
             f"{instances} CPU instances share {cores()} cores of this machine, so service times "
             "will be longer than their profiles when all are busy",
         )

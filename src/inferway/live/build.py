@@ -40,6 +40,7 @@ from inferway.live.lent import Loan, lend
 from inferway.live.options import HELD_LIMIT, PoolOptions, ServerOptions
 from inferway.live.pool import Pool, schedule
 from inferway.live.upstream.remote import Forwarding
+from inferway.machine import cores
 from inferway.profiling.confidence import confidence_reader
 from inferway.protocol import Signature
 from inferway.runtime import (
@@ -99,6 +100,7 @@ def would_serve(deployment: Deployment) -> dict[str, list[str]]:
         target that no instance reaches.
     """
     check_served(deployment)
+    deployment = deployment.on_cores(cores())
     (node,) = deployment.nodes.values()
     fleets = {
         name: _deciding(deployment, task, node)[0].fleet
@@ -225,6 +227,7 @@ def pools_of(
 
     ServeError when a model or a policy cannot be loaded.
     """
+    deployment = deployment.on_cores(cores())
     (node,) = deployment.nodes.values()
     kept = node.measured_overhead
     if options.times is None or kept is None:  # nothing is recalled

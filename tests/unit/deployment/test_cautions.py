@@ -84,7 +84,8 @@ nodes: {m: {hardware: cpu}, n: {hardware: gtx-980}}
     [
         ("{instances: {t/fast: 1, t/slow: 1}}", []),
         ("{instances: {t/fast: 2, t/slow: 1}}", [("oversubscribed", 7)]),
-        ("{hardware: gtx-980, instances: {t/fast: 2, t/slow: 1}}", []),
+        ("{hardware: gtx-980, instances: {t/fast: 2, t/slow: 1}}", [("oversubscribed", 7)]),
+        ("{devices: {cpu: {cores: 2}}, instances: {t/fast: 2, t/slow: 1}}", []),
     ],
 )
 def test_more_cpu_instances_than_cores(

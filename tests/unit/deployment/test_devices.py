@@ -45,6 +45,40 @@ def test_one_of_each_variant_runs_on_the_first_device_that_can(write: Write) -> 
     }
 
 
+@pytest.mark.parametrize(
+    ("instances", "cores", "shared"),
+    [
+        ("{t/both: 2}", 2, None),
+        ("{t/both: 2, t/away: 9}", 2, None),
+        ("{t/both: 3}", 2, 2),
+        ("{t/slow: 1}", 3, None),
+        ("{t/slow: 1}", 2, 3),  # of its own file's word, a run takes three
+        ("{t/slow: 1, t/both: 1}", 3, 3),
+    ],
+)
+def test_what_lists_no_devices_shares_the_cores_of_a_server(
+    write: Write, instances: str, cores: int, shared: int | None
+) -> None:
+    away = "away: {remote: {url: 'http://127.0.0.1:1/v2/models/t'}, service: {mean: 5 ms}}"
+    text = TASKS.replace("      both:", f"      {away}\n      both:")
+    deployment = load(write(f"{text}    instances: {instances}\n"))
+    served = deployment.on_cores(cores)
+    here = served.nodes["here"]
+    assert [(name, one.slots) for name, one in here.devices.items()] == (
+        [] if shared is None else [("cpu", shared)]
+    )
+    fleet = fleet_of(served, "t")
+    if shared is not None:
+        assert fleet.devices is not None
+        assert {*fleet.devices.device.tolist()} == {0}
+    assert ("t", "away") not in here.placed
+
+
+def test_devices_that_are_listed_stay_whatever_cores_a_server_has(write: Write) -> None:
+    deployment = node(write, TWO, "instances: {t/both: {cpu: 9}}")
+    assert deployment.on_cores(1).nodes == deployment.nodes
+
+
 def test_a_device_may_be_of_other_hardware_than_its_name_says(write: Write) -> None:
     here = node(write, "devices: {a: {count: 1, hardware: gpu}}").nodes["here"]
     assert here.placed == {("t", "both"): {"a": 1}, ("t", "fast"): {"a": 1}}
