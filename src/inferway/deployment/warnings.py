@@ -276,9 +276,8 @@ def _of_node(deployment: Deployment, node: Node) -> Iterator[Found]:
         yield (
             "oversubscribed",
             place,
-            f"{instances} instances share {cores()} cores of this machine: a server lets their "
-            "runs wait for one of these, and a simulation lets none wait; say `devices: "
-            f"{shared}` and both do",
+            f"{instances} instances share {cores()} cores of this machine, and `serve` lets their "
+            f"runs wait for one of these; `devices: {shared}` has `simulate` do so, too",
         )
     elif node.hardware == "cpu":
         yield (

@@ -146,6 +146,23 @@ def _end(runtime: Any) -> None:
         wait()
 
 
+class DeviceContent:
+    """What one exclusive device of a node holds: the model of a class of a fleet, or nothing.
+
+    Attributes
+    ----------
+    owner, k
+        Whose it is; None and any number where nothing is loaded.
+    changing
+        Held while that changes.
+    """
+
+    def __init__(self) -> None:
+        self.owner: HeldVariants | None = None
+        self.k = -1
+        self.changing = asyncio.Lock()
+
+
 class HeldVariants:
     """What the exclusive devices of a fleet hold, and what loading has taken.
 
@@ -162,8 +179,8 @@ class HeldVariants:
 
     Attributes
     ----------
-    holders
-        By device, whose variant is loaded, as class of a fleet's; of all fleets of a node.
+    contents
+        Of the node's devices, by name, for all of its fleets.
     load_s
         By class, how long loading is predicted to take, s: the mean of the last loads.
     changes, seconds
@@ -179,7 +196,7 @@ class HeldVariants:
             for k, d in enumerate(of.device.tolist())
             if d >= 0 and bool(of.exclusive[d])
         }
-        self.holders: dict[str, tuple[HeldVariants, int]] = {}
+        self.contents: dict[str, DeviceContent] = {}
         self.load_s: dict[str, float] = {}
         self.changes: Counter[str] = Counter()
         self.seconds: dict[str, float] = dict.fromkeys(self.device_of.values(), 0.0)
@@ -200,15 +217,16 @@ class HeldVariants:
         return {device: self._held(device) for device in dict.fromkeys(self.device_of.values())}
 
     def _held(self, device: str) -> int | None:
-        owner, k = self.holders.get(device, (None, -1))
-        return k if owner is self else None
+        content = self.contents.get(device)
+        return content.k if content is not None and content.owner is self else None
 
     def name_of(self, device: str) -> str | None:
         """Name of what a device holds: the variant, with its task where that is another fleet's."""
-        owner, k = self.holders.get(device, (None, -1))
-        if owner is None:
+        content = self.contents.get(device)
+        if content is None or content.owner is None:
             return None
-        return owner.variants[k] if owner is self else f"{owner.task}/{owner.variants[k]}"
+        variant = content.owner.variants[content.k]
+        return variant if content.owner is self else f"{content.owner.task}/{variant}"
 
     @property
     def first(self) -> dict[str, int]:
@@ -235,22 +253,27 @@ class HeldVariants:
 
         Whatever the model raises where it cannot be loaded; then the device holds none.
         """
-        device, begun_s = self.device_of[k], time.monotonic()
-        if self._held(device) == k:
-            return 0.0
-        before = self.holders.pop(device, None)
-        await run_detached(self._change, before, k)
-        if self._over:  # its fleet is gone meanwhile, and the device may be another's
-            return 0.0
-        self.holders[device] = self, k
+        content = self.contents.setdefault(self.device_of[k], DeviceContent())
+        async with content.changing:
+            begun_s = time.monotonic()
+            before, content.owner = content.owner, None
+            if before is self and content.k == k:
+                content.owner = self
+                return 0.0
+            await run_detached(self._change, before, content.k, k)
+            if self._over:  # its fleet has gone meanwhile, and the device is others'
+                await run_detached(self.unload, k)
+                return 0.0
+            content.owner, content.k = self, k
         took_s = time.monotonic() - begun_s
         self._learn(self.variants[k], took_s)
         return took_s
 
-    def _change(self, before: tuple[HeldVariants, int] | None, k: int) -> None:
+    def _change(self, before: HeldVariants | None, held: int, k: int) -> None:
         if before is not None:
-            owner, held = before
-            owner.unload(held)
+            before.unload(held)
+        if self._over:
+            raise RuntimeError("its fleet is gone")
         if k in self._models:
             self._models[k].load()
 

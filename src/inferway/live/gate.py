@@ -12,7 +12,7 @@ import numpy as np
 from inferway.dispatch.dispatcher import Dispatcher
 from inferway.dispatch.recording import Recording
 from inferway.dispatch.turns import NEVER_DUE_S
-from inferway.live.exclusive import HeldVariants
+from inferway.live.exclusive import DeviceContent
 from inferway.live.request import InferRequest
 from inferway.site.claims import no_claims, no_contents
 from inferway.site.view import Floats, Ints
@@ -53,7 +53,7 @@ class Sharer(Protocol):
 class DeviceGate:
     """Has the fleets of a node share its devices: one account, and one line.
 
-    `holders` says what its exclusive devices hold, each a variant of one of the fleets.
+    `loaded` says what its exclusive devices hold, each a variant of one of the fleets.
 
     Devices of several fleets are the same where they have the same name. Each fleet counts its own
     slots, as its file says them, against what all of them hold. All methods belong to the event
@@ -64,9 +64,9 @@ class DeviceGate:
         self._numbers: dict[str, int] = {}
         self._first: dict[Sharer, int] = {}  # Row of each fleet's first server
         self._claims: Floats = no_claims(0)
+        self.loaded: dict[str, DeviceContent] = {}
         # The same, for policies.
         self._contents: Ints = no_contents(0)
-        self.holders: dict[str, tuple[HeldVariants, int]] = {}
 
     def join(self, sharer: Sharer, now_s: float) -> None:
         """Have a fleet share the devices from now on, until it leaves; one with none does not.

@@ -120,7 +120,7 @@ class ServerQueues:
 
     def _join(self) -> None:
         if self._held_variants is not None:
-            self._held_variants.holders = self.gate.holders
+            self._held_variants.contents = self.gate.loaded
         self.gate.join(self, self._now())
 
     def leave(self) -> None:
@@ -402,7 +402,8 @@ class ServerQueues:
         """Have a free server run what it takes of its queue, or wait for more."""
         if (visit := self._visits.pop(server, None)) is not None:
             self.dispatcher.begin_change(server, self._now())
-            visit.set_result(None)
+            if not visit.done():  # it may have been given up just now
+                visit.set_result(None)
             return
         queue = self.queues[server]
         gone: list[tuple[InferRequest, str]] = []
