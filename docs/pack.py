@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-APART = 90
+APART = 120
 """Sum over red, green and blue, of 255 each, by which a pixel may come to differ."""
 AREA = 30
 """Squares of two by two pixels of one color that make it one that fills an area."""
