@@ -78,14 +78,15 @@ TWO = """
 tasks:
   times:
     accuracy_target: 0.5
-    deadline: 20 s
+    deadline: 60 s
     variants:
-      small: {python: ./models.py:Small, accuracy: 0.8, load_time: 7 s, service: {mean: 2 ms}}
-      large: {python: ./models.py:Large, accuracy: 0.9, load_time: 7 s, service: {mean: 4 ms}}
+      small: {python: ./models.py:Small, accuracy: 0.8, load_time: 100 s, service: {mean: 2 ms}}
+      large: {python: ./models.py:Large, accuracy: 0.9, load_time: 100 s, service: {mean: 4 ms}}
   sums:
     accuracy_target: 0.5
+    deadline: 60 s
     variants:
-      least: {python: ./models.py:Least, accuracy: 0.7, load_time: 7 s, service: {mean: 1 ms}}
+      least: {python: ./models.py:Least, accuracy: 0.7, load_time: 100 s, service: {mean: 1 ms}}
 nodes:
   here:
     devices: {gpu: {count: 1, exclusive: true}}
@@ -306,6 +307,24 @@ def test_tasks_share_a_device_that_holds_one_variant_of_all(start: Any, tmp_path
     assert sorted(one.requests for one in found) == [6, 12]
 
 
+@pytest.mark.parametrize("fastest", ["sums/least", "times/small"])
+def test_who_is_served_finds_the_fastest_of_all(start: Any, tmp_path: Path, fastest: str) -> None:
+    slower = {} if fastest == "sums/least" else {"mean: 1 ms": "mean: 9 ms"}
+    running = start(deployment=two(tmp_path, **slower), wait=False)
+    starting = running.begin(running.server.start())
+
+    def seen() -> list[tuple[bool, str | None]]:
+        sites = running.server.sites.values()
+        return [(one.ready, one.pool.held_variants.name_of("gpu")) for one in sites]
+
+    while not starting.done():
+        for ready, holds in running.call(seen):
+            assert not ready or holds in (fastest, fastest.partition("/")[2])
+    starting.result()
+    task, _, variant = fastest.partition("/")
+    assert held(running) == [variant if one == task else fastest for one in ("times", "sums")]
+
+
 @pytest.mark.parametrize("policy", ["priced", "deadline", "sq"])
 def test_tasks_in_a_hurry_take_turns_at_what_they_share(
     start: Any, tmp_path: Path, policy: str
@@ -364,7 +383,10 @@ def test_what_one_task_cannot_load_costs_the_other_nothing(start: Any, tmp_path:
 
 
 def test_a_task_that_is_put_in_anew_takes_its_turns(start: Any, tmp_path: Path) -> None:
-    """As another file is applied, its variants are loaded while the device is free for that."""
+    """As another file is applied, its variants are loaded while the device is free for that.
+
+    What was measured of loads counts meanwhile: by the file alone, nobody would be in time.
+    """
     running = start(deployment=two(tmp_path), record=tmp_path / "run")
     other = two(tmp_path, **{"mean: 4 ms": "mean: 5 ms"})
     applying = running.begin(running.server.apply(other))
@@ -381,6 +403,24 @@ def test_a_task_that_is_put_in_anew_takes_its_turns(start: Any, tmp_path: Path) 
     running.wait(running.server.stop())
     found = [inferway.replay(one, requests=None) for one in recordings(tmp_path / "run")]
     assert len(found) == 4
+    assert not any(one.differences or one.losses for one in found)
+
+
+def test_a_device_becomes_exclusive_and_is_no_longer(start: Any, tmp_path: Path) -> None:
+    soon, exclusive = {"load_time: 100 s": "load_time: 1 s"}, ", exclusive: true"
+    shared = soon | {exclusive: ""}
+    running = start(deployment=two(tmp_path, **shared), record=tmp_path / "run")
+    for changes in (soon, shared):
+        applying = running.begin(running.server.apply(two(tmp_path, **changes)))
+        while not applying.done():
+            assert running.infer(BODY, path="/v2/models/sums/infer").status == 200
+        applying.result()
+        for task, variant, _ in VARIANTS:
+            path = f"/v2/models/{task}/versions/{variant}/infer"
+            assert running.infer(BODY, path=path).status == 200
+    running.wait(running.server.stop())
+    found = [inferway.replay(one, requests=None) for one in recordings(tmp_path / "run")]
+    assert len(found) == 6
     assert not any(one.differences or one.losses for one in found)
 
 

@@ -110,7 +110,7 @@ def test_a_file_without_devices_shares_the_cores_of_the_machine(
     monkeypatch: pytest.MonkeyPatch,
     cores: int,
 ) -> None:
-    monkeypatch.setattr("inferway.live.build.cores", lambda: cores)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {*range(cores)})
     file = folder / "d.yaml"
     file.write_text(FILE.replace("    devices: {cpu: {cores: 1}}\n", ""))
     running = start(deployment=inferway.load(file))

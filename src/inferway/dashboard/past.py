@@ -21,6 +21,8 @@ MOST: Final = 100_000
 FEWEST: Final = 50
 """Requests below which nothing is replayed."""
 _STRETCHES, _IN_EACH = 60, 50
+# Part of the runs on devices that surely waited for nothing.
+_UNHINDERED: Final = 0.1
 # Ends of requests that no server was asked to answer.
 _NONE_OF_ITS: Final = (Outcome.INVALID,)
 
@@ -127,7 +129,8 @@ def past_of(
     expected = np.where(answered, accuracy[taken_by], np.nan)
     known = answered & np.isfinite(rows["expected"])
     expected[known] = rows["expected"][known]
-    occupied_s, together = _occupied(rows, decided_s, left_s)
+    shares = np.array([one.get("device") is not None for one in classes] + [False])
+    occupied_s, together = _occupied(rows, decided_s, left_s, shares[taken_by])
     trace = RecordedTrace(
         task=fleet["task"],
         policy=fleet["policy"],
@@ -185,10 +188,13 @@ def _flagged(rows: Rows, flag: int) -> int:
     return int(np.count_nonzero(rows["flags"] & flag))
 
 
-def _occupied(rows: Rows, decided_s: Floats, left_s: Floats) -> tuple[Floats, NDArray[np.int64]]:
+def _occupied(
+    rows: Rows, decided_s: Floats, left_s: Floats, shares: NDArray[np.bool_]
+) -> tuple[Floats, NDArray[np.int64]]:
     """For how long each request's server was its own, and who was served along.
 
-    As `RecordedTrace` has both: of a batch the first has the time and the number.
+    As `RecordedTrace` has both: of a batch the first has the time and the number. The wait of those
+    whose servers share a device is none of it, nor is that until it holds their variant.
     """
     occupied_s, together = np.full(len(rows), np.nan), np.zeros(len(rows), np.int64)
     answered = np.flatnonzero(np.isfinite(left_s))
@@ -197,11 +203,16 @@ def _occupied(rows: Rows, decided_s: Floats, left_s: Floats) -> tuple[Floats, ND
     same = np.append(False, server[1:] == server[:-1])
     free_s = np.where(same, np.append(-np.inf, left[:-1]), -np.inf)
     occupied_s[order] = left - np.maximum(decided_s[order], free_s)
-    # When a second variant was asked is not told: what handing over took is that of the others.
-    second = order[rows["flags"][order] & SECOND > 0]
-    others = order[rows["flags"][order] & SECOND == 0]
-    over_s = occupied_s[others] - rows["model_s"][others]
-    occupied_s[second] = rows["model_s"][second] + (np.median(over_s) if len(over_s) else 0.0)
+    # When a second variant was asked is not told, nor when the device of a run was free for it:
+    # what handing over took is that of the others.
+    second, over_s = rows["flags"] & SECOND > 0, occupied_s - rows["model_s"]
+    hand_over_s = 0.0
+    for others, part in ((~second & ~shares, 0.5), (~second & shares, _UNHINDERED)):
+        if others[order].any():
+            hand_over_s = max(0.0, float(np.quantile(over_s[order[others[order]]], part)))
+            break
+    untold = order[(second | shares)[order]]
+    occupied_s[untold] = rows["model_s"][untold] + hand_over_s
     together[order] = 1
     at, number = 0, rows["together"]
     while number.max(initial=0) > 1 and at < len(order):

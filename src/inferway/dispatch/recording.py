@@ -798,6 +798,8 @@ def _claims_of_others(dispatcher: Dispatcher) -> Floats:
     own = np.where(numbers < 0, -1, devices.own[numbers])
     claims[:, DEVICE] = own
     claims[own < 0] = no_claims(1)
+    if not dispatcher.changes:  # which variants others need is nothing to it
+        claims[:, VARIANT:] = no_claims(1)[:, VARIANT:]
     return claims
 
 

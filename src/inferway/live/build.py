@@ -350,6 +350,7 @@ def _pool(
         pool = pool_of(deployment, task, dispatcher, signature, runtimes, batches, growth, fitted)
         if pool.held_variants is not None:
             pool.held_variants.load_s = load_s
+            pool.expect_loads(pool)
         undo.pop_all()
     for name, loan in lent.items():
         if name not in models:

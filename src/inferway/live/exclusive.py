@@ -201,7 +201,7 @@ class HeldVariants:
         self.changes: Counter[str] = Counter()
         self.seconds: dict[str, float] = dict.fromkeys(self.device_of.values(), 0.0)
         self._over = False
-        self._loading: set[asyncio.Task[None]] = set()
+        self._loading: set[asyncio.Task[Any]] = set()
 
     @classmethod
     def of(cls, task: str, fleet: Fleet, first: Sequence[Any]) -> HeldVariants | None:
@@ -251,8 +251,15 @@ class HeldVariants:
     async def load(self, k: int) -> float:
         """Have the device of a class give up what it holds, and load the class's; how long, s.
 
-        Whatever the model raises where it cannot be loaded; then the device holds none.
+        Whatever the model raises where it cannot be loaded; then the device holds none. Who gives
+        up waiting for it leaves the device to nobody else before it has ended.
         """
+        loading = asyncio.create_task(self._load(k))
+        self._loading.add(loading)
+        loading.add_done_callback(self._loading.discard)
+        return await asyncio.shield(loading)
+
+    async def _load(self, k: int) -> float:
         content = self.contents.setdefault(self.device_of[k], DeviceContent())
         async with content.changing:
             begun_s = time.monotonic()

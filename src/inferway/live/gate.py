@@ -14,7 +14,7 @@ from inferway.dispatch.recording import Recording
 from inferway.dispatch.turns import NEVER_DUE_S
 from inferway.live.exclusive import DeviceContent
 from inferway.live.request import InferRequest
-from inferway.site.claims import no_claims, no_contents
+from inferway.site.claims import HELD_VARIANT, no_claims, no_contents
 from inferway.site.view import Floats, Ints
 
 _ROWS: Final = 16
@@ -126,7 +126,10 @@ class DeviceGate:
             sharer.dispatcher.share_devices(
                 no_claims(0), 0, self._numbers_of(sharer), self._contents.copy()
             )
-        self._claims[first : first + _servers(sharer)] = no_claims(1)
+        last = first + _servers(sharer)
+        self._claims[first:last] = no_claims(1)
+        held = self._contents[:, HELD_VARIANT]
+        held[(held >= first) & (held < last)] = -1
         for one in [*self._first]:
             fleet = one.dispatcher.fleet
             assert fleet.devices is not None

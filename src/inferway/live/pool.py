@@ -264,9 +264,15 @@ class Pool:
         """Have each exclusive device hold its first variant, now that all have been loaded once."""
         for k in held.first.values():
             await self.servers.hold(k)
-        for k, variant in enumerate(self.variants):
-            if variant in held.load_s:
-                self.dispatcher.set_load_time(k, held.load_s[variant])
+
+    def expect_loads(self, before: Pool) -> None:
+        """Predict that variants take as long to load as another fleet of the task has measured."""
+        if self.held_variants is None or before.held_variants is None:
+            return
+        known_s = before.held_variants.load_s | self.held_variants.load_s
+        for k in self.held_variants.device_of:
+            if self.variants[k] in known_s:
+                self.dispatcher.set_load_time(k, known_s[self.variants[k]])
 
     def _unloaded(self, server: int, reason: str) -> None:
         """Rest the class of a server whose variant could not be loaded; another may answer."""

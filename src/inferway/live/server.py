@@ -298,8 +298,11 @@ class Server:
         for site in self.served():
             await self._prepare(site, site.pool)
             self._keep_answers(site, await self._book_of(site, site.pool))
-            site.begin()
+            if site.pool.held_variants is None:
+                site.begin()
         await self._gate.hold_fastest()
+        for site in self.served():
+            site.begin()
         for site in self.sites.values():
             if site.present is None and site.node is None and self._loads is not None:
                 await self.go_on_with_answers(site, self._loads.tasks[site.task])
@@ -536,6 +539,8 @@ class Server:
 
     async def _prepare(self, site: TaskSite, pool: Pool) -> None:
         pool.servers.share(self._gate)
+        if site.present is not None and site.present is not pool:
+            pool.expect_loads(site.present)
         for name in await site.prepare(pool):
             self.log.warning("not warmed up: free input axes", instance=name)
 

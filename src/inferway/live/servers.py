@@ -147,6 +147,7 @@ class ServerQueues:
         await self._visit(server)
         try:
             await held.begin(k)
+            self.dispatcher.set_load_time(k, held.load_s[held.variants[k]])
             yield
             works = True
         finally:
@@ -156,6 +157,7 @@ class ServerQueues:
 
     async def hold(self, k: int) -> None:
         """Have the device of a class hold its variant, as `loading` does, if it does not."""
+        self.dispatcher.look(self._now())
         if self.dispatcher.needs_change(self._class_of.index(k)):
             async with self.loading(k):
                 pass

@@ -68,6 +68,20 @@ def test_an_answer_counts_what_it_was_expected_to_be() -> None:
     assert found.trace.occupied_s[1] == pytest.approx(5.2e-3, rel=1e-3)
 
 
+@pytest.mark.parametrize("alone", [False, True])
+def test_what_waits_for_its_device_does_not_take_its_server(alone: bool) -> None:
+    kept, usual = rows(200), fleet()
+    # What shares the device waits for it, or until it has loaded the variant; one in five does not.
+    waits_s = np.where(np.arange(200) // 2 % 5 == 0, 0.0, 2e-3)
+    shares = np.ones(200, bool) if alone else kept["column"] == 0
+    kept["received_s"] = 5.0 + 20e-3 * np.arange(200)
+    kept["ended_s"] += np.where(shares, waits_s, 0.0)
+    devices = ["gpu", "gpu" if alone else None]
+    classes = [one | {"device": d} for one, d in zip(usual["classes"], devices, strict=True)]
+    found = past_of(HEAD, kept, usual | {"classes": classes})
+    assert found.trace.occupied_s == pytest.approx(kept["model_s"] + 2e-4, rel=2e-3)
+
+
 def test_what_confidences_say_is_read() -> None:
     assert tables_told(fleet()) is None
     tables = tables_told(fleet(confidence=SURE))
