@@ -12,7 +12,7 @@ from row import row
 
 pytest.importorskip("zenoh")
 
-HERE_J, THERE_J = 5.0, 1.0
+TAKES_J = {"tiny": 5.0, "big": 1.0}
 TASKS = ("task", "other")
 FILE = """\
 tasks:
@@ -38,7 +38,8 @@ async def asked(folder: Path, goal: float, count: int) -> tuple[list[str], Any, 
     text = FILE.replace("GOAL", str(goal))
     async with row(folder, "edge", "cloud", text=text, tasks=TASKS) as (edge, cloud):
         client = await edge.client()
-        who = [(await client.ask(task=TASKS[number % 2])).node for number in range(count)]
+        answers = [await client.ask(task=TASKS[number % 2]) for number in range(count)]
+        who = [one.json["model_version"] for one in answers]
         here, there = [
             json.loads(await one.get("/status"))["targets"]["both"] for one in (edge, cloud)
         ]
@@ -54,13 +55,13 @@ def test_the_entry_keeps_a_mean_energy_by_what_its_neighbor_takes(
     tmp_path: Path, goal: float
 ) -> None:
     who, here, there, counted = asyncio.run(asked(tmp_path, goal, 400))
-    taken = [HERE_J if node == "edge" else THERE_J for node in who]
-    mean = sum(taken) / len(taken)
+    # The neighbor, a repository, has both variants.
+    mean = sum(TAKES_J[variant] for variant in who) / len(who)
     assert (here["energy"], here["answers"], there["answers"]) == (goal, 400, 0)
     assert here["mean"] == pytest.approx(mean) == counted["energy_mean_joules"]
     assert here["balance"] == pytest.approx(400 * (goal - mean)) == counted["balance"]
     assert counted["energy_goal_joules"] == goal
-    if goal > HERE_J:
-        assert set(who) == {"edge"}
+    if goal > TAKES_J["tiny"]:  # who is ten times as fast, where nothing holds it up
+        assert who.count("tiny") > len(who) / 2
     else:
         assert mean == pytest.approx(goal, rel=0.05)
