@@ -323,12 +323,36 @@ class Deployment(Section):
         """Say, in a sentence each, what of a site's machine `inferway simulate` leaves out."""
         if self.network is not None or not self.workload:
             return []
-        return [
+        said = [
             f"nodes.{node.name}.devices: there are none, so in the twin its instances never wait "
             "for a core or an accelerator that they share"
             for node in self.nodes.values()
             if not node.devices and sum(node.instances.values()) > 1
         ]
+        return said + [
+            told
+            for node in self.nodes.values()
+            for task in self.tasks
+            for told in self.unknown_loads(node, task)
+        ]
+
+    def unknown_loads(self, node: Node, task: str) -> list[str]:
+        """Say which variants of a task do not say how long an exclusive device takes to load them.
+
+        Where it holds more than one, of whichever task; a sentence each.
+        """
+        found = []
+        for name, device in node.devices.items():
+            here = [pair for pair, copies in node.placed.items() if name in copies]
+            for of, variant in here if device.exclusive and len(here) > 1 else ():
+                loaded = self.tasks[task].variants.get(variant) if of == task else None
+                if loaded is not None and loaded.load_on(device.hardware) == 0.0:
+                    found.append(
+                        f"tasks.{task}.variants.{variant}.load_time: nodes.{node.name}.devices."
+                        f"{name} is `exclusive`, and the twin has to know how long it takes to "
+                        f"change to {variant}; say it (live it is measured)"
+                    )
+        return found
 
     def overheads(self) -> list[str]:
         """Say, in a sentence for each node, what its requests take of the cores besides models."""

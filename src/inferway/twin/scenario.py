@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from inferway.deployment import Batch, Drift, PolicySpec, ServiceTime, Task
+from inferway.deployment import Batch, Drift, PolicySpec, ServiceTime
 from inferway.deployment.policies import scheduled_dispatch, scheduled_together, spec_of
 from inferway.deployment.workloads import Arrivals, PhasedArrivals
 from inferway.dispatch.batching import foresee, row_times
@@ -316,8 +316,8 @@ def scenario_of(deployment: Deployment, task: str, node: str | None = None) -> S
     """
     fleet = fleet_of(deployment, task, node)
     place, what = deployment.nodes[fleet.node], deployment.tasks[task]
-    if (told := next(_unknown_of_devices(deployment, task, place), None)) is not None:
-        raise ValueError(told)
+    if unknown := deployment.unknown_loads(place, task):
+        raise ValueError(unknown[0])
     if task not in deployment.workload:
         raise ValueError(f"workload.{task}: there is none, so there is nothing to simulate")
     spec = deployment.policy_of(task)
@@ -379,13 +379,6 @@ def _first(count: int, classes: list[int], fleet: Fleet) -> Iterator[tuple[int, 
         count -= here
 
 
-def _unknown_of_devices(deployment: Deployment, task: str, place: Node) -> Iterator[str]:
-    """Say what of a node's devices the twin does not know yet."""
-    for name, device in place.devices.items():
-        if device.exclusive:
-            yield from _unknown_changes(deployment.tasks[task], place, name)
-
-
 def sharers(deployment: Deployment, place: Node) -> dict[str, tuple[str, ...]]:
     """Tasks of a node whose runs may wait for those of others, and for which, in the file's order.
 
@@ -407,19 +400,3 @@ def sharers(deployment: Deployment, place: Node) -> dict[str, tuple[str, ...]]:
                 found.setdefault(task, set()).update(tasks - {task})
     order = list(deployment.tasks)
     return {task: tuple(sorted(others, key=order.index)) for task, others in found.items()}
-
-
-def _unknown_changes(task: Task, place: Node, name: str) -> Iterator[str]:
-    """Say which variants of a task do not say how long an exclusive device takes to load them.
-
-    Where it holds more than one, of whichever task.
-    """
-    here = [pair for pair, copies in place.placed.items() if name in copies]
-    hardware = place.devices[name].hardware
-    for of, variant in here if len(here) > 1 else ():
-        if of == task.name and task.variants[variant].load_on(hardware) == 0.0:
-            yield (
-                f"tasks.{task.name}.variants.{variant}.load_time: nodes.{place.name}.devices."
-                f"{name} is `exclusive`, and the twin has to know how long it takes to change to "
-                f"{variant}; say it (live it is measured)"
-            )

@@ -64,6 +64,22 @@ def test_the_twin_of_a_node_without_devices_has_none(
     assert (sentence in str(inferway.check(inferway.load(file)))) == left_out
 
 
+def test_what_a_simulation_has_to_know_of_exclusive_devices_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "words.yaml"
+    text = SHARED.replace("NODE", "{devices: {cpu: {cores: 2, exclusive: true}}}")
+    file.write_text(text.replace("{accuracy: 0.7", "{load_time: 1 s, accuracy: 0.7"))
+    assert main(["check", str(file), "--json"]) == 0
+    (said,) = json.loads(capsys.readouterr().out)["unsimulated"]
+    assert said.startswith("tasks.words.variants.exact.load_time: nodes.here.devices.cpu is `excl")
+    with pytest.raises(ValueError, match="has to know how long it takes to change to exact"):
+        inferway.simulate(inferway.load(file))
+    file.write_text(text.replace("{accuracy", "{load_time: 1 s, accuracy"))
+    assert main(["check", str(file), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["unsimulated"] == []
+
+
 def test_a_file_without_a_workload_has_no_twin(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
