@@ -346,7 +346,7 @@ def _devices(pool: Pool) -> dict[str, Any]:
 def _holding(pool: Pool, device: str) -> dict[str, Any]:
     """Tell what an exclusive device holds, how often that has changed, and how long loads take."""
     held = pool.held_variants
-    if held is None or device not in held.held:
+    if held is None or device not in held.devices:
         return {}
     names = [pool.variants[one] for one, of in held.device_of.items() if of == device]
     return {
@@ -536,7 +536,7 @@ def _feedback_samples(books: Sequence[tuple[str, AnswerBook]]) -> _Samples:
 
 
 def _change_samples(held: Sequence[tuple[str, HeldVariants]]) -> _Samples:
-    devices = [(task, device, one) for task, one in held for device in one.held]
+    devices = [(task, device, one) for task, one in held for device in one.devices]
     return {
         "device_changes": [([task, name], one.changes[name]) for task, name, one in devices],
         "device_change_seconds": [([task, name], one.seconds[name]) for task, name, one in devices],

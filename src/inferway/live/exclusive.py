@@ -179,6 +179,8 @@ class HeldVariants:
 
     Attributes
     ----------
+    devices
+        Names of the fleet's exclusive devices.
     contents
         Of the node's devices, by name, for all of its fleets.
     load_s
@@ -196,10 +198,11 @@ class HeldVariants:
             for k, d in enumerate(of.device.tolist())
             if d >= 0 and bool(of.exclusive[d])
         }
+        self.devices = tuple(dict.fromkeys(self.device_of.values()))
         self.contents: dict[str, DeviceContent] = {}
         self.load_s: dict[str, float] = {}
         self.changes: Counter[str] = Counter()
-        self.seconds: dict[str, float] = dict.fromkeys(self.device_of.values(), 0.0)
+        self.seconds: dict[str, float] = dict.fromkeys(self.devices, 0.0)
         self._over = False
         self._loading: set[asyncio.Task[Any]] = set()
 
@@ -210,15 +213,6 @@ class HeldVariants:
             return None
         models = {k: one for k, one in enumerate(first) if isinstance(one, ChangingModel)}
         return cls(task, fleet, models)
-
-    @property
-    def held(self) -> dict[str, int | None]:
-        """By device, the class of this fleet whose model is loaded; None where none is."""
-        return {device: self._held(device) for device in dict.fromkeys(self.device_of.values())}
-
-    def _held(self, device: str) -> int | None:
-        content = self.contents.get(device)
-        return content.k if content is not None and content.owner is self else None
 
     def name_of(self, device: str) -> str | None:
         """Name of what a device holds: the variant, with its task where that is another fleet's."""
@@ -296,11 +290,6 @@ class HeldVariants:
     def _learn(self, variant: str, took_s: float) -> None:
         known_s = self.load_s.get(variant, took_s)
         self.load_s[variant] = known_s + _WEIGHT * (took_s - known_s)
-
-    def is_loaded(self, k: int) -> bool:
-        """Tell whether the model of a class is there, or never goes."""
-        device = self.device_of.get(k)
-        return device is None or self._held(device) == k
 
     def count(self, k: int, took_s: float) -> None:
         """Count a change to a class's variant while it serves."""

@@ -82,13 +82,14 @@ class DeviceGate:
         exclusive = bool(devices.exclusive.any())
         if exclusive and (more := len(self._numbers) - len(self._contents)) > 0:
             self._contents = np.concatenate((self._contents, no_contents(more)))
-        # One that is alone needs to look at nobody.
-        if len(self._first) > 1 or exclusive:
+        if len(self._first) > 1:
             rows = max(self._first[one] + _servers(one) for one in self._first)
             if rows > len(self._claims):
                 larger = no_claims(-(-rows // _ROWS) * _ROWS)
                 larger[: len(self._claims)] = self._claims
                 self._claims = larger
+        # One that is alone needs to look at nobody, but what its devices hold is the node's.
+        if len(self._first) > 1 or exclusive:
             for one in self._first:
                 self._bind(one, now_s)
 
