@@ -85,3 +85,20 @@ def test_who_gives_up_a_load_leaves_the_device_to_nobody_before_its_end() -> Non
         assert notes == ["load slow", "unload slow", "load other"]
 
     asyncio.run(main())
+
+
+def test_what_is_loaded_when_its_fleet_has_gone_is_given_up_again() -> None:
+    async def main() -> None:
+        notes = list[str]()
+        gone = Model("gone", notes)
+        held = held_of("a", gone)
+        gone.may.clear()
+        loading = asyncio.create_task(held.load(0))
+        assert await asyncio.to_thread(gone.asked.wait, LIMIT_S)
+        held.leave()
+        gone.may.set()
+        await loading
+        assert notes == ["load gone", "unload gone"]
+        assert held.name_of("gpu") is None
+
+    asyncio.run(main())
